@@ -1,0 +1,77 @@
+"""Attendance: is everybody there who should be, and is anybody left? The two questions that no single report answers.
+
+What can go wrong, and what follows:
+
+- *All launchers are here, and ranks that none of them started* (their launcher died while there was no manager that
+  remembers): after a long wait they count as lost.
+- *Every rank has gone and somebody else's launcher may bring them back*: a grace, then the job is over.
+- *Ranks that never came at all* (a script that does not register everywhere): the job ends when all agents have left.
+
+Cost: constant for every rank that ends. Not here: what is done about it (repairs). All `at` are waking time.
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.membership import Membership
+from taskd.core.records import NodeState, RankRecord
+from taskd.core.types import RankState
+
+
+class Attendance:
+    """Two clocks: since when all launchers are here without all ranks, and since when nobody is here any more."""
+
+    def __init__(self, members: Membership) -> None:
+        self.members = members
+        self.muster_at = -1
+        self.gone_at = -1
+
+    def deadline(self) -> int | None:
+        """When one of the clocks runs out."""
+        times = []
+        if self.muster_at >= 0:
+            times.append(self.muster_at + limits.DEADLINE_MUSTER_NS)
+        if self.gone_at >= 0:
+            times.append(self.gone_at + limits.DEADLINE_RETURN_NS)
+        return min(times, default=None)
+
+    def restart(self, at: int) -> None:
+        """The manager was away: what runs begins anew."""
+        self.muster_at = at if self.muster_at >= 0 else -1
+        self.gone_at = at if self.gone_at >= 0 else -1
+
+    def node_came(self, node_count: int, at: int) -> None:
+        """Are these all launchers, with ranks that none of them has started?"""
+        if self.muster_at < 0 and self.members.counts[RankState.ABSENT]:
+            launchers = [node for node in self.members.nodes.values() if node.starts]
+            self.muster_at = at if len(launchers) >= node_count else -1
+
+    def unseen(self, at: int) -> list[RankRecord]:
+        """Ranks that nobody ever saw, once the wait for them is over."""
+        if self.muster_at < 0 or at < self.muster_at + limits.DEADLINE_MUSTER_NS:
+            return []
+        self.muster_at = -1
+        return [record for record in self.members.ranks if record.state is RankState.ABSENT]
+
+    def gone_for_good(self, at: int) -> bool:
+        """Whether the grace for a launcher that is not ours is over."""
+        if self.gone_at < 0 or at < self.gone_at + limits.DEADLINE_RETURN_NS:
+            return False
+        self.gone_at = -1
+        return True
+
+    def all_left(self) -> str:
+        """Why the job has ended in good order; empty: it has not."""
+        counts = self.members.counts
+        left, size = counts[RankState.LEFT], self.members.world_size
+        if size and left == size:
+            return "all ranks have ended in good order"
+        agents_left = all(node.state is NodeState.LEFT for node in self.members.nodes.values())
+        if left and left + counts[RankState.ABSENT] == size and agents_left:
+            return "all ranks that ever came have ended in good order"
+        return ""
+
+    def nobody(self) -> bool:
+        """Every rank has ended, one way or the other."""
+        counts, size = self.members.counts, self.members.world_size
+        return size > 0 and counts[RankState.LEFT] + counts[RankState.DEAD] == size

@@ -1,0 +1,142 @@
+"""The crew: the records of one node's ranks, and what their processes say and do. Half of the agent's brain.
+
+Everything that comes from a process of the node is filed here, fenced by incarnation; what does not fit is counted and
+changes nothing. A method gives the record that has news for the manager, or None. What can go wrong, and what follows:
+
+- *Two processes claim a rank*, wrong job, wrong world: `why_not` says in a sentence why the second is turned away.
+- *A word of the past* (an older stage, an ended incarnation): counted.
+
+Invariant: a rank has at most one live process here. Not here: orders, reports, what happens next (agent).
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.counters import Counters
+from taskd.core.events import Gone, Readings, Started, StartFailed
+from taskd.core.local import LocalCause, LocalRank
+from taskd.core.messages import Evidence, StageReached, WorkerHello
+from taskd.core.types import PROGRESS, EvidenceKind, RankState, Stage
+from taskd.core.words import cut
+
+
+class Crew:
+    """All ranks of one node, by number."""
+
+    def __init__(self, job: str, counters: Counters) -> None:
+        self.job = job
+        self.world_size = 0  # 0: no worker has told it yet
+        self.ranks: dict[int, LocalRank] = {}
+        self.counters = counters
+
+    def live(self) -> list[LocalRank]:
+        """Those whose process is there."""
+        return [record for record in self.ranks.values() if record.live]
+
+    def admit(self, hello: WorkerHello) -> LocalRank:
+        """A process for which `why_not` knew nothing introduces itself."""
+        record = self.ranks.get(hello.rank)
+        self.world_size = hello.world_size
+        if record is None or not record.live:
+            incarnation = hello.incarnation or (record.incarnation if record is not None else 0) + 1
+            record = self.ranks[hello.rank] = LocalRank(hello.rank, incarnation, hello.epoch, hello.stage)
+        record.pid = hello.pid
+        record.epoch, record.stage = hello.epoch, hello.stage
+        record.order_told_at = -1
+        record.move(LocalCause.HELLO)
+        return record
+
+    def why_not(self, hello: WorkerHello) -> str:
+        """Why this process is not let in; empty: it is."""
+        record = self.ranks.get(hello.rank)
+        if hello.job != self.job:
+            return f"it belongs to job {hello.job}, this is the agent of job {self.job}"
+        if self.world_size not in (0, hello.world_size):
+            return f"it believes in a world of {hello.world_size} ranks, the others here in {self.world_size}"
+        if hello.rank >= hello.world_size:
+            return f"rank {hello.rank} does not exist in a world of {hello.world_size} ranks"
+        if record is None:
+            if len(self.ranks) >= limits.MAX_RANKS_PER_NODE:
+                return f"this node has {limits.MAX_RANKS_PER_NODE} ranks already, which is the most"
+            return ""
+        if record.live:
+            awaited = record.state is RankState.STARTING and hello.incarnation == record.incarnation
+            if awaited or record.pid == hello.pid:
+                return ""
+            return f"rank {hello.rank} is held by process {record.pid}"
+        if 0 < hello.incarnation <= record.incarnation:
+            return f"incarnation {hello.incarnation} of rank {hello.rank} has ended"
+        if record.incarnation >= limits.MAX_INCARNATION:
+            return f"the incarnations of rank {hello.rank} are used up"
+        return ""
+
+    def reached(self, said: StageReached) -> LocalRank | None:
+        """A worker says how far it has come."""
+        record = self.ranks.get(said.rank)
+        if record is None or record.incarnation != said.incarnation or not record.live:
+            self.counters.count("stage of another incarnation")
+            return None
+        stands = (record.epoch, PROGRESS[record.stage], record.updates)
+        if said.epoch <= record.epoch and said.ok and (said.epoch, PROGRESS[said.stage], said.updates) < stands:
+            self.counters.count("stage of the past")
+            return None
+        before = (record.epoch, record.stage, record.updates, record.ok)
+        record.epoch, record.stage, record.updates = said.epoch, said.stage, said.updates
+        record.ok, record.reason = said.ok, "" if said.ok else cut(said.reason)
+        if before == (record.epoch, record.stage, record.updates, record.ok):
+            return None
+        record.order_told_at = -1
+        record.news = True
+        return record
+
+    def started(self, event: Started, epoch: int) -> LocalRank | None:
+        """A process was started: as ordered, or (the very first start) by the launcher itself."""
+        record = self.ranks.get(event.rank)
+        if record is None or record.incarnation < event.incarnation:
+            record = self.ranks[event.rank] = LocalRank(event.rank, event.incarnation, epoch, Stage.RUNNING)
+        elif record.incarnation > event.incarnation or record.state is not RankState.STARTING:
+            self.counters.count("start of another incarnation")
+            return None
+        record.pid = event.pid
+        return record
+
+    def start_failed(self, event: StartFailed, epoch: int) -> LocalRank | None:
+        """A process could not be started."""
+        record = self.ranks.get(event.rank)
+        if record is None:
+            record = self.ranks[event.rank] = LocalRank(event.rank, event.incarnation, epoch, Stage.RUNNING)
+        if record.incarnation != event.incarnation or record.state is not RankState.STARTING:
+            self.counters.count("start of another incarnation")
+            return None
+        record.move(LocalCause.START_FAILED)
+        record.exit_code, record.reason = 1, cut(f"it could not be started: {event.reason}")
+        return record
+
+    def gone(self, event: Gone) -> LocalRank | None:
+        """A process has ended; exit code 0 is good order."""
+        record = self.ranks.get(event.rank)
+        if record is None or record.incarnation != event.incarnation or not record.live:
+            self.counters.count("end of another incarnation")
+            return None
+        record.move(LocalCause.ENDED_WELL if event.exit_code == 0 else LocalCause.ENDED_BADLY)
+        record.exit_code, record.reason = event.exit_code, cut(event.reason) or record.reason
+        return record
+
+    def told(self, evidence: Evidence) -> None:
+        """A process that ends by an exception says so first: its exit code alone would not tell why."""
+        record = self.ranks.get(evidence.rank)
+        if record is None or not record.live or record.incarnation != evidence.incarnation:
+            return
+        if evidence.kind is EvidenceKind.EXCEPTION:
+            record.reason = cut(evidence.reason.removeprefix(f"rank {evidence.rank} raised "))
+
+    def read(self, event: Readings) -> None:
+        """A look at the pages. What a page says of step and phase is news, an age is not."""
+        for reading in event.readings:
+            record = self.ranks.get(reading.rank)
+            if record is None or record.incarnation != reading.incarnation or not record.live:
+                continue
+            if reading.step != record.step or reading.phase is not record.phase:
+                record.news = True
+            record.step, record.phase = reading.step, reading.phase
+            record.beat_age_ms, record.step_ms = reading.beat_age_ms, reading.step_ms

@@ -1,0 +1,162 @@
+"""What the machines of the core are told besides messages: who said something, and what a shell saw itself.
+
+A shell turns everything that happens (a datagram, an exit notice, a deadline) into one of these and hands it to
+`step`. Events are facts from outside: whatever they hold, no machine may raise on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core.messages import FromAgent, FromWorker, Order, Stop, ToAgent, WorkerWelcome
+from taskd.core.types import Phase, RankState, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline is due, or nothing else happened for a while."""
+
+
+# ---- to the manager -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a message: a node's agent, which life of it, and the number of the message in that life."""
+
+    node: str
+    life: int  # random per agent process, so that a restarted agent is another sender
+    sequence: int  # grows by one per message; what is not newer than the last one heard is dropped and counted
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An agent's message arrived."""
+
+    sender: Sender
+    message: FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The connection of a node's agent broke: a witness, not a verdict."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The manager's process came back and has replayed its journal: whatever it knew is older than `now`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the manager's own detector found about a node. The manager makes it and hands it out for the journal, in
+    place of the many quiet reports and ticks that led to it; only a replay feeds it back."""
+
+    node: str  # empty: about the manager itself, which slept for `age_ns`
+    state: RankState  # SUSPECT or DEAD: what its ranks are to be taken for
+    age_ns: int  # how long nothing had been heard
+    reason: str
+
+
+ManagerEvent = Said | ConnectionLost | Restarted | Verdict | Tick
+
+
+# ---- to the agent ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The manager's message arrived."""
+
+    message: ToAgent
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The connection to the manager is (again) there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection to the manager broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSaid:
+    """A worker of this node said something."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker's process was started by this agent, as ordered."""
+
+    rank: int
+    incarnation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A worker's process could not be started."""
+
+    rank: int
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A worker's process is ending or has ended; `exit_code` is negative for a signal. `orderly`: it had said so."""
+
+    rank: int
+    incarnation: int
+    exit_code: int
+    orderly: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at a rank's slot of its beat page."""
+
+    rank: int
+    incarnation: int
+    epoch: int
+    step: int
+    phase: Phase
+    beat_age_ms: int
+    step_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One look at all pages of the node."""
+
+    readings: tuple[Reading, ...]
+
+
+AgentEvent = Heard | Connected | Disconnected | WorkerSaid | Started | StartFailed | Gone | Readings | Tick
+
+
+# ---- to the worker --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The worker's shell has done what an effect asked for and stands at `stage` of `epoch`; or says why it could not.
+
+    Said once more with stage RUNNING and more `updates` when the first step after a repair is made.
+    """
+
+    epoch: int
+    stage: Stage
+    updates: int
+    ok: bool
+    reason: str
+
+
+WorkerEvent = Order | Stop | WorkerWelcome | Done | Tick

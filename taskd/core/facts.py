@@ -1,0 +1,69 @@
+"""How a job stands, as plain values for people and programs: what `taskd status` shows.
+
+Reads what the machines know and changes nothing. Ages are in milliseconds of the manager's waking time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskd.core.counters import Counters
+from taskd.core.job import Job
+from taskd.core.membership import Membership
+from taskd.core.records import NodeRecord, RankRecord
+from taskd.core.repairs import Repairs
+from taskd.core.words import milliseconds
+
+
+def of_job(
+    name: str, node_count: int, job: Job, members: Membership, repairs: Repairs, counters: Counters, at: int
+) -> dict[str, Any]:
+    """The whole job."""
+    return {
+        "job": name,
+        "term": job.term,
+        "epoch": job.epoch,
+        "world_size": members.world_size,
+        "node_count": node_count,
+        "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
+        "incidents": len(repairs.history) + (repairs.incident is not None),
+        "incidents_open": int(repairs.incident is not None),
+        "stage": None if repairs.recovery is None else repairs.recovery.state.value,
+        "counters": dict(sorted(counters.by_reason.items())),
+        "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],
+        "ranks": [_rank(record) for record in members.ranks],
+    }
+
+
+def _node(node: NodeRecord, at: int) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "host": node.host,
+        "pid": node.pid,
+        "state": node.state.value,
+        "age_ms": milliseconds(max(at - node.heard_at, 0)),
+        "spawns": node.spawns,
+        "slots": node.slots,
+        "ranks": len(node.ranks),
+    }
+
+
+def _rank(record: RankRecord) -> dict[str, Any]:
+    report = record.report or record.last
+    return {
+        "rank": record.rank,
+        "node": record.where,
+        "pid": record.pid,
+        "incarnation": record.incarnation,
+        "state": record.state.name.lower(),
+        "epoch": report.epoch if report else 0,
+        "stage": report.stage.name.lower() if report else "running",
+        "updates": report.updates if report else -1,
+        "step": report.step if report else -1,
+        "phase": report.phase.name.lower() if report else "setup",
+        "beat_age_ms": report.beat_age_ms if report else 0,
+        "step_ms": report.step_ms if report else 0,
+        "exit_code": record.exit_code,
+        "restarts": record.restarts,
+        "reason": record.reason,
+    }

@@ -1,0 +1,79 @@
+"""What the parts of the manager share: the job's term, epoch and order, and the list of effects that a step fills.
+
+It keeps and says; it decides nothing. Invariants: term and epoch only grow; an order that was published is told to
+every node that is up before the step ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taskd.core.effects import ManagerEffect, Note, Tell
+from taskd.core.membership import Membership
+from taskd.core.messages import Order, Stop, ToAgent
+from taskd.core.records import NodeState
+from taskd.core.types import Stage
+from taskd.core.words import cut
+
+
+class Job:
+    """The state of the job as a whole."""
+
+    def __init__(self, members: Membership, term: int) -> None:
+        self.members = members
+        self.term = term
+        self.epoch = 1
+        self.incident = 0  # number of the open incident; 0: none
+        self.order: Order | None = None
+        self.over: Stop | None = None
+        self.effects: list[ManagerEffect] = []
+        self._published = False
+        self.said = False  # this step has a word for all nodes already
+
+    def note(self, kind: str, text: str, rank: int = -1, node: str = "") -> None:
+        """Write down what happened."""
+        self.effects.append(Note(kind, cut(text), rank, node, self.epoch, self.incident))
+
+    def tell(self, node: str, message: ToAgent, life: int = 0) -> None:
+        """Send this to a node's agent."""
+        self.effects.append(Tell(node, message, life))
+
+    def publish(self, order: Order) -> None:
+        """This is how the job shall stand from now on."""
+        self.order = order
+        self._published = self.said = True
+
+    def settle(self) -> None:
+        """The repair is over: what it ordered stays as a plain membership, which starts and moves nobody."""
+        if self.order is not None and self.order.stage is Stage.RUNNING:
+            self.order = replace(self.order, incident=0, seats=(), fetches=(), reason="")
+
+    def renew_term(self, term: int) -> None:
+        """Another life of the manager: what it has said stands, and is said again in the new term."""
+        assert term > self.term
+        self.term = term
+        if self.order is not None:
+            self.publish(replace(self.order, term=term))
+        if self.over is not None:
+            self.over = replace(self.over, term=term)
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        """The job is over: all agents are told to stop."""
+        self.over = Stop(self.term, exit_code, cut(reason))
+        self._published = False
+        self.said = True
+        for name in sorted(self.members.nodes):
+            self.tell(name, self.over)
+
+    def take_effects(self, now: int) -> list[ManagerEffect]:
+        """What this step wants done, the order to all nodes last. One object for all: a shell may encode it once."""
+        if self._published and self.order is not None:
+            self._published = False
+            for name in sorted(self.members.nodes):
+                node = self.members.nodes[name]
+                if node.state in (NodeState.UP, NodeState.SILENT):
+                    node.order_told_at = now
+                    self.tell(name, self.order)
+        self.said = False
+        effects, self.effects = self.effects, []
+        return effects

@@ -1,0 +1,137 @@
+"""Every bound of the control plane, in one place.
+
+A queue, a retry, a message or a wait without a bound is an outage waiting for its day, so each one is
+named here with its unit and the reason for its size. The core, the wire and the shells read these numbers;
+nothing here is configuration (what a user may change stands in taskd.config and is checked against these).
+"""
+
+from __future__ import annotations
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+# ---- sizes of a job -------------------------------------------------------------------------------------------
+MAX_RANKS = 131_072
+"""More than the largest job the control plane is simulated with (100,000 ranks)."""
+MAX_NODES = 16_384
+MAX_RANKS_PER_NODE = 64
+"""One beat page scan per node stays below a microsecond up to here."""
+MAX_INCARNATION = 1_000_000
+MAX_EPOCH = 2**31 - 1
+MAX_STEP = 2**62
+MAX_PID = 2**22
+"""Linux' own PID_MAX_LIMIT."""
+
+# ---- texts and messages ---------------------------------------------------------------------------------------
+MAX_NAME = 128
+"""Names of jobs, nodes, hosts."""
+MAX_TEXT = 1_024
+"""A sentence: a reason, an error. Longer ones are cut by whoever makes them."""
+MAX_BLOB = 1 << 20
+MAX_MESSAGE_BYTES = 8 << 20
+"""One message on the wire; larger ones are refused before they are parsed."""
+MAX_REPLY_TEXT = 8 << 20
+"""One answer to an operator's question, as JSON."""
+KEY_BYTES = 32
+
+# ---- the job's store ------------------------------------------------------------------------------------------
+MAX_STORE_KEY = 1_024
+MAX_STORE_VALUE = 1 << 20
+MAX_STORE_ITEMS = 65_536
+"""Keys and values of one operation."""
+MAX_STORE_OPERATION = MAX_MESSAGE_BYTES - (1 << 10)
+"""All keys and values of one operation, with 5 bytes of framing each: what is left of a message for them."""
+MAX_STORE_BYTES = 256 << 20
+"""All keys and values together: the manager holds them in memory."""
+MAX_STORE_KEYS = 1 << 20
+STORE_KEY_OVERHEAD = 64
+"""What a key costs beside its bytes, so that a million empty values count as well."""
+MAX_STORE_CLIENTS = 4_096
+"""Connections to one node's store: each clone of a store in each worker has its own."""
+STORE_REPEAT_NS = 1 * SECOND
+"""A node asks again after this; what waits for a key asks ever more seldom, up to the following."""
+STORE_REPEAT_MAX_NS = 8 * SECOND
+STORE_LEASE_NS = 30 * SECOND
+"""A wait that its node did not repeat for this long is over: the node's agent is gone."""
+MAX_STORE_LIVES = 2 * MAX_NODES
+"""Agents whose last operations are remembered, so that a repeated one is not applied twice."""
+
+# ---- copies of what only one rank has ---------------------------------------------------------------------------
+MAX_COPY = 3 << 20
+"""One slot of a rank's local record; an answer holds both of them. A larger one stays on its node."""
+MAX_SETUP_COPY = 72 << 20
+"""The record of one rank's set-up, which has at most 64 MiB of results."""
+SETUP_PIECE = 1 << 20
+"""It travels in pieces that are known by their digest, so that what several ranks were told is kept once."""
+MAX_SETUP_PIECES = MAX_SETUP_COPY // SETUP_PIECE
+SETUP_PIECES_AT_ONCE = 4
+"""Pieces sent before an answer is awaited: supervision shares the manager with them."""
+DIGEST_BYTES = 32
+MAX_COPIES_BYTES = 1 << 30
+"""All copies together: the manager holds them in memory."""
+COPY_REPEAT_NS = 250 * MS
+"""An offer or a question that is not answered is said again."""
+DEADLINE_COPY_NS = 30 * SECOND
+"""How long a newcomer waits for the records of the life before."""
+
+# ---- rhythm ---------------------------------------------------------------------------------------------------
+FULL_REPORT_NS = 2 * SECOND
+"""Reports between two full ones carry just what changed; a full one heals whatever a lost message left behind."""
+ORDER_REPEAT_NS = 250 * MS
+"""An order that is not yet followed is said again: a lost message costs this and no more."""
+TICK_NS = 200 * MS
+"""The manager looks at its clock at least this often, or a sleep of its own could not be told from silence."""
+LINGER_NS = 5 * SECOND
+"""A side agent whose workers have all ended waits this long for others to come, or for the manager to know."""
+STOP_GRACE_NS = 5 * SECOND
+"""How long a worker may take to end when the job stops, before it is ended."""
+ABANDONED_NS = 60 * SECOND
+"""A launcher with a dead worker and no manager to decide gives the job up after this."""
+MAX_KEPT_EVIDENCE = 64
+"""Evidence that an agent keeps while it has no connection; the oldest goes first."""
+MAX_KEPT_LIVES = 8
+"""Former lives of one node's agent that are remembered, so that their late messages are known as such."""
+MAX_UNHEARD_SENDERS = 1_024
+"""Senders that were refused are counted one by one up to here, then together."""
+
+# ---- the detector ---------------------------------------------------------------------------------------------
+SILENCE_FLOOR_NS = 600 * MS
+"""No node is suspected sooner, however steady its rhythm: a busy machine may stop any process this long."""
+SILENCE_CEILING_NS = 1_500 * MS
+"""And none is trusted longer, however unsteady its rhythm."""
+SILENCE_ALONE_NS = 30 * SECOND
+"""Silence without a second witness counts as death only after this."""
+WITNESS_NS = 10 * SECOND
+"""How long a witness' word (a lost connection, a broken collective) stays good."""
+SLEPT_NS = 400 * MS
+"""A gap of the manager's own clock beyond this means that the manager slept, not the nodes."""
+
+# ---- incidents and recovery -----------------------------------------------------------------------------------
+MAX_ATTEMPTS = 3
+"""Tries of one strategy before the ladder is climbed. The death of a rank that was well until then is no failed try:
+the strategy had no part in it, and each rank can cause that but once in an incident."""
+MAX_OPEN_INCIDENTS = 64
+MAX_KEPT_INCIDENTS = 1_024
+MAX_KEPT_EVENTS = 4_096
+GATHER_NS = 50 * MS
+"""Deaths that follow a decision sooner than this (four times as long after each further try) are answered together."""
+REFUSAL_NS = 250 * MS
+"""When a rank cannot follow a stage, another one's death is often the cause: its report is awaited this long."""
+SETTLE_NS = 1 * SECOND
+"""Before anything was trained, a death waits this long for others: a script that fails at start fails on every rank."""
+MAX_INCIDENT_NOTES = 64
+DEADLINE_QUIESCE_NS = 60 * SECOND
+"""A survivor may be in the middle of a long forward."""
+DEADLINE_SETUP_NS = 300 * SECOND
+"""A newcomer runs the whole of the user's set-up: imports, model, data."""
+DEADLINE_REBUILD_NS = 30 * SECOND
+DEADLINE_RESTORE_NS = 120 * SECOND
+DEADLINE_RESUME_NS = 30 * SECOND
+DEADLINE_REDO_NS = 300 * SECOND
+"""The first step after a repair: as long as a step may last, it closes the record only."""
+DEADLINE_SPARE_NS = 20 * SECOND
+"""How long a lost node's ranks wait for a spare node to appear."""
+DEADLINE_MUSTER_NS = 300 * SECOND
+"""All launchers are here and a rank was never seen: after this, nobody else is going to start it."""
+DEADLINE_RETURN_NS = 120 * SECOND
+"""Every rank is gone and the launcher is not ours: how long it may take to bring them back before the job is over."""

@@ -1,0 +1,100 @@
+"""What an agent keeps of each rank of its node, and the table that its process follows.
+
+A flat record that turns into a `RankReport`. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from taskd.core.messages import Order, RankReport
+from taskd.core.table import Table
+from taskd.core.types import PROGRESS, Phase, RankState, Stage
+
+
+class LocalCause(Enum):
+    """What moves a local rank."""
+
+    HELLO = auto()
+    ENDED_WELL = auto()
+    ENDED_BADLY = auto()
+    START_FAILED = auto()
+
+
+_R, _C = RankState, LocalCause
+LOCAL = Table(
+    "local rank",
+    "One incarnation of a rank, as its node's agent sees its process.",
+    _R.STARTING,
+    [
+        ((_R.STARTING, _R.ALIVE), _C.HELLO, _R.ALIVE),
+        ((_R.STARTING, _R.ALIVE), _C.ENDED_WELL, _R.LEFT),
+        ((_R.STARTING, _R.ALIVE), _C.ENDED_BADLY, _R.DEAD),
+        (_R.STARTING, _C.START_FAILED, _R.DEAD),
+    ],
+)
+
+
+@dataclass(slots=True, eq=False)
+class LocalRank:
+    """The newest incarnation of one rank on this node."""
+
+    rank: int
+    incarnation: int
+    epoch: int
+    stage: Stage
+    pid: int = 0
+    state: RankState = RankState.STARTING
+    exit_code: int = 0
+    reason: str = ""
+    updates: int = -1
+    ok: bool = True
+    acknowledged: bool = False  # the manager knows this incarnation
+    refused: bool = False  # the manager does not take it, as things stand
+    news: bool = True  # something changed since it was last reported
+    step: int = -1
+    phase: Phase = Phase.SETUP
+    beat_age_ms: int = 0
+    step_ms: int = 0
+    ending: bool = False
+    next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
+    order_told_at: int = -1
+
+    @property
+    def live(self) -> bool:
+        """Its process is there."""
+        return self.state in (RankState.STARTING, RankState.ALIVE)
+
+    def move(self, cause: LocalCause) -> None:
+        """Apply one row of the table."""
+        self.state = LOCAL.after(self.state, cause)
+        self.news = True
+
+    def behind(self, order: Order) -> bool:
+        """Whether its process has yet to follow this order, and has to be told so."""
+        if self.epoch != order.epoch:
+            return self.epoch < order.epoch
+        if self.stage is Stage.SETUP and order.stage is Stage.PARKED and order.epoch == self.epoch:
+            return False  # that is what it was started for
+        return PROGRESS[self.stage] < PROGRESS[order.stage]
+
+    def report(self) -> RankReport:
+        """How it stands."""
+        return RankReport(
+            rank=self.rank,
+            incarnation=self.incarnation,
+            pid=self.pid,
+            state=self.state,
+            exit_code=self.exit_code,
+            acknowledged=self.acknowledged,
+            epoch=self.epoch,
+            stage=self.stage,
+            updates=self.updates,
+            step=self.step,
+            phase=self.phase,
+            beat_age_ms=self.beat_age_ms,
+            step_ms=self.step_ms,
+            reason=self.reason,
+            ok=self.ok,
+        )

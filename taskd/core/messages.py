@@ -1,0 +1,376 @@
+"""What processes say to each other: one frozen dataclass per message, with the bounds of every field.
+
+The core consumes and produces these very objects and taskd.wire turns them into bytes and back, so there is one
+definition of each. Reports and orders are *levels, not edges*: a report says how things stand, an order how they shall
+stand, both repeated until they are followed; a lost, doubled or reordered message changes nothing for longer than one
+repetition. Ages travel instead of clock readings: clocks of two hosts are never compared. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from taskd.core import limits
+from taskd.core.types import EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Bounds of an integer, both included."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """The most characters, bytes or items that a field may hold."""
+
+    count: int
+
+
+RankId = Annotated[int, Between(0, limits.MAX_RANKS - 1)]
+Incarnation = Annotated[int, Between(0, limits.MAX_INCARNATION)]
+Epoch = Annotated[int, Between(0, limits.MAX_EPOCH)]
+Step = Annotated[int, Between(-1, limits.MAX_STEP)]
+Count = Annotated[int, Between(0, 2**63 - 1)]
+Small = Annotated[int, Between(0, limits.MAX_NODES)]
+Pid = Annotated[int, Between(0, limits.MAX_PID)]
+ExitCode = Annotated[int, Between(-255, 255)]
+Name = Annotated[str, AtMost(limits.MAX_NAME)]
+Text = Annotated[str, AtMost(limits.MAX_TEXT)]
+Blob = Annotated[bytes, AtMost(limits.MAX_BLOB)]
+StoreItem = Annotated[bytes, AtMost(limits.MAX_STORE_VALUE)]
+Digests = Annotated[tuple[Annotated[bytes, AtMost(limits.DIGEST_BYTES)], ...], AtMost(limits.MAX_SETUP_PIECES)]
+Signed = Annotated[int, Between(-(2**63), 2**63 - 1)]
+Ranks = Annotated[tuple[RankId, ...], AtMost(limits.MAX_RANKS)]
+
+
+# ---- worker and agent -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """A training process introduces itself to its node's agent; the descriptor of its beat page travels beside it."""
+
+    job: Name
+    rank: RankId
+    world_size: Annotated[int, Between(1, limits.MAX_RANKS)]
+    local_rank: Small
+    pid: Pid
+    incarnation: Incarnation  # 0: none was given, the agent picks the next one
+    framework: Name
+    epoch: Epoch
+    stage: Stage
+    key: Annotated[bytes, AtMost(limits.KEY_BYTES)]  # the job's key if this worker learned it, else empty
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWelcome:
+    """The agent's answer. Sent again when `acknowledged` changes: only the manager's word makes it true."""
+
+    accepted: bool
+    acknowledged: bool
+    incarnation: Incarnation
+    epoch: Epoch
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class StageReached:
+    """A worker has followed an order as far as `stage`, or says why it cannot."""
+
+    rank: RankId
+    incarnation: Incarnation
+    epoch: Epoch
+    stage: Stage
+    updates: Step  # optimizer updates that its parameters hold; -1: it holds none (a newcomer)
+    ok: bool
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something that speaks for a fault, and who saw it."""
+
+    kind: EvidenceKind
+    rank: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # whom it speaks against; -1: nobody in particular
+    incarnation: Incarnation
+    witness: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # the rank that saw it; -1: the agent
+    exit_code: ExitCode
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeaving:
+    """A worker ends in good order."""
+
+    rank: RankId
+    incarnation: Incarnation
+    reason: Text
+
+
+# ---- agent and manager ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHello:
+    """A node's agent introduces itself, and does so again whenever the manager may have forgotten it."""
+
+    job: Name
+    node: Name
+    host: Name
+    pid: Pid
+    world_size: Annotated[int, Between(0, limits.MAX_RANKS)]  # 0: no worker has told it yet
+    spawns: bool  # it can start workers (the launcher), or only watches them (a side process)
+    slots: Annotated[int, Between(0, limits.MAX_RANKS_PER_NODE)]  # how many workers it has room for
+    interval_ms: Annotated[int, Between(1, 60_000)]  # how often it means to report
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """How one rank stands, as its node's agent sees it."""
+
+    rank: RankId
+    incarnation: Incarnation
+    pid: Pid
+    state: RankState  # STARTING, ALIVE, DEAD or LEFT: an agent never says SUSPECT
+    exit_code: ExitCode  # of a DEAD one: negative means the signal
+    acknowledged: bool  # False until the manager has confirmed this incarnation
+    epoch: Epoch
+    stage: Stage
+    updates: Step
+    step: Step
+    phase: Phase
+    beat_age_ms: Annotated[int, Between(0, 2**31)]
+    step_ms: Annotated[int, Between(0, 2**31)]  # duration of its last full step; 0: none yet
+    reason: Text  # of a refusal or a death; empty otherwise
+    ok: bool = True  # False: `stage` could not be done; PARKED and False: it waits, but what it holds is of no use
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One node's beat: what changed since the last one, or everything when `full`."""
+
+    full: bool
+    term: Count  # the manager's term that the agent follows; 0: none yet
+    ranks: Annotated[tuple[RankReport, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
+    epoch: Epoch = 0  # the newest that the agent knows of, for a manager that has lost its journal
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """An agent ends in good order: its workers have ended, or its launcher was told to stop."""
+
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The manager knows this incarnation of this rank on this node."""
+
+    rank: RankId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The manager does not take this incarnation. `next_incarnation` 0: never; else: come back under that number."""
+
+    rank: RankId
+    incarnation: Incarnation
+    next_incarnation: Incarnation
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The manager's word to one agent: who is known, who is refused, and whether it wants to hear everything again."""
+
+    term: Count
+    accepted: bool  # of the agent itself
+    reason: Text
+    want_hello: bool
+    epoch: Epoch
+    confirmed: Annotated[tuple[Confirmed, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
+    refused: Annotated[tuple[Refused, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which incarnation of a rank belongs to an epoch, and on which node it sits."""
+
+    rank: RankId
+    incarnation: Incarnation
+    node: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """`rank` takes parameters and optimizer state from `source`, which holds the agreed updates."""
+
+    rank: RankId
+    source: RankId
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How the job shall stand. Repeated until followed; an order of an older epoch or term is void.
+
+    stage PARKED: give up the step and wait; seats that do not run yet are to be started by their node.
+    stage REBUILT: make the communicators of this epoch. stage RESTORED: bring your state to `updates`, along `fetches`.
+    stage RUNNING: go on from there (after a repair), or simply: this is the membership (no repair under way).
+    """
+
+    term: Count
+    epoch: Epoch
+    stage: Stage
+    incident: Count  # 0: no incident, a plain membership
+    updates: Step  # agreed number of optimizer updates; -1: not agreed yet, or the job starts from nothing
+    seats: Annotated[tuple[Seat, ...], AtMost(limits.MAX_RANKS)]  # newcomers of this epoch and whoever changed
+    fetches: Annotated[tuple[Fetch, ...], AtMost(limits.MAX_RANKS)]
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The job ends: every worker is to be ended, every agent leaves with this exit code."""
+
+    term: Count
+    exit_code: ExitCode
+    reason: Text
+
+
+# ---- the job's store (between an agent's relay and the manager's values; the machines of the core never see it) ----
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAsk:
+    """One operation on the job's store. Repeated until answered; one that was applied is answered, not done again."""
+
+    number: Count  # grows by one per operation of this relay's life
+    settled: Count  # operations that change something have been answered below this number, and are never repeated
+    operation: StoreOperation
+    amount: Signed  # ADD: what to add; FORGET: which number; GET and WAIT: not 0 forbids to wait
+    items: Annotated[tuple[StoreItem, ...], AtMost(limits.MAX_STORE_ITEMS)]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer:
+    """How an operation ended."""
+
+    number: Count
+    status: StoreStatus
+    amount: Signed  # ADD: the sum; COUNT: how many; CHECK and DELETE: 1 for yes
+    items: Annotated[tuple[StoreItem, ...], AtMost(limits.MAX_STORE_ITEMS)]
+
+
+# ---- copies of records (between an agent and the manager's memory; the machines of the core never see them) ----------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSlot:
+    """One slot of a rank's local record."""
+
+    occasion: Annotated[int, Between(0, 1)]
+    step: Step
+    data: Annotated[bytes, AtMost(limits.MAX_COPY)]
+
+
+@dataclass(frozen=True, slots=True)
+class SetupOffer:
+    """What the record of a rank's set-up consists of. Repeated until nothing of it is wanted."""
+
+    rank: RankId
+    incarnation: Incarnation
+    lineage: Count
+    length: Annotated[int, Between(0, limits.MAX_SETUP_COPY)]
+    digests: Digests
+
+
+@dataclass(frozen=True, slots=True)
+class SetupWanted:
+    """Which pieces are to be sent next, either way. None: all is there, unless `kept` is False: there is no room."""
+
+    rank: RankId
+    lineage: Count
+    kept: bool
+    digests: Digests
+
+
+@dataclass(frozen=True, slots=True)
+class SetupPiece:
+    """A piece, known by its digest: sent when it was asked for, either way."""
+
+    data: Annotated[bytes, AtMost(limits.SETUP_PIECE)]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsAsk:
+    """A newcomer is to start and its node has no records of the life before. Repeated until answered."""
+
+    rank: RankId
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsAnswer:
+    """All there is; the set-up's pieces are to be asked for. `lineage` 0: there is nothing, for this reason."""
+
+    rank: RankId
+    incarnation: Incarnation  # of the life that has written it
+    lineage: Count
+    slots: Annotated[tuple[RecordSlot, ...], AtMost(2)]
+    length: Annotated[int, Between(0, limits.MAX_SETUP_COPY)]
+    digests: Digests
+    reason: Text
+
+
+# ---- operators ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An operator asks: status, events, incidents."""
+
+    topic: Name
+    argument: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer as JSON text, or the sentence that says why there is none."""
+
+    ok: bool
+    text: Annotated[str, AtMost(limits.MAX_REPLY_TEXT)]
+
+
+MESSAGES: tuple[type, ...] = (
+    WorkerHello,
+    WorkerWelcome,
+    StageReached,
+    Evidence,
+    WorkerLeaving,
+    AgentHello,
+    Report,
+    Goodbye,
+    Answer,
+    Order,
+    Stop,
+    Question,
+    Reply,
+    StoreAsk,
+    StoreAnswer,
+    SetupOffer,
+    SetupWanted,
+    SetupPiece,
+    RecordsAsk,
+    RecordsAnswer,
+)
+"""Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
+
+FromAgent = AgentHello | Report | Evidence | Goodbye
+ToAgent = Answer | Order | Stop
+FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving
+ToWorker = WorkerWelcome | Order | Stop
+AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

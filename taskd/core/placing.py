@@ -1,0 +1,117 @@
+"""Who sits where: what the ladder has to know about the dead, and new seats for them.
+
+Pure questions to the membership, asked when a decision is due and never because of a report: they may walk the whole
+job. They change nothing but the seats that `take_seats` gives. Not here: which strategy is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core import limits
+from taskd.core.incident import Incident, Loss, Situation
+from taskd.core.membership import Membership
+from taskd.core.messages import Seat
+from taskd.core.records import NodeRecord, NodeState, RankRecord
+from taskd.core.types import Phase, RankState, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the user allows."""
+
+    strategies: frozenset[Strategy]
+    recover: bool
+    max_restarts: int
+
+
+def losses(members: Membership) -> tuple[Loss, ...]:
+    """Every rank that is dead now."""
+    return tuple(loss_of(record) for record in members.ranks if record.state is RankState.DEAD)
+
+
+def loss_of(record: RankRecord) -> Loss:
+    """A dead rank, as the ladder sees it."""
+    node, report = record.node, record.report or record.last
+    # An incarnation number is never used twice, so a rank that has used them all up cannot be started again.
+    spent = record.incarnation >= limits.MAX_INCARNATION
+    return Loss(
+        rank=record.rank,
+        node=record.where,
+        exit_code=record.exit_code,
+        reason=record.reason,
+        restarts=limits.MAX_INCARNATION if spent else record.restarts,
+        home=node is not None and node.starts,
+        watched_only=node is not None and not node.spawns,
+        finished=report is not None and report.phase is Phase.DONE,
+    )
+
+
+def situation(
+    members: Membership, incident: Incident, rules: Rules, trouble: str, state_lost: bool, repairing: bool
+) -> Situation:
+    """Everything that the ladder looks at."""
+    homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
+    room = 0
+    if homeless:
+        room = sum(members.free_slots(node) for node in members.nodes.values())
+    return Situation(
+        losses=losses(members),
+        trouble=trouble,
+        world_size=members.world_size,
+        left=members.counts[RankState.LEFT],
+        recover=rules.recover,
+        allowed=rules.strategies,
+        exhausted=frozenset(incident.exhausted),
+        max_restarts=rules.max_restarts,
+        trained=members.trained,
+        state_lost=state_lost,
+        repairing=repairing,
+        all_start=room >= homeless,
+    )
+
+
+def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> tuple[dict[int, NodeRecord], list[int]]:
+    """A node for every rank that is to be started, and the ranks for which there is no room."""
+    starting = members.ranks if strategy is Strategy.RESPAWN else [members.ranks[loss.rank] for loss in losses(members)]
+    chosen: dict[int, NodeRecord] = {}
+    homeless: list[RankRecord] = []
+    for record in starting:
+        if record.node is not None and record.node.starts and not avoid_home:
+            chosen[record.rank] = record.node
+        else:
+            homeless.append(record)
+    if not homeless:
+        return chosen, []
+    room = _room(members, chosen)
+    unplaced: list[int] = []
+    for record in homeless:
+        # The node with the most room first, so that what was lost together comes back together.
+        others = [name for name in room if not (avoid_home and name == record.where)]
+        best = max(others, key=lambda name: (room[name], name), default="")
+        if best and room[best] > 0:
+            room[best] -= 1
+            chosen[record.rank] = members.nodes[best]
+        else:
+            unplaced.append(record.rank)
+    return chosen, unplaced
+
+
+def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
+    """Free slots of every node that is up, less those that its own dead ranks are going to take again."""
+    room = {name: members.free_slots(node) for name, node in members.nodes.items() if node.state is NodeState.UP}
+    for rank, node in chosen.items():
+        if members.ranks[rank].state is RankState.DEAD and node.name in room:
+            room[node.name] -= 1
+    return room
+
+
+def take_seats(members: Membership, chosen: dict[int, NodeRecord]) -> list[Seat]:
+    """Give these ranks their new seats; a rank that had died is started once more."""
+    seats = []
+    for rank in sorted(chosen):
+        record, node = members.ranks[rank], chosen[rank]
+        record.restarts += record.state is RankState.DEAD
+        members.seat(record, record.incarnation + 1, node)
+        seats.append(Seat(rank, record.incarnation, node.name))
+    return seats

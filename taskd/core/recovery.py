@@ -1,0 +1,240 @@
+"""One attempt at a repair: quiesce, rebuild, restore, resume, redo, each acknowledged by every rank within a deadline.
+
+One `Recovery` is one epoch. Whatever goes wrong in it ends it, and the manager starts another one with a newer epoch,
+so no stage has to undo anything. What can go wrong, and what follows:
+
+- *A rank dies, a newcomer dies in its set-up, a node is lost*: FAULT; the next attempt has other seats.
+- *A rank refuses a stage, or misses its deadline*: the same; who missed a deadline is declared dead and replaced.
+- *A newcomer that is still fine when an attempt ends*: it keeps its seat and goes on with its set-up.
+- *No survivor holds a whole state*: the attempt ends, and only a strategy that starts all ranks again is left.
+- *The manager restarts*: stages and acknowledgements come back from the journal, deadlines start anew.
+- *No spare node*: survivors are parked at once and wait PLACING until there is one, or its deadline has passed.
+
+Invariants: an order of an epoch never names two incarnations of a rank; no stage is ordered before every rank has
+followed the one before; the agreed updates are held by every source. Not here: who dies, and which strategy is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from taskd.core import limits
+from taskd.core.messages import Fetch, Order, RankReport, Seat
+from taskd.core.table import Table
+from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
+
+
+class RepairState(Enum):
+    """Where one attempt stands."""
+
+    PLACING = "spare"
+    QUIESCE = "quiesce"
+    REBUILD = "rebuild"
+    RESTORE = "restore"
+    RESUME = "resume"
+    REDO = "redo"
+    ENDED = "ended"
+
+
+class RepairCause(Enum):
+    """What moves it."""
+
+    PARK = auto()  # every lost rank has a seat
+    START = auto()  # every rank starts again: nobody is to be parked
+    WAIT = auto()  # no seat for some: a spare node is awaited
+    FOLLOWED = auto()  # every rank has followed
+    FAULT = auto()  # this epoch cannot be repaired
+
+
+_P, _PC = RepairState, RepairCause
+_OPEN = (_P.QUIESCE, _P.REBUILD, _P.RESTORE, _P.RESUME, _P.REDO)
+RECOVERY = Table(
+    "recovery",
+    "One attempt at a repair, in one epoch.",
+    _P.PLACING,
+    [
+        (_P.PLACING, _PC.WAIT, _P.PLACING),
+        (_P.PLACING, _PC.PARK, _P.QUIESCE),
+        (_P.PLACING, _PC.START, _P.RESUME),
+        (_P.PLACING, _PC.FAULT, _P.ENDED),
+        (_P.QUIESCE, _PC.FOLLOWED, _P.REBUILD),
+        (_P.REBUILD, _PC.FOLLOWED, _P.RESTORE),
+        (_P.RESTORE, _PC.FOLLOWED, _P.RESUME),
+        (_P.RESUME, _PC.FOLLOWED, _P.REDO),
+        (_P.REDO, _PC.FOLLOWED, _P.ENDED),
+        (_OPEN, _PC.FAULT, _P.ENDED),
+    ],
+)
+
+_STAGE = {
+    _P.PLACING: Stage.PARKED,
+    _P.QUIESCE: Stage.PARKED,
+    _P.REBUILD: Stage.REBUILT,
+    _P.RESTORE: Stage.RESTORED,
+    _P.RESUME: Stage.RUNNING,
+    _P.REDO: Stage.RUNNING,
+}
+_ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "resume"}
+_DEADLINE = {
+    _P.PLACING: limits.DEADLINE_SPARE_NS,
+    _P.QUIESCE: limits.DEADLINE_QUIESCE_NS,
+    _P.REBUILD: limits.DEADLINE_REBUILD_NS,
+    _P.RESTORE: limits.DEADLINE_RESTORE_NS,
+    _P.RESUME: limits.DEADLINE_RESUME_NS,
+    _P.REDO: limits.DEADLINE_REDO_NS,
+}
+
+
+class Recovery:
+    """One attempt. `newcomers`: ranks whose seat is new in this incident and that hold no state yet."""
+
+    def __init__(
+        self, incident: int, strategy: Strategy, epoch: int, ranks: Iterable[int], seats: Iterable[Seat], now: int
+    ) -> None:
+        self.incident = incident
+        self.strategy = strategy
+        self.epoch = epoch
+        self.seats = {seat.rank: seat for seat in seats}
+        self.ranks = tuple(sorted(ranks))
+        self.newcomers = frozenset(self.seats)
+        self.state = RepairState.PLACING
+        self.waiting: set[int] = set()
+        self.updates = -1
+        self.fetches: tuple[Fetch, ...] = ()
+        self.complete: set[int] = set()  # ranks that hold a whole state in this epoch
+        self.useless = ""  # why a survivor holds nothing of use, in its own words
+        self._held: dict[int, int] = {}  # updates held, by rank, as said when it parked
+        self._step_at_resume: dict[int, int] = {}
+        self.began_at = self.deadline = now
+
+    @property
+    def fresh(self) -> bool:
+        """Every rank starts again; nothing is parked, rebuilt or restored."""
+        return self.strategy is Strategy.RESPAWN
+
+    @property
+    def stage(self) -> Stage:
+        """What the ranks are told to reach."""
+        return _STAGE[self.state]
+
+    @property
+    def asked(self) -> str:
+        """The same as a verb."""
+        return _ASKED[self.stage]
+
+    def move(self, cause: RepairCause, now: int) -> None:
+        """Apply one row of the table; a new stage waits for every rank."""
+        self.state = RECOVERY.after(self.state, cause)
+        if self.state is RepairState.ENDED:
+            self.waiting.clear()
+            return
+        self.waiting = set(self.ranks)
+        self.restart_clock(now)
+        if self.state is RepairState.REBUILD:
+            self._agree()
+
+    def restart_clock(self, now: int) -> None:
+        """The stage's deadline counts from `now`, the manager's waking time."""
+        self.began_at = now
+        self.deadline = now + _DEADLINE[self.state]
+        if self.fresh and self.state is RepairState.RESUME:
+            self.deadline = now + limits.DEADLINE_SETUP_NS
+
+    # ---- what ranks say ---------------------------------------------------------------------------------------
+
+    def follow(self, report: RankReport) -> str:
+        """One rank's report. Gives the words of a refusal; empty: it has followed, or has yet to."""
+        rank = report.rank
+        if report.epoch != self.epoch or report.state is not RankState.ALIVE or rank not in self.waiting:
+            return ""
+        if self.state is RepairState.REDO:
+            self._redone(report)
+            return ""
+        if report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING:
+            # Only a manager that has lost the end of its journal can see this; another epoch brings all together.
+            return "it runs in this epoch already, which this manager does not remember to have ordered"
+        if PROGRESS[report.stage] < PROGRESS[self.stage]:
+            return ""
+        if not report.ok and not self._may_be_useless(report):
+            return report.reason or "it gave no reason"
+        if self.stage is Stage.PARKED:
+            self._held[rank] = report.updates if report.ok else -1
+            self.useless = self.useless or report.reason
+        elif self.stage is not Stage.REBUILT:
+            self.complete.add(rank)
+            self._step_at_resume[rank] = max(report.step, 0)  # -1 is no step, 0 the first one under way
+        self.waiting.discard(rank)
+        return ""
+
+    def _may_be_useless(self, report: RankReport) -> bool:
+        """A survivor that stopped inside its update has parked all right; it only has to fetch what others hold."""
+        return report.stage is Stage.PARKED and self.stage is Stage.PARKED and report.rank not in self.newcomers
+
+    def _redone(self, report: RankReport) -> None:
+        """The first step after the repair is made when updates, steps or the loop itself have gone beyond it."""
+        if (
+            (self.updates >= 0 and report.updates > self.updates)
+            or report.step > self._step_at_resume.get(report.rank, report.step)
+            or report.phase is Phase.DONE
+        ):
+            self.waiting.discard(report.rank)
+
+    def leave(self, report: RankReport) -> bool:
+        """A rank has ended in good order. False: too early, the repair cannot do without it."""
+        resumed = report.epoch == self.epoch and report.stage is Stage.RUNNING
+        if not resumed or self.state not in (RepairState.RESUME, RepairState.REDO):
+            return False
+        self.waiting.discard(report.rank)
+        return True
+
+    def _agree(self) -> None:
+        """The newest state that a survivor holds whole is the one to go on from; whoever lacks it fetches it."""
+        assert not self.fresh
+        survivors = [rank for rank in self.ranks if rank not in self.newcomers]
+        self.updates = max((self._held.get(rank, -1) for rank in survivors), default=-1)
+        if self.updates < 0:
+            return
+        sources = [rank for rank in survivors if self._held.get(rank, -1) == self.updates]
+        self.complete = set(sources)
+        lacking = [rank for rank in self.ranks if rank not in self.complete]
+        self.fetches = tuple(Fetch(rank, sources[at % len(sources)]) for at, rank in enumerate(lacking))
+
+    @property
+    def state_lost(self) -> bool:
+        """All survivors have parked, and none of them holds a whole state: no newcomer is worth waiting for."""
+        if self.state is RepairState.QUIESCE and self.waiting <= self.newcomers:
+            return all(self._held.get(rank, -1) < 0 for rank in self.ranks if rank not in self.newcomers)
+        return self.state is RepairState.REBUILD and self.updates < 0
+
+    # ---- deadlines --------------------------------------------------------------------------------------------
+
+    def overdue(self, now: int) -> list[int]:
+        """Who has missed the deadline of this stage. Newcomers are given longer, for they run the whole set-up."""
+        if now < self.deadline:
+            return []
+        late = sorted(self.waiting)
+        if self.state is not RepairState.QUIESCE:
+            return late
+        until = self.began_at + limits.DEADLINE_SETUP_NS
+        if now >= until:
+            return late
+        survivors = [rank for rank in late if rank not in self.newcomers]
+        if not survivors:
+            self.deadline = until
+        return survivors
+
+    # ---- orders -----------------------------------------------------------------------------------------------
+
+    def order(self, term: int, reason: str) -> Order:
+        """How the job shall stand, at this point of the repair."""
+        return Order(
+            term=term,
+            epoch=self.epoch,
+            stage=self.stage,
+            incident=self.incident,
+            updates=self.updates,
+            seats=tuple(self.seats[rank] for rank in sorted(self.seats)),
+            fetches=self.fetches,
+            reason=reason,
+        )

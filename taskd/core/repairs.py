@@ -1,0 +1,400 @@
+"""From a death to an order: one open incident, one attempt at its repair, and the order that says how the job stands.
+
+Composes incident (what is decided) and attempts (how far its repair is). What can go wrong, and what follows:
+
+- *Faults come in a burst*: what follows a decision at once is gathered and answered together.
+- *A fault in any stage*: the incident grows, the ladder is asked again, the next attempt has a newer epoch.
+- *Too many tries of one strategy*: it is exhausted. No room for a lost rank in time: the same.
+- *Ranks wait in a repair that nobody leads* (a manager without its journal): an incident of its own ends it.
+
+Invariants: the epoch grows with every attempt and with every newer one heard of; at most one incident is open; it has
+a deadline, or waits for ranks whose launcher is not ours. `at` is the manager's waking time, `now` the shell's clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from taskd.core import limits, placing
+from taskd.core.attempts import Attempts, Progress
+from taskd.core.attendance import Attendance
+from taskd.core.effects import EndJob
+from taskd.core.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
+from taskd.core.job import Job
+from taskd.core.placing import Rules
+from taskd.core.records import RankRecord
+from taskd.core.recovery import Recovery, RepairState
+from taskd.core.types import Outcome, RankState, Stage, Strategy
+from taskd.core.words import cut, milliseconds, rank_words, verb
+
+
+class Repairs:
+    """Owns the incidents and the attempt under way; moves the job's epoch and order."""
+
+    def __init__(self, job: Job, rules: Rules) -> None:
+        self.job = job
+        self.members = job.members
+        self.rules = rules
+        self.incident: Incident | None = None
+        self.attempts = Attempts(job)
+        self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
+        self._behind: set[int] = set()
+        self._incidents = 0
+        self._state_lost = False
+        self._trouble = ""
+        self._decide_at = -1  # a decision is due, gathered with what else happens until then
+        self._decided_at = -1
+        self._troubled = False  # something is wrong besides deaths, and not yet decided upon
+        self.attendance = Attendance(job.members)
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """The attempt under way."""
+        return self.attempts.recovery
+
+    # ---- what happened ----------------------------------------------------------------------------------------
+
+    def died(self, ranks: list[int], kind: str, age_ns: int, now: int, at: int) -> None:
+        """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
+        if self.job.over is not None:
+            return
+        text = describe(tuple(placing.loss_of(self.members.ranks[rank]) for rank in ranks))
+        self._open(kind, ranks, text, age_ns, now)
+        incident = self.incident
+        assert incident is not None
+        incident.missing.update(ranks)
+        everybody = self.members.counts[RankState.DEAD] == self.members.world_size
+        early = self.rules.recover and not self.members.trained and not everybody
+        if incident.state is IncidentState.SETTLING and early:
+            if incident.settles_at < 0:
+                incident.settles_at = at + limits.SETTLE_NS
+            return
+        if incident.state is IncidentState.OBSERVING and not self.rules.recover:
+            return  # nothing can be decided otherwise, however many more die
+        self._decide_soon(now, at)
+
+    def replaced(self, ranks: list[int], now: int, at: int) -> None:
+        """Somebody else has started these ranks again, before the death of the old ones was told."""
+        text = f"{rank_words(ranks)} {verb(len(ranks), 'was', 'were')} started again, not by this manager"
+        if self.rules.recover or self.job.over is not None:
+            self.job.note("replaced", text)
+            return
+        self._open("process", ranks, text, 0, now)
+        assert self.incident is not None
+        self.incident.missing.update(ranks)
+        if self.incident.state is IncidentState.SETTLING:
+            self._decide(now, at)
+            self.incident.missing.update(ranks)
+
+    def troubled(self, kind: str, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
+        """The job needs a repair although nobody died."""
+        if self.job.over is not None:
+            return
+        self._open(kind, ranks, trouble, 0, now)
+        self._troubled = True
+        if kind == "refusal":
+            self._decide_at = at + limits.REFUSAL_NS
+        else:
+            self._decide_soon(now, at)
+
+    def left(self, rank: int, now: int, at: int) -> None:
+        """A rank has ended in good order."""
+        if not self.attempts.leave(rank):
+            text = f"rank {rank} ended in good order and left a repair unfinished"
+            self.troubled("left", text, [rank], now, at)
+            return
+        self._go_on(now, at)
+        self.back([rank], now, at)
+
+    def back(self, ranks: Iterable[int], now: int, at: int) -> None:
+        """These ranks are there (again), or have left for good."""
+        incident = self.incident
+        self.attendance.gone_at = -1
+        if incident is None or incident.state is IncidentState.REPAIRING:
+            return
+        incident.missing.difference_update(ranks)
+        if not incident.missing:
+            self._close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", now)
+
+    def returned(self, ranks: list[int], now: int, at: int) -> None:
+        """These ranks had been given up for their node's silence, and live."""
+        self.back(ranks, now, at)
+        if self.recovery is None:
+            return
+        text = f"{rank_words(ranks)} had only been silent"
+        if self.attempts.placing:
+            self.troubled("returned", text, ranks, now, at)
+        elif self._decide_at >= 0 and not self._troubled and not self.members.counts[RankState.DEAD]:
+            # They were to be replaced in a moment. Nothing else is wrong: the attempt goes on with them.
+            self._decide_at = -1
+            assert self.incident is not None
+            self.incident.note(text)
+            self.job.note("returned", text)
+            self._go_on(now, at)
+
+    def moved(self, ranks: list[int], now: int, at: int) -> None:
+        """Reports of ranks that a repair watches, or that are news."""
+        records = [self.members.ranks[rank] for rank in ranks]
+        newest = max(records, key=lambda record: record.report.epoch if record.report else 0)
+        if newest.report is not None and newest.report.epoch > self.job.epoch:
+            self.adopt(newest.report.epoch, f"rank {newest.rank} is in", [newest.rank], now, at)
+        for rank, record in zip(ranks, records, strict=True):
+            report = record.report
+            if report is None or self.job.over is not None:
+                continue
+            if self.recovery is not None:
+                refusal = self.attempts.follow(rank)
+                if refusal and self._decide_at < 0:
+                    self._refused(record, refusal, now, at)
+            elif report.state is RankState.ALIVE:
+                self._compare(record, now, at)
+        self._go_on(now, at)
+
+    def roomier(self, now: int, at: int) -> None:
+        """A node came up: it may have room for a rank that waits for a seat."""
+        if self.attempts.placing and self._decide_at < 0:
+            self._decide_soon(now, at)
+
+    @property
+    def deciding(self) -> bool:
+        """A fault waits for its decision: the order in force is not the last word."""
+        return self._decide_at >= 0 or (self.incident is not None and self.incident.settles_at >= 0)
+
+    @property
+    def behind(self) -> set[int]:
+        """Ranks that have yet to follow the order in force."""
+        recovery = self.recovery
+        if recovery is None:
+            return self._behind
+        return set() if recovery.state is RepairState.REDO else recovery.waiting
+
+    def tick(self, now: int, at: int) -> bool:
+        """Deadlines. True: one was due, and something changed."""
+        due = self.deadline()
+        if due is None or at < due:
+            return False
+        incident, recovery = self.incident, self.recovery
+        if 0 <= self._decide_at <= at or (
+            incident is not None and incident.state is IncidentState.SETTLING and 0 <= incident.settles_at <= at
+        ):
+            self._decide(now, at)
+        elif recovery is not None and self._decide_at < 0 and recovery.deadline <= at:
+            self._overdue(recovery, now, at)
+        elif (unseen := self.attendance.unseen(at)) and self.rules.recover and incident is None:
+            for record in unseen:
+                self.members.kill(record, 0, False, "it was never seen")
+            self.died([record.rank for record in unseen], "absent", 0, now, at)
+        elif self.attendance.gone_for_good(at) and self._bystander:
+            lost = placing.losses(self.members)
+            seconds = limits.DEADLINE_RETURN_NS // limits.SECOND
+            self._finish(exit_code_of(lost), f"{describe(lost)}, and no rank came back within {seconds} s", now)
+        return True
+
+    def deadline(self) -> int | None:
+        """When `tick` has to be called, in waking time."""
+        settles_at = -1 if self.incident is None else self.incident.settles_at
+        stage_ends_at = -1 if self.recovery is None or self._decide_at >= 0 else self.recovery.deadline
+        clocks = self.attendance.deadline()
+        times = (self._decide_at, settles_at, stage_ends_at, -1 if clocks is None else clocks)
+        return min((at for at in times if at >= 0), default=None)
+
+    def restarted(self, at: int) -> None:
+        """The manager was away: its clocks start anew."""
+        if self._decide_at >= 0:
+            self._decide_at = at
+        self._decided_at = -1
+        self.attendance.restart(at)
+        if self.incident is not None:
+            self.incident.restart_clocks(at)
+        if self.recovery is not None:
+            self.recovery.restart_clock(at)
+
+    def check_end(self, now: int, at: int) -> None:
+        """Is there anybody left to train? Constant time: asked whenever a rank ends."""
+        if self.job.over is not None:
+            return
+        good = self.attendance.all_left()
+        if good:
+            self._finish(0, good, now)
+        elif self.attendance.nobody() and self._bystander:
+            lost = placing.losses(self.members)
+            if self.rules.recover and not any(loss.watched_only for loss in lost):
+                self._finish(exit_code_of(lost), describe(lost), now)  # whoever could start them again has decided
+            elif self.attendance.gone_at < 0:
+                self.attendance.gone_at = at
+
+    @property
+    def _bystander(self) -> bool:
+        """Nobody here is going to start a rank again: at most its launcher is."""
+        return self.incident is None or self.incident.state is IncidentState.OBSERVING
+
+    # ---- incidents --------------------------------------------------------------------------------------------
+
+    def _open(self, kind: str, ranks: Iterable[int], text: str, age_ns: int, now: int) -> None:
+        """Open an incident, or let the open one grow."""
+        incident = self.incident
+        if incident is None:
+            self._incidents += 1
+            incident = self.incident = Incident(self._incidents, kind, now)
+            self.job.incident = incident.id
+            self._state_lost = False
+            if age_ns:
+                incident.begin("detect", now - age_ns)
+                incident.end("detect", now)
+        else:
+            incident.move(IncidentCause.GROWN)
+        self._trouble = text
+        incident.ranks.update(ranks)
+        incident.nodes.update(self.members.ranks[rank].where for rank in ranks)
+        incident.note(text)
+        self.job.note(kind, text)
+
+    def _close(self, cause: IncidentCause, outcome: Outcome, text: str, now: int) -> None:
+        incident = self.incident
+        assert incident is not None
+        incident.close(cause, outcome, now)
+        incident.note(text)
+        duration = milliseconds(now - incident.opened_at)
+        self.job.note("closed", f"incident {incident.id} is {outcome.value} after {duration} ms: {text}")
+        self.history.append(incident)
+        self.incident = None
+        self.attempts.close()
+        self.job.settle()
+        self.job.incident = 0
+        self._trouble, self._decide_at = "", -1
+
+    def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> None:
+        """Somebody knows a newer epoch than this manager, which must have lost its journal: epochs only grow."""
+        text = f"{who} epoch {epoch}, this manager knew of {self.job.epoch}: going on from {epoch}"
+        self.job.epoch = epoch
+        self.job.note("epoch", text)
+        if self.recovery is not None:
+            self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
+            self.troubled("epoch", text, ranks, now, at)
+        else:
+            self.job.order = None  # it belongs to an epoch that is over
+            self._behind.clear()
+
+    def _compare(self, record: RankRecord, now: int, at: int) -> None:
+        """A rank outside a repair: does it stand where the order wants it?"""
+        report, order = record.report, self.job.order
+        assert report is not None
+        ahead = order is None or report.epoch > order.epoch
+        behind = not ahead and (order is not None and (report.epoch, report.stage) != (order.epoch, order.stage))
+        record.watched = behind
+        if behind:
+            self._behind.add(record.rank)
+        else:
+            self._behind.discard(record.rank)
+        waits = report.stage not in (Stage.RUNNING, Stage.SETUP)
+        if ahead and waits and self.rules.recover and self.incident is None:
+            # Whoever led this repair has lost its memory. Training had begun, or there would be nothing to repair.
+            self.members.trained = True
+            text = f"rank {record.rank} waits in a repair of epoch {report.epoch} that nobody leads"
+            self.troubled("stranded", text, [record.rank], now, at)
+
+    def _refused(self, record: RankRecord, refusal: str, now: int, at: int) -> None:
+        """A rank said that it cannot follow."""
+        assert self.recovery is not None
+        text = f"rank {record.rank} could not {self.recovery.asked}: {refusal}"
+        if record.rank in self.recovery.newcomers and self.recovery.state is RepairState.QUIESCE:
+            if self.members.condemn(record, f"its set-up failed: {refusal}"):
+                self.died([record.rank], "set-up", 0, now, at)
+            return
+        self.troubled("refusal", text, [record.rank], now, at)
+
+    # ---- decisions --------------------------------------------------------------------------------------------
+
+    def _decide_soon(self, now: int, at: int) -> None:
+        """Decide now, or together with what else happens just after an earlier decision."""
+        incident = self.incident
+        assert incident is not None
+        gathered = self._decided_at + limits.GATHER_NS * 4 ** min(max(incident.attempts - 1, 0), 3)
+        if self._decided_at >= 0 and incident.attempts and at < gathered:
+            self._decide_at = gathered
+        else:
+            self._decide(now, at)
+
+    def _decide(self, now: int, at: int) -> None:
+        """Ask the ladder, and do what it says."""
+        incident = self.incident
+        assert incident is not None
+        self._decide_at, self._decided_at, self._troubled = -1, at, False
+        incident.settles_at = -1
+        recovery = self.recovery
+        waiting = recovery.strategy if recovery is not None and self.attempts.placing else None
+        repairing = recovery is not None and recovery.state is not RepairState.REDO
+        lost = set(self.members.in_state(RankState.DEAD))
+        same_try = bool(lost - incident.answered) and incident.attempts > 0
+        incident.answered |= lost
+        decision = self._ask(incident, repairing)
+        while not same_try and decision.strategy is not waiting and incident.tried_out(decision.strategy):
+            incident.exhausted.add(decision.strategy)
+            decision = self._ask(incident, repairing)
+        self.attempts.drop(incident, now, at)
+        incident.strategy, incident.reason = decision.strategy, decision.reason
+        self.job.note("decision", decision.reason)
+        if decision.strategy is Strategy.EXIT:
+            self._finish(decision.exit_code, decision.reason, now)
+        elif decision.strategy is Strategy.OBSERVE:
+            incident.move(IncidentCause.OBSERVE)
+            incident.missing = lost
+            self.attempts.close()
+        elif self.job.epoch >= limits.MAX_EPOCH:
+            self._finish(1, "the numbers of epochs are used up", now)
+        else:
+            incident.move(IncidentCause.REPAIR)
+            self._trouble = ""
+            self._behind.clear()
+            self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, now, at)
+
+    def _ask(self, incident: Incident, repairing: bool) -> Decision:
+        return decide(placing.situation(self.members, incident, self.rules, self._trouble, self._state_lost, repairing))
+
+    def _go_on(self, now: int, at: int) -> None:
+        """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
+        if self.recovery is None or self._decide_at >= 0:
+            return
+        assert self.incident is not None
+        progress = self.attempts.advance(self.incident, now, at)
+        if progress is Progress.HEALED:
+            self._close(IncidentCause.HEALED, Outcome.HEALED, "every rank has done its first step", now)
+        elif progress is Progress.STATE_LOST:
+            self._state_lost = True
+            why = f" ({self.recovery.useless})" if self.recovery.useless else ""
+            self.troubled("state", f"no survivor holds a whole state{why}", [], now, at)
+
+    def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
+        """A stage's deadline has passed."""
+        assert self.incident is not None
+        late = recovery.overdue(at)
+        if recovery.state is RepairState.REDO:
+            seconds = limits.DEADLINE_REDO_NS // limits.SECOND
+            text = f"{rank_words(late)} showed no finished step within {seconds} s"
+            self._close(IncidentCause.HEALED, Outcome.HEALED, text, now)
+        elif self.attempts.placing:
+            seconds = limits.DEADLINE_SPARE_NS // limits.SECOND
+            self.incident.exhausted.add(recovery.strategy)
+            self.attempts.drop(self.incident, now, at)
+            self.troubled("spare", f"no node with room came within {seconds} s", [], now, at)
+        elif late:
+            reason = f"did not {recovery.asked} in time"
+            dead = [rank for rank in late if self.members.condemn(self.members.ranks[rank], reason)]
+            if dead:
+                self.died(dead, "deadline", 0, now, at)
+            else:
+                self._decide_soon(now, at)
+
+    # ---- the end ----------------------------------------------------------------------------------------------
+
+    def _finish(self, exit_code: int, reason: str, now: int) -> None:
+        """The job is over."""
+        self.attendance.gone_at = -1
+        if self.incident is not None:
+            if exit_code == 0 or self.incident.strategy is Strategy.OBSERVE:
+                self._close(IncidentCause.BACK, Outcome.OBSERVED, reason, now)
+            else:
+                self._close(IncidentCause.EXIT, Outcome.EXITED, reason, now)
+        self.job.finish(exit_code, reason)
+        self.job.effects.append(EndJob(exit_code, cut(reason)))

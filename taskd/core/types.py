@@ -1,0 +1,107 @@
+"""The nouns of the control plane: states, stages, phases, strategies, each an enum: a wrong one cannot be written.
+
+Used by every machine of the core and, as numbers, on the wire and in the beat page. It holds no behaviour beyond
+naming; what may follow what stands in the table of the machine concerned.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class Phase(IntEnum):
+    """Where in its step a training process is. Written to the beat page by the training thread."""
+
+    SETUP = 0  # before the first step
+    BODY = 1  # in the step, the optimizer has not begun
+    OPTIMIZER = 2  # inside the update
+    APPLIED = 3  # the update is made, the step has not ended
+    BETWEEN = 4  # between two steps
+    PARKED = 5  # waiting for a repair or for an operator
+    DONE = 6  # the training loop has ended
+
+
+class RankState(IntEnum):
+    """What the manager and the agents know of one incarnation of one rank."""
+
+    ABSENT = 0  # expected, never seen
+    STARTING = 1  # its process was started, it has not said hello
+    ALIVE = 2
+    SUSPECT = 3  # something speaks against it, a second witness is wanted
+    DEAD = 4
+    LEFT = 5  # ended in good order
+
+
+class Stage(IntEnum):
+    """How far a rank has come in the repair of its epoch. A rank outside a repair is RUNNING."""
+
+    RUNNING = 0
+    PARKED = 1  # a survivor gave up its step and waits; a newcomer has finished its set-up
+    REBUILT = 2  # its communicators belong to the new epoch
+    RESTORED = 3  # it holds the state of the agreed step
+    SETUP = 4  # nothing of this epoch's repair yet: a newcomer in its set-up, a survivor on its way to PARKED
+
+
+PROGRESS = {Stage.SETUP: 0, Stage.PARKED: 1, Stage.REBUILT: 2, Stage.RESTORED: 3, Stage.RUNNING: 4}
+"""The order in which the stages of one epoch follow each other: RUNNING is where a repair ends."""
+
+
+class EvidenceKind(IntEnum):
+    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness."""
+
+    PROCESS_EXIT = 1
+    COLLECTIVE_ERROR = 2
+    NODE_SILENT = 3
+    CONNECTION_LOST = 4
+    BEAT_SILENT = 5
+    LINK_DOWN = 6
+    LINK_UP = 7
+    EXCEPTION = 8  # user code raised out of the training loop
+    AGENT_LOST = 9  # the workers of a node live, their agent does not
+
+
+class StoreOperation(IntEnum):
+    """What a worker asks of the job's store; csrc/c10d/store.hpp has the same numbers."""
+
+    SET = 0
+    GET = 1  # waits until every key is there
+    ADD = 2
+    CHECK = 3
+    WAIT = 4
+    DELETE = 5
+    COUNT = 6
+    COMPARE_SET = 7
+    APPEND = 8
+    MULTI_SET = 9
+    LIST = 10
+    FORGET = 11  # only an agent says this: who asked is gone, `amount` is the number of its GET or WAIT
+
+
+class StoreStatus(IntEnum):
+    """How an operation on the job's store ended."""
+
+    DONE = 0
+    TIMED_OUT = 1
+    FAILED = 2  # the answer's only item says why
+
+
+class Strategy(Enum):
+    """The ladder, from cheap to dear. The values are the words that users write (HIGH_AVAILABILITY and the like)."""
+
+    OBSERVE = "observe"  # recovery is not ours in this job: record, decide nothing
+    RETRY = "retry"
+    IN_PLACE = "recover-in-place"
+    RESPAWN = "respawn"  # every rank starts again in place; nothing was trained yet, or nobody holds the state
+    RECOVER = "recover"  # the lost ranks start on another node
+    SHRINK = "elastic-training"
+    DUMP = "dump"
+    EXIT = "exit"
+
+
+class Outcome(Enum):
+    """How an incident ended."""
+
+    OPEN = "open"
+    HEALED = "healed"
+    OBSERVED = "observed"  # seen and written down; somebody else (the launcher, an operator) repaired it, or nobody did
+    EXITED = "exited"

@@ -1,0 +1,68 @@
+"""How the core's sentences name things: lists of ranks, exits of processes, durations.
+
+Every decision is explained to people in one sentence; these few functions keep those sentences alike and short. They
+decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from signal import Signals
+
+from taskd.core import limits
+
+_MOST_SPANS = 8
+
+
+def cut(text: str, most: int = limits.MAX_TEXT) -> str:
+    """A text that fits its field, with a mark where something is missing."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def join(parts: Sequence[str]) -> str:
+    """a, b and c."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def rank_words(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0-3 and 7`; a long list is cut."""
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return "no rank"
+    spans: list[list[int]] = []
+    for rank in ordered:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [f"{low}" if low == high else f"{low}-{high}" for low, high in spans[:_MOST_SPANS]]
+    if len(spans) > _MOST_SPANS:
+        texts.append(f"{len(ordered) - sum(high - low + 1 for low, high in spans[:_MOST_SPANS])} more")
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {join(texts)}"
+
+
+def verb(count: int, one: str, many: str) -> str:
+    """The word that agrees with the count."""
+    return one if count == 1 else many
+
+
+def exit_words(exit_code: int) -> str:
+    """`SIGKILL`, `exit code 3`."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def shell_code(exit_code: int) -> int:
+    """The code that a process ends with to say how another one ended: never 0, and 128 + n for signal n."""
+    if exit_code < 0:
+        return min(128 - exit_code, 255)
+    return exit_code if exit_code > 0 else 1
+
+
+def milliseconds(duration_ns: int) -> int:
+    """Rounded to the nearest millisecond."""
+    return (duration_ns + limits.MS // 2) // limits.MS

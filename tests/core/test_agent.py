@@ -1,0 +1,325 @@
+"""The agent's brain: what it reports, whom it lets in, what an order makes it do, and that nothing upsets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskd.core import limits
+from taskd.core.agent import Agent
+from taskd.core.effects import AgentEffect, End, Leave, Refuse, Relay, Send, Spawn, Warn
+from taskd.core.events import (
+    AgentEvent,
+    Connected,
+    Disconnected,
+    Gone,
+    Heard,
+    Reading,
+    Readings,
+    Started,
+    StartFailed,
+    Tick,
+    WorkerSaid,
+)
+from taskd.core.limits import MS, SECOND
+from taskd.core.messages import (
+    AgentHello,
+    Answer,
+    Confirmed,
+    Evidence,
+    Order,
+    RankReport,
+    Refused,
+    Report,
+    Seat,
+    StageReached,
+    Stop,
+    WorkerHello,
+    WorkerLeaving,
+    WorkerWelcome,
+)
+from taskd.core.types import EvidenceKind, Phase, RankState, Stage
+
+
+def agent(spawns: bool = True) -> Agent:
+    return Agent("job", "a", "host", 1, 7, spawns, 2, 100 * MS)
+
+
+def hello(rank: int = 0, pid: int = 50, incarnation: int = 0, **changes: Any) -> WorkerHello:
+    values: dict[str, Any] = {"job": "job", "world_size": 4, "epoch": 0, "stage": Stage.RUNNING, **changes}
+    return WorkerHello(
+        values["job"], rank, values["world_size"], rank, pid, incarnation, "pt", values["epoch"], values["stage"], b""
+    )
+
+
+def order(epoch: int, stage: Stage, *seats: Seat, term: int = 1, updates: int = -1) -> Heard:
+    return Heard(Order(term, epoch, stage, 1, updates, seats, (), ""))
+
+
+def answer(*confirmed: Confirmed, refused: tuple[Refused, ...] = (), term: int = 1, **changes: Any) -> Heard:
+    values: dict[str, Any] = {"accepted": True, "want_hello": False, **changes}
+    return Heard(Answer(term, values["accepted"], "", values["want_hello"], 1, confirmed, refused))
+
+
+def joined(spawns: bool = True, ranks: int = 1) -> Agent:
+    """An agent whose workers run and are known to the manager."""
+    core = agent(spawns)
+    core.step(0, Connected())
+    for rank in range(ranks):
+        core.step(0, WorkerSaid(hello(rank, 50 + rank, int(spawns))))
+        core.step(0, answer(Confirmed(rank, 1)))
+    return core
+
+
+def reports(effects: list[AgentEffect]) -> list[Report]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Report)]
+
+
+def of(kind: type, effects: list[AgentEffect]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_a_worker_is_let_in_at_once_and_acknowledged_by_the_manager() -> None:
+    core = agent()
+    core.step(0, Connected())
+    effects = core.step(0, WorkerSaid(hello(incarnation=1)))
+    assert of(Relay, effects)[0].message == WorkerWelcome(True, False, 1, 0, "")
+    assert [e.message.world_size for e in effects if isinstance(e, Send) and isinstance(e.message, AgentHello)] == [4]
+    effects = core.step(0, answer(Confirmed(0, 1)))
+    assert of(Relay, effects)[0].message.acknowledged
+
+
+def test_without_a_manager_a_worker_is_let_in_as_well() -> None:
+    effects = agent(spawns=False).step(0, WorkerSaid(hello()))
+    assert of(Relay, effects)[0].message == WorkerWelcome(True, False, 1, 0, "")
+    assert of(Send, effects) == []
+
+
+def test_a_beat_carries_what_changed_and_a_full_one_everything() -> None:
+    core = joined(ranks=2)
+    core.step(100 * MS, Tick())
+    quiet = core.step(200 * MS, Tick())
+    assert reports(quiet) == [Report(False, 1, (), 1)]
+    core.step(250 * MS, Readings((Reading(0, 1, 0, 9, Phase.BODY, 3, 100), Reading(1, 1, 0, -1, Phase.SETUP, 3, 0))))
+    assert [[r.rank for r in report.ranks] for report in reports(core.step(300 * MS, Tick()))] == [[0]]
+    full = reports(core.step(limits.FULL_REPORT_NS + 300 * MS, Tick()))
+    assert full[0].full and [r.rank for r in full[0].ranks] == [0, 1]
+
+
+def test_what_is_not_confirmed_is_said_again_and_again() -> None:
+    core = agent()
+    core.step(0, Connected())
+    core.step(0, WorkerSaid(hello(incarnation=1)))
+    for beat in range(1, 5):
+        assert [r.rank for r in reports(core.step(beat * 100 * MS, Tick()))[0].ranks] == [0]
+
+
+def test_nothing_is_sent_without_a_connection_and_everything_afterwards() -> None:
+    core = joined()
+    core.step(0, Disconnected())
+    assert core.step(100 * MS, Tick()) == []
+    core.step(150 * MS, WorkerSaid(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 0, 0, 0, "reset")))
+    assert core.step(200 * MS, Gone(0, 1, -9, False, "")) == []
+    effects = core.step(300 * MS, Connected())
+    assert [type(e.message) for e in of(Send, effects)] == [AgentHello, Report, Evidence]
+    assert reports(effects)[0].ranks[0].state is RankState.DEAD and reports(effects)[0].ranks[0].exit_code == -9
+
+
+def test_who_is_turned_away() -> None:
+    core = joined()
+    for wrong in (hello(0, 99), hello(1, 99, job="x"), hello(7, 99), hello(1, 99, world_size=8)):
+        refused = of(Refuse, core.step(0, WorkerSaid(wrong)))
+        assert refused[0].pid == 99 and not refused[0].message.accepted and refused[0].message.reason
+    assert len(core.crew.ranks) == 1 and core.counters.by_reason == {"worker refused": 4}
+
+
+def test_a_launched_process_behind_a_wrapper_keeps_its_seat() -> None:
+    core = agent()
+    core.step(0, Started(0, 1, 40))
+    assert of(Relay, core.step(0, WorkerSaid(hello(0, 41, 1))))[0].message.accepted
+    assert core.crew.ranks[0].pid == 41
+
+
+def test_a_worker_comes_back_under_the_number_that_the_manager_names() -> None:
+    core = joined(spawns=False)
+    effects = core.step(0, answer(refused=(Refused(0, 1, 4, "ended"),)))
+    assert of(Relay, effects)[0].message == WorkerWelcome(True, False, 4, 1, "")
+    assert reports(effects)[0].ranks[0].incarnation == 4
+
+
+def test_a_refused_worker_is_ended_by_its_launcher_and_only_told_by_a_side_agent() -> None:
+    refusal = answer(refused=(Refused(0, 1, 0, "held elsewhere"),))
+    assert [type(e) for e in joined(spawns=True).step(0, refusal)] == [Warn, End]
+    side = joined(spawns=False).step(0, refusal)
+    assert [type(e) for e in side] == [Warn, Relay] and not side[1].message.accepted
+
+
+def test_an_order_starts_newcomers_once_and_is_relayed_until_it_is_followed() -> None:
+    core = joined()
+    seat = Seat(1, 2, "a")
+    effects = core.step(0, order(2, Stage.PARKED, seat))
+    assert of(Spawn, effects) == [Spawn(1, 2, 2, newcomer=True)]
+    assert of(Relay, effects)[0].ranks == (0,)
+    assert core.step(0, order(2, Stage.PARKED, seat)) == []
+    assert of(Relay, core.step(260 * MS, Tick()))[0].ranks == (0,)
+    core.step(300 * MS, WorkerSaid(StageReached(0, 1, 2, Stage.PARKED, 5, True, "")))
+    assert of(Relay, core.step(900 * MS, Tick())) == []
+
+
+def test_a_stage_is_reported_at_once() -> None:
+    core = joined()
+    core.step(0, order(2, Stage.PARKED))
+    sent = reports(core.step(0, WorkerSaid(StageReached(0, 1, 2, Stage.PARKED, 5, True, ""))))
+    assert (sent[0].ranks[0].epoch, sent[0].ranks[0].stage, sent[0].ranks[0].updates) == (2, Stage.PARKED, 5)
+    assert core.step(0, WorkerSaid(StageReached(0, 1, 2, Stage.PARKED, 5, True, ""))) == []
+    core.step(0, WorkerSaid(StageReached(0, 9, 2, Stage.REBUILT, 5, True, "")))
+    assert core.counters.by_reason == {"stage of another incarnation": 1}
+
+
+def test_no_order_reaches_a_worker_that_is_not_confirmed() -> None:
+    core = joined()
+    core.step(0, Disconnected())
+    core.step(0, Connected())
+    assert of(Relay, core.step(0, order(2, Stage.PARKED))) == []
+    assert [type(e.message) for e in of(Relay, core.step(0, answer(Confirmed(0, 1))))] == [WorkerWelcome, Order]
+
+
+def test_a_seat_that_goes_on_here_is_ended_first() -> None:
+    core = joined()
+    effects = core.step(0, order(2, Stage.PARKED, Seat(0, 2, "a")))
+    assert of(End, effects)[0].incarnation == 1 and of(Spawn, effects) == []
+    assert of(Spawn, core.step(0, Gone(0, 1, -9, False, ""))) == [Spawn(0, 2, 2, newcomer=True)]
+
+
+def test_a_seat_that_goes_on_elsewhere_is_ended_and_not_started() -> None:
+    core = joined()
+    assert of(End, core.step(0, order(2, Stage.PARKED, Seat(0, 2, "b"))))
+    assert of(Spawn, core.step(0, Gone(0, 1, -9, False, ""))) == []
+
+
+def test_a_plain_membership_starts_nobody_and_a_respawn_does() -> None:
+    assert of(Spawn, joined().step(0, order(3, Stage.RUNNING, Seat(1, 2, "a"), updates=5))) == []
+    assert of(Spawn, joined().step(0, order(3, Stage.RUNNING, Seat(1, 2, "a")))) == [Spawn(1, 2, 3, newcomer=False)]
+
+
+def test_an_end_before_the_start_has_happened_is_made_up_for() -> None:
+    core = agent()
+    core.step(0, order(2, Stage.PARKED, Seat(0, 2, "a")))
+    core.step(0, order(3, Stage.PARKED, Seat(0, 3, "a")))
+    assert of(End, core.step(0, Started(0, 2, 77)))[0].incarnation == 2
+
+
+def test_older_terms_epochs_and_stages_are_void() -> None:
+    core = joined()
+    core.step(0, order(3, Stage.REBUILT, term=2))
+    for stale in (order(9, Stage.PARKED, term=1), order(2, Stage.PARKED, term=2), order(3, Stage.PARKED, term=2)):
+        assert core.step(0, stale) == []
+    assert core.counters.by_reason == {
+        "message of an older term": 1,
+        "order of an older epoch": 1,
+        "order of an older stage": 1,
+    }
+
+
+def test_stop_ends_everybody_and_the_agent_last() -> None:
+    core = joined()
+    stop = Heard(Stop(1, 3, "over"))
+    assert [type(e) for e in core.step(0, stop)] == [Relay]
+    assert of(End, core.step(limits.STOP_GRACE_NS, Tick()))
+    effects = core.step(6 * SECOND, Gone(0, 1, -9, False, ""))
+    assert of(Leave, effects) == [Leave(3, "over")]
+    assert core.step(7 * SECOND, Tick()) == [] and core.next_deadline() is None
+
+
+def test_a_side_agent_leaves_after_its_workers_unless_others_come() -> None:
+    core = joined(spawns=False)
+    core.step(1 * SECOND, Gone(0, 1, 0, True, ""))
+    assert of(Leave, core.step(2 * SECOND, Tick())) == []
+    core.step(3 * SECOND, WorkerSaid(hello(0, 60)))
+    assert core.crew.ranks[0].incarnation == 2
+    core.step(4 * SECOND, Gone(0, 2, 0, True, ""))
+    core.step(5 * SECOND, Tick())
+    assert of(Leave, core.step(5 * SECOND + limits.LINGER_NS, Tick())) == [
+        Leave(0, "all workers of this node have ended")
+    ]
+
+
+def test_a_launcher_waits_for_the_manager_and_not_for_ever() -> None:
+    core = joined()
+    core.step(0, Disconnected())
+    core.step(0, Gone(0, 1, 3, False, ""))
+    assert of(Leave, core.step(limits.ABANDONED_NS - SECOND, Tick())) == []
+    assert of(Leave, core.step(limits.ABANDONED_NS, Tick()))[0].exit_code == 3
+
+
+def test_a_manager_that_is_late_is_waited_for_as_long() -> None:
+    core, began = agent(), 1_000 * limits.ABANDONED_NS  # the clock does not begin with the job
+    core.step(began, WorkerSaid(hello(incarnation=1)))
+    core.step(began, Gone(0, 1, 3, False, ""))
+    assert of(Leave, core.step(began + SECOND, Tick())) == []
+    assert of(Leave, core.step(began + limits.ABANDONED_NS - SECOND, Tick())) == []
+    assert of(Leave, core.step(began + 2 * limits.ABANDONED_NS, Tick()))[0].exit_code == 3
+
+
+def test_an_exception_is_the_reason_of_the_end_that_follows() -> None:
+    core = joined(ranks=2)
+    for rank, text in ((0, "rank 0 raised ValueError: no"), (1, "rank 1 saw something")):
+        kind = EvidenceKind.EXCEPTION if rank == 0 else EvidenceKind.COLLECTIVE_ERROR
+        core.step(SECOND, WorkerSaid(Evidence(kind, rank, 1, rank, 0, text)))
+    found = [
+        row
+        for rank in (0, 1)
+        for report in reports(core.step(SECOND, Gone(rank, 1, 1, False, "")))
+        for row in report.ranks
+    ]
+    assert [(row.rank, row.reason) for row in found] == [(0, "ValueError: no"), (1, "")]
+
+
+ranks, numbers = st.integers(0, 2), st.integers(0, 3)
+seats = st.lists(st.builds(Seat, ranks, st.integers(1, 5), st.sampled_from("ab")), max_size=2).map(tuple)
+ANY = st.one_of(
+    st.builds(WorkerSaid, st.builds(hello, ranks, st.integers(1, 4), numbers, epoch=numbers)),
+    st.builds(WorkerSaid, st.builds(StageReached, ranks, numbers, numbers, st.sampled_from(list(Stage)),
+                                    st.integers(-1, 3), st.booleans(), st.just("why"))),
+    st.builds(WorkerSaid, st.builds(WorkerLeaving, ranks, numbers, st.just("bye"))),
+    st.builds(Started, ranks, numbers, st.integers(1, 4)),
+    st.builds(StartFailed, ranks, numbers, st.just("no")),
+    st.builds(Gone, ranks, numbers, st.integers(-9, 1), st.booleans(), st.just("")),
+    st.builds(Heard, st.builds(Order, numbers, numbers, st.sampled_from(list(Stage)), st.just(1),
+                               st.integers(-1, 2), seats, st.just(()), st.just(""))),
+    st.builds(lambda rank, number, following, term, want: answer(
+        Confirmed(rank, number), refused=(Refused(rank, number, following, "no"),), term=term, want_hello=want),
+        ranks, numbers, st.integers(0, 4), numbers, st.booleans()),
+    st.builds(Heard, st.builds(Stop, numbers, numbers, st.just("over"))),
+    st.sampled_from([Connected(), Disconnected(), Tick(), Tick(), Tick()]),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 10, 100, 300, 6_000, 61_000]), ANY), max_size=50), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_events(events: list[tuple[int, AgentEvent]], spawns: bool) -> None:
+    core, now, term, epoch = agent(spawns), 0, 0, 0
+    started: set[tuple[int, int]] = set()
+    for wait_ms, event in events:
+        now += wait_ms * MS
+        for effect in core.step(now, event):
+            if isinstance(effect, Spawn):
+                assert spawns and (effect.rank, effect.incarnation) not in started
+                started.add((effect.rank, effect.incarnation))
+            if isinstance(effect, Send) and isinstance(effect.message, Report):
+                named = [report.rank for report in effect.message.ranks]
+                assert len(named) == len(set(named)) and all(isinstance(r, RankReport) for r in effect.message.ranks)
+        assert core.term >= term and core.epoch >= epoch
+        term, epoch = core.term, core.epoch
+
+
+def test_a_spare_whose_manager_is_gone_for_good_ends() -> None:
+    """Nobody will ever need it, and nobody else would end it."""
+    core = agent(spawns=True)
+    core.step(0, Connected())
+    core.step(0, answer())
+    core.step(SECOND, Disconnected())
+    assert not of(Leave, core.step(SECOND + limits.ABANDONED_NS - 1, Tick()))
+    assert [effect.exit_code for effect in of(Leave, core.step(SECOND + limits.ABANDONED_NS, Tick()))] == [1]

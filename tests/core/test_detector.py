@@ -1,0 +1,149 @@
+"""The detector against a deliberately dumb second one, which keeps everything and looks at every node every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd.core import limits
+from taskd.core.detector import Detector, threshold_ns
+from taskd.core.limits import MS, SECOND
+from taskd.core.records import NODE as TABLE
+from taskd.core.records import NodeCause, NodeRecord, NodeState
+from taskd.core.types import RankState
+
+NAMES = ["a", "b", "c"]
+
+
+@dataclass
+class Dumb:
+    """All that was ever heard of one node."""
+
+    spawns: bool
+    heard_at: int
+    gaps: list[int] = field(default_factory=list)
+    state: str = "up"
+    lost: list[int] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+
+    def threshold(self) -> float:
+        mean = deviation = 0.0
+        for gap in self.gaps:
+            surprise = gap - mean
+            mean += surprise / 8
+            deviation += (abs(surprise) - deviation) / 4
+        return max(min(max(round(mean + 4 * deviation), 600 * MS), 1500 * MS), 3 * 100 * MS)
+
+    def look(self, now: int, global_errors: list[int]) -> list[str]:
+        found = []
+        silent_ns = now - self.heard_at
+        if self.state == "up" and silent_ns >= self.threshold():
+            self.state = "silent"
+            found.append("SUSPECT")
+        if self.state == "silent":
+            witnesses = [*self.errors, *global_errors, *(self.lost if self.spawns else [])]
+            fresh = any(now - at <= 10 * SECOND for at in witnesses)
+            if fresh or silent_ns >= 30 * SECOND:
+                self.state = "lost"
+                found.append("DEAD")
+        return found
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["hear", "hear", "hear", "lost", "error", "error at large", "tick", "tick"]),
+        st.integers(0, 2),
+        st.sampled_from([1, 30, 100, 100, 100, 250, 700, 1600, 5000, 11000, 29000]),
+    ),
+    max_size=60,
+)
+
+
+@given(ACTIONS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_it_agrees_with_the_dumb_one(actions: list[tuple[str, int, int]], spawns: tuple[bool, bool, bool]) -> None:
+    now = SECOND
+    detector = Detector()
+    nodes = [NodeRecord(name, spawns=s, interval_ns=100 * MS) for name, s in zip(NAMES, spawns, strict=True)]
+    for node in nodes:
+        detector.watch(node, now)
+    dumb = [Dumb(s, now) for s in spawns]
+    at_large: list[int] = []
+
+    for what, which, wait_ms in actions:
+        now += wait_ms * MS
+        node, other = nodes[which], dumb[which]
+        if what == "hear" and other.state != "lost":
+            if node.state is NodeState.SILENT:
+                node.state = TABLE.after(node.state, NodeCause.HEARD)
+                detector.watch(node, now)
+                other.state, other.lost, other.errors = "up", [], []
+            else:
+                detector.heard(node, now)
+                other.gaps.append(now - other.heard_at)
+            other.heard_at = now
+        elif what == "lost":
+            detector.connection_lost(node, now)
+            other.lost.append(now)
+        elif what == "error":
+            detector.collective_error(node, "a rank saw it", "elsewhere", now)
+            other.errors.append(now)
+        elif what == "error at large":
+            detector.collective_error(None, "a rank saw it", "elsewhere", now)
+            at_large.append(now)
+        else:
+            found = []
+            while (verdict := detector.verdict(now, -1, "", True)) is not None:
+                judged = nodes[NAMES.index(verdict.node)]
+                found.append((verdict.node, verdict.state.name))
+                if verdict.state is RankState.SUSPECT:
+                    judged.state = TABLE.after(judged.state, NodeCause.SILENT)
+                    detector.suspect(judged, now)
+                else:
+                    judged.state = TABLE.after(judged.state, NodeCause.JUDGED)
+                    detector.forget(judged)
+            expected = [(name, word) for name, d in zip(NAMES, dumb, strict=True) for word in d.look(now, at_large)]
+            assert sorted(found) == sorted(expected)
+
+
+def test_the_threshold_is_learned_within_its_bounds() -> None:
+    node = NodeRecord("a", spawns=True, interval_ns=100 * MS)
+    detector = Detector()
+    detector.watch(node, 0)
+    for beat in range(1, 200):
+        detector.heard(node, beat * 100 * MS)
+    assert threshold_ns(node) == limits.SILENCE_FLOOR_NS
+    now = 20 * SECOND
+    for beat in range(200):
+        now += (900 if beat % 2 else 100) * MS
+        detector.heard(node, now)
+    assert threshold_ns(node) == limits.SILENCE_CEILING_NS
+    node.interval_ns = 2 * SECOND
+    assert threshold_ns(node) == 6 * SECOND
+
+
+def test_a_side_agent_is_not_given_up_while_others_make_steps() -> None:
+    node = NodeRecord("a", spawns=False, interval_ns=100 * MS)
+    detector = Detector()
+    detector.watch(node, 0)
+    assert detector.verdict(2 * SECOND, -1, "", True) is not None
+    node.state = NodeState.SILENT
+    detector.suspect(node, 2 * SECOND)
+    detector.connection_lost(node, 2 * SECOND)
+    assert detector.verdict(2 * SECOND, -1, "", True) is None
+    assert detector.verdict(31 * SECOND, 30 * SECOND, "b", True) is None
+    assert detector.verdict(50 * SECOND, 49 * SECOND, "b", True) is None
+    dead = detector.verdict(70 * SECOND, 49 * SECOND, "b", True)
+    assert dead is not None and dead.state is RankState.DEAD
+    assert "too long" in dead.reason
+
+
+def test_a_beat_costs_no_heap_entry() -> None:
+    node = NodeRecord("a", spawns=True, interval_ns=100 * MS)
+    detector = Detector()
+    detector.watch(node, 0)
+    for beat in range(1, 1000):
+        detector.heard(node, beat * 100 * MS)
+        detector.verdict(beat * 100 * MS, -1, "", True)
+    assert len(detector._checks) <= 2

@@ -1,0 +1,94 @@
+"""The ladder: a pure question with a sentence for an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd.core.incident import REPAIRS, Loss, Situation, decide
+from taskd.core.types import Strategy
+
+KILLED = Loss(2, "a", -9, "", 0, home=True, watched_only=False, finished=False)
+PLAIN = Situation(
+    losses=(KILLED,),
+    trouble="",
+    world_size=4,
+    left=0,
+    recover=True,
+    allowed=REPAIRS,
+    exhausted=frozenset(),
+    max_restarts=3,
+    trained=True,
+    state_lost=False,
+    repairing=False,
+    all_start=True,
+)
+LOST = replace(KILLED, exit_code=0, reason="node a has been silent", home=False)
+IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER
+
+
+@pytest.mark.parametrize(
+    ("changes", "strategy", "says"),
+    [
+        ({}, IN_PLACE, "rank 2 died (SIGKILL) on node a, whose agent can start it again: recover-in-place"),
+        ({"recover": False}, Strategy.OBSERVE, "recovery is off in this job"),
+        ({"allowed": frozenset({Strategy.RETRY})}, Strategy.OBSERVE, "recovery is off in this job"),
+        ({"trained": False}, RESPAWN, "before the first step was done"),
+        ({"trained": False, "allowed": frozenset({IN_PLACE})}, IN_PLACE, "can start it again"),
+        ({"losses": (LOST,)}, RECOVER, "which cannot start it again: recover"),
+        ({"losses": (LOST,), "allowed": frozenset({IN_PLACE})}, Strategy.EXIT, "no allowed strategy"),
+        ({"exhausted": frozenset({IN_PLACE})}, RESPAWN, "repair in place has failed"),
+        ({"exhausted": frozenset({IN_PLACE}), "all_start": False}, RECOVER, "where it has failed"),
+        ({"exhausted": REPAIRS}, Strategy.EXIT, "recover, recover-in-place and respawn have failed"),
+        ({"state_lost": True, "losses": (), "trouble": "none is left"}, RESPAWN, "none is left, so all start again"),
+        ({"left": 1}, Strategy.EXIT, "1 rank has ended in good order"),
+        ({"losses": (replace(KILLED, restarts=3),)}, Strategy.EXIT, "started again 3 times, which is the limit"),
+        ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "after the end of the training loop"),
+        ({"losses": (replace(LOST, watched_only=True),)}, Strategy.OBSERVE, "whose launcher is not ours"),
+    ],
+)  # fmt: skip
+def test_rungs(changes: dict[str, object], strategy: Strategy, says: str) -> None:
+    decision = decide(replace(PLAIN, **changes))
+    assert decision.strategy is strategy
+    assert says in decision.reason
+
+
+def test_a_script_that_fails_on_every_rank_is_not_started_again() -> None:
+    failed = tuple(replace(KILLED, rank=rank, exit_code=1, reason="no module named x") for rank in range(4))
+    decision = decide(replace(PLAIN, losses=failed, trained=False))
+    assert decision.strategy is Strategy.EXIT and decision.exit_code == 1
+    assert decision.reason.count("no module named x") == 1
+
+
+LOSSES = st.lists(
+    st.builds(
+        Loss, st.integers(0, 3), st.sampled_from("ab"), st.integers(-15, 3), st.sampled_from(["", "why"]),
+        st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda loss: loss.rank,
+).map(tuple)  # fmt: skip
+SITUATIONS = st.builds(
+    Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.integers(0, 1), st.booleans(),
+    st.frozensets(st.sampled_from(list(Strategy))), st.frozensets(st.sampled_from(sorted(REPAIRS, key=str))),
+    st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(),
+)  # fmt: skip
+
+
+@given(SITUATIONS)
+def test_only_what_is_allowed_and_not_exhausted(situation: Situation) -> None:
+    decision = decide(situation)
+    assert decision.strategy in (situation.allowed - situation.exhausted) & REPAIRS | {Strategy.OBSERVE, Strategy.EXIT}
+    assert decision.reason and (decision.exit_code != 0) == (decision.strategy is Strategy.EXIT)
+
+
+@given(SITUATIONS)
+def test_the_ladder_ends(situation: Situation) -> None:
+    """Whatever fails, after each rung at most once there is nothing left but to observe or to exit."""
+    for _ in range(len(REPAIRS)):
+        strategy = decide(situation).strategy
+        situation = replace(situation, exhausted=situation.exhausted | {strategy})
+    assert decide(situation).strategy in (Strategy.EXIT, Strategy.OBSERVE)

@@ -1,0 +1,222 @@
+"""The words that stories are written in: each command is one method of `Story`.
+
+start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,respawn] [restarts=3] [launcher=torchrun]
+run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
+plant rank=1 stage=park do=hang|fail|die | cannot-start node=a
+node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
+relaunch | manager-down | manager-up | manager-up journal=lost | manager-sleeps 2s
+say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
+order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
+"""
+
+from __future__ import annotations
+
+from taskd.core.events import ConnectionLost, Said, Sender
+from taskd.core.limits import MS, SECOND
+from taskd.core.messages import AgentHello, Evidence, Order, RankReport, Report, WorkerHello
+from taskd.core.types import EvidenceKind, Phase, RankState, Stage, Strategy
+from tests.scripts.harness import Node, World
+from tests.scripts.process import Process
+
+REPAIRS = "recover-in-place,respawn,recover"
+
+
+def duration_ns(text: str) -> int:
+    """`200ms`, `3s`, `2min`."""
+    for unit, size in (("ms", MS), ("min", 60 * SECOND), ("s", SECOND)):
+        if text.endswith(unit):
+            return round(float(text.removesuffix(unit)) * size)
+    raise ValueError(f"{text!r} is no duration")
+
+
+def ranks_of(text: str) -> list[int]:
+    """`0,1,3`."""
+    return [int(part) for part in text.split(",")]
+
+
+class Story:
+    """One file's worth of commands."""
+
+    def __init__(self) -> None:
+        self.world = World()
+
+    def do(self, line: str) -> None:
+        """Carry out one line."""
+        name, *words = line.split()
+        named = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        getattr(self, "do_" + name.replace("-", "_"))(*plain, **named)
+
+    # ---- the job ----------------------------------------------------------------------------------------------
+
+    def do_start(
+        self,
+        nodes: str,
+        ranks: str,
+        spares: str = "0",
+        recover: str = "on",
+        strategies: str = REPAIRS,
+        restarts: str = "3",
+        launcher: str = "taskd",
+        broken: str = "",
+    ) -> None:
+        ours = launcher == "taskd"
+        names = "abcdefgh"[: int(nodes) + int(spares)]
+        each = int(ranks) // int(nodes)
+        self.world.start(
+            [(name, ours, each) for name in names],
+            {rank: names[rank // each] for rank in range(int(ranks))},
+            world_size=int(ranks),
+            strategies=frozenset(Strategy(word) for word in strategies.split(",")),
+            recover=recover == "on" and ours,
+            max_restarts=int(restarts),
+        )
+        for process in self.world.processes.values():
+            if broken == "all":
+                process.planted["setup"] = "die"
+
+    def do_run(self, time: str) -> None:
+        self.world.run(duration_ns(time))
+
+    def do_apply(self, ranks: str) -> None:
+        for rank in ranks_of(ranks):
+            self.process(rank).updates += 1
+
+    def process(self, rank: int | str) -> Process:
+        return self.world.processes[int(rank)]
+
+    # ---- processes --------------------------------------------------------------------------------------------
+
+    def do_kill(self, rank: str, signal: str = "9") -> None:
+        self.process(rank).die(-int(signal), "")
+
+    def do_exit(self, rank: str, code: str) -> None:
+        self.process(rank).die(int(code), "")
+
+    def do_leave(self, ranks: str) -> None:
+        for rank in ranks_of(ranks):
+            self.process(rank).phase = Phase.DONE
+            self.process(rank).die(0, "")
+
+    def do_finish(self) -> None:
+        self.do_leave(",".join(str(rank) for rank in self.world.processes))
+
+    def do_end_loop(self, ranks: str) -> None:
+        for rank in ranks_of(ranks):
+            self.process(rank).phase = Phase.DONE
+
+    def do_plant(self, rank: str, stage: str, do: str) -> None:
+        self.process(rank).planted[stage] = do
+
+    def do_cannot_start(self, node: str) -> None:
+        self.world.nodes[node].start_fails = True
+
+    def do_relaunch(self) -> None:
+        """Somebody else's launcher ends everybody and starts all anew."""
+        for process in list(self.world.processes.values()):
+            process.die(-15, "")
+        self.world.after(1 * SECOND, self._relaunch)
+
+    def _relaunch(self) -> None:
+        for rank, process in list(self.world.processes.items()):
+            self.world.processes[rank] = Process(self.world, process.node, rank, 0, 0, False)
+
+    # ---- nodes ------------------------------------------------------------------------------------------------
+
+    def do_node_down(self, node: str) -> None:
+        self.world.nodes[node].down()
+
+    def do_node_up(self, node: str, slots: str) -> None:
+        self.world.nodes[node] = Node(self.world, node, True, int(slots))
+
+    def do_silence(self, node: str) -> None:
+        self.world.nodes[node].silent = True
+
+    def do_heard(self, node: str) -> None:
+        self.world.nodes[node].silent = False
+
+    def do_connection_lost(self, node: str) -> None:
+        self.world.tell_manager(ConnectionLost(node))
+
+    def do_agent_dies(self, node: str) -> None:
+        self.world.nodes[node].agent = None
+        self.world.tell_manager(ConnectionLost(node))
+
+    def do_rejoin(self, node: str) -> None:
+        """The workers of a node start another agent and say hello to it."""
+        for process in self.world.processes.values():
+            if process.node.name == node and process.alive:
+                process.hello()
+
+    # ---- the manager ------------------------------------------------------------------------------------------
+
+    def do_manager_down(self) -> None:
+        self.world.manager_dies()
+
+    def do_manager_up(self, journal: str = "kept") -> None:
+        self.world.manager_returns(journal == "kept")
+
+    def do_manager_sleeps(self, time: str) -> None:
+        self.world.asleep_until = self.world.now + duration_ns(time)
+
+    # ---- strange messages -------------------------------------------------------------------------------------
+
+    def do_say(
+        self, node: str, rank: str, incarnation: str, state: str, life: str = "now", sequence: str = "", pid: str = "7"
+    ) -> None:
+        there = self.world.nodes[node]
+        if not sequence:
+            there.sequence += 1
+        sender = Sender(node, there.life if life == "now" else 10_000, int(sequence or there.sequence))
+        report = RankReport(
+            int(rank), int(incarnation), int(pid), RankState[state.upper()], 0, False, 0, Stage.RUNNING, 0, 5,
+            Phase.BODY, 1, 100, "",
+        )  # fmt: skip
+        self.world.tell_manager(Said(sender, Report(False, 1, (report,))))
+
+    def do_evidence(self, rank: str, about: str, *words: str) -> None:
+        process = self.process(rank)
+        kind = EvidenceKind.COLLECTIVE_ERROR
+        against = int(about)
+        incarnation = self.process(against).incarnation if against >= 0 else 0
+        process.node.hear(Evidence(kind, against, incarnation, int(rank), 0, " ".join(words)), process)
+
+    def do_order(self, rank: str, epoch: str, term: str, stage: str) -> None:
+        order = Order(int(term), int(epoch), Stage[stage.upper()], 1, -1, (), (), "")
+        process = self.process(rank)
+        process.hear(order)
+        self.world.say(f"rank {rank}", f"has refused {process.core.counters.by_reason}")
+
+    def do_hello(self, node: str, rank: str, pid: str, job: str = "story", size: str = "") -> None:
+        there, process = self.world.nodes[node], self.process(0)
+        world_size = int(size or self.world.size)
+        hello = WorkerHello(job, int(rank), world_size, 0, int(pid), 0, "pt", 0, Stage.RUNNING, b"")
+        there.hear(hello, process)
+
+    def do_agent(self, node: str, job: str, life: str = "77") -> None:
+        hello = AgentHello(job, node, "elsewhere", 9, 0, True, 1, 100)
+        self.world.tell_manager(Said(Sender(node, int(life), 1), hello))
+
+    def do_repeat(self, node: str, times: str) -> None:
+        """The last messages of a node arrive again, as a network may have it."""
+        there = self.world.nodes[node]
+        for back in range(int(times)):
+            sender = Sender(node, there.life, there.sequence - back)
+            self.world.tell_manager(Said(sender, Report(True, 1, ())))
+
+    def do_facts(self) -> None:
+        assert self.world.manager is not None
+        facts = self.world.manager.facts(self.world.now)
+        ranks = " ".join(f"{row['rank']}#{row['incarnation']}@{row['node']}:{row['state']}" for row in facts["ranks"])
+        self.world.say("facts", f"term {facts['term']}, epoch {facts['epoch']}, {ranks}, refused {facts['counters']}")
+
+    def do_incident(self, number: str = "1") -> None:
+        assert self.world.manager is not None
+        rows = self.world.manager.incidents(self.world.now)
+        row = next(row for row in rows if row["id"] == int(number))
+        phases = ", ".join(f"{phase['name']} {phase['ms']} ms" for phase in row["phases"])
+        self.world.say(
+            "facts",
+            f"incident {row['id']} {row['outcome']} by {row['strategy']}, ranks {row['ranks']}, nodes {row['nodes']}, "
+            f"attempts {row['attempts']}, {row['duration_ms']} ms: {phases}",
+        )

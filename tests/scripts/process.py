@@ -1,0 +1,130 @@
+"""A training process of a story: the production core.Worker, and a body that does what it says in fixed times.
+
+Training is one counter: a step of all ranks every STEP_NS while all of them run in one epoch. What a story plants (a
+stage that hangs, fails or kills) strikes when that stage is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.events import Done, Reading, WorkerEvent
+from taskd.core.limits import MS
+from taskd.core.messages import Order, WorkerHello
+from taskd.core.types import Phase, Stage
+from taskd.core.worker import Worker
+
+if TYPE_CHECKING:
+    from tests.scripts.harness import Node, World
+
+TAKES_NS = {"setup": 200 * MS, "park": 10 * MS, "rebuild": 5 * MS, "restore": 20 * MS, "resume": 1 * MS}
+
+
+class Process:
+    """One incarnation of one rank."""
+
+    def __init__(self, world: World, node: Node, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
+        self.world, self.node, self.rank, self.incarnation = world, node, rank, incarnation
+        world.pids += 1
+        self.pid = world.pids
+        self.alive = True
+        self.phase = Phase.SETUP
+        self.updates = -1 if newcomer else 0
+        self.planted: dict[str, str] = {}
+        self.redoes = False
+        self.core = Worker(rank, incarnation, epoch, newcomer)
+        world.after(2 * MS, self.hello)
+        if newcomer:
+            self.begin("setup", epoch)
+        else:
+            world.after(TAKES_NS["setup"], self.is_set_up)
+
+    def hello(self) -> None:
+        if self.alive:
+            core, world = self.core, self.world
+            job, size = world.job, world.size
+            incarnation = self.incarnation
+            self.node.hear(
+                WorkerHello(job, self.rank, size, 0, self.pid, incarnation, "pt", core.epoch, core.stage, b""), self
+            )
+
+    def is_set_up(self) -> None:
+        if not self.alive:
+            return
+        if self.planted.pop("setup", "") == "die":
+            self.die(1, "ImportError: no module named model")
+            return
+        self.phase = Phase.BODY
+
+    # ---- orders -----------------------------------------------------------------------------------------------
+
+    def hear(self, message: WorkerEvent) -> None:
+        if self.alive:
+            for effect in self.core.step(self.world.now, message):
+                self.carry_out(effect)
+
+    def carry_out(self, effect: WorkerEffect) -> None:
+        if isinstance(effect, Reach):
+            self.node.hear(effect.message, self)
+            return
+        self.world.saw(self.rank, effect)
+        if isinstance(effect, Park):
+            if self.phase is not Phase.SETUP or self.updates >= 0:
+                self.begin("park", effect.epoch)
+        elif isinstance(effect, Rebuild):
+            self.begin("rebuild", effect.order.epoch)
+        elif isinstance(effect, Restore):
+            self.begin("restore", effect.order.epoch, effect.order)
+        elif isinstance(effect, Resume):
+            self.begin("resume", effect.epoch)
+        elif isinstance(effect, Quit):
+            self.world.after(1 * MS, self.die, effect.exit_code, "")
+
+    def begin(self, what: str, epoch: int, order: Order | None = None) -> None:
+        self.world.after(TAKES_NS[what], self.finish, what, epoch, order)
+
+    def finish(self, what: str, epoch: int, order: Order | None) -> None:
+        plan = self.planted.pop(what, "") if self.alive else "gone"
+        if plan == "die":
+            self.die(-9, "")
+        elif plan == "fail":
+            stage = {"setup": Stage.PARKED, "park": Stage.PARKED, "rebuild": Stage.REBUILT, "restore": Stage.RESTORED}
+            self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"the {what} failed"))
+        elif not plan:
+            self.succeed(what, epoch if what != "setup" else self.core.epoch, order)
+
+    def succeed(self, what: str, epoch: int, order: Order | None) -> None:
+        if what in ("setup", "park"):
+            self.phase = Phase.PARKED
+            self.hear(Done(epoch, Stage.PARKED, self.updates, True, ""))
+        elif what == "rebuild":
+            self.hear(Done(epoch, Stage.REBUILT, self.updates, True, ""))
+        elif what == "restore":
+            assert order is not None
+            self.updates = order.updates
+            self.hear(Done(epoch, Stage.RESTORED, self.updates, True, ""))
+        else:
+            self.phase, self.redoes = Phase.BODY, True
+            self.hear(Done(epoch, Stage.RUNNING, self.updates, True, ""))
+
+    # ---- training ---------------------------------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        return self.alive and self.phase is Phase.BODY and self.core.stage is Stage.RUNNING
+
+    def step_made(self) -> None:
+        self.updates += 1
+        if self.redoes:
+            self.redoes = False
+            self.hear(Done(self.core.epoch, Stage.RUNNING, self.updates, True, ""))
+
+    def reading(self) -> Reading:
+        step = max(self.updates, 0)
+        return Reading(self.rank, self.incarnation, self.core.epoch, step, self.phase, 1, 100)
+
+    def die(self, exit_code: int, reason: str) -> None:
+        if self.alive:
+            self.alive = False
+            self.world.after(0, self.node.gone, self, exit_code, reason)

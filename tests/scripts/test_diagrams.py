@@ -1,0 +1,36 @@
+"""docs/diagrams are printed from the transition tables, so a picture can be old but never wrong; here, not even old."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from taskd.core.incident import INCIDENT
+from taskd.core.local import LOCAL
+from taskd.core.records import NODE, RANK
+from taskd.core.recovery import RECOVERY
+from taskd.core.table import Table
+from taskd.core.worker import WORKER
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER]
+
+
+def page(table: Table[Enum, Enum]) -> str:
+    """One diagram as a page that forges render."""
+    return (
+        f"# {table.name.capitalize()}\n\n{table.about} Printed from its transition table; "
+        f"`pytest tests/scripts --rewrite` prints it again.\n\n```mermaid\n{table.mermaid()}```\n"
+    )
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_diagram_is_current(table: Table[Enum, Enum], rewrite: bool) -> None:
+    path = ROOT / "docs" / "diagrams" / f"{table.name.replace(' ', '_')}.md"
+    if rewrite:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(page(table))
+    else:
+        assert path.read_text() == page(table), f"{path.name} is old: pytest tests/scripts --rewrite"

@@ -1,0 +1,83 @@
+"""Effects as lines that read like a story; equal lines of several ranks or nodes at one instant become one."""
+
+from __future__ import annotations
+
+from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, Tell
+from taskd.core.messages import Order, Stop
+from taskd.core.words import rank_words
+
+
+def order_words(order: Order) -> str:
+    """`order: epoch 2 PARKED, seats 2#2@a`."""
+    words = f"order: epoch {order.epoch} {order.stage.name}"
+    if order.term > 1:
+        words += f" (term {order.term})"
+    if order.updates >= 0:
+        words += f", updates {order.updates}"
+    if order.seats:
+        words += ", seats " + " ".join(f"{seat.rank}#{seat.incarnation}@{seat.node}" for seat in order.seats)
+    if order.fetches:
+        words += ", fetch " + " ".join(f"{fetch.source}>{fetch.rank}" for fetch in order.fetches)
+    return words
+
+
+def tell(effect: Tell) -> str:
+    """What the manager tells a node."""
+    message = effect.message
+    if isinstance(message, Order):
+        return f"-> {effect.node} | {order_words(message)}"
+    if isinstance(message, Stop):
+        return f"-> {effect.node} | stop, exit code {message.exit_code}"
+    return f"-> {effect.node} | refused: {message.reason}"
+
+
+def worker_effect(effect: object) -> str:
+    """What a worker is to do."""
+    if isinstance(effect, Park):
+        return f"parks, epoch {effect.epoch}"
+    if isinstance(effect, Rebuild):
+        return f"rebuilds, epoch {effect.order.epoch}"
+    if isinstance(effect, Restore):
+        return f"restores updates {effect.order.updates}"
+    if isinstance(effect, Resume):
+        return f"resumes after updates {effect.updates}"
+    assert isinstance(effect, Quit)
+    return f"quits with exit code {effect.exit_code}: {effect.reason}"
+
+
+def text(lines: list[tuple[int, str, str]]) -> str:
+    """The trace. Ranks that do the same within the same millisecond are one line, and so are nodes that are told it."""
+    merged: list[tuple[int, list[str], str, str]] = []  # millisecond, names, role, what
+    told: dict[str, str] = {}
+    again = 0
+    for at, who, what in lines:
+        if what.startswith("-> "):
+            node = what[3:].partition(" | ")[0]
+            if told.get(node) == what:
+                again += 1
+                continue
+            told[node] = what
+        role, name = who, ""
+        if who.startswith("rank "):
+            role, name = "rank", who[5:]
+        elif what.startswith("-> "):
+            name, _, what = what[3:].partition(" | ")
+            role = "tell"
+        millisecond = at // 1_000_000
+        same = next((row for row in merged if (row[0], row[2], row[3]) == (millisecond, role, what) and name), None)
+        if same is not None:
+            same[1].append(name)
+        else:
+            merged.append((millisecond, [name] if name else [], role, what))
+    out = []
+    for millisecond, names, role, what in merged:
+        if role == "rank":
+            who = rank_words(int(name) for name in names)
+        elif role == "tell":
+            who = "manager -> " + " ".join(names)
+        else:
+            who = role if role in ("manager", "facts") else f"node {role}"
+        out.append(f"{millisecond / 1000:9.3f}  {who}: {what}")
+    if again:
+        out.append(f"           (the manager said its last word again {again} times)")
+    return "\n".join(out) + "\n" if out else "(nothing)\n"
