@@ -1,0 +1,156 @@
+"""Messages as bytes: one msgpack array per message, every bound checked on the way out and on the way in.
+
+`encode(message, envelope)` makes `[VERSION, number of the message's class, job, node, life, sequence, field...]`;
+`decode(data)` turns any bytes whatsoever into (Envelope, message) or into one WireError, and never raises: what comes
+from a socket is somebody else's. The code for each class is written once, at import, from the annotations in
+taskd.core.messages (taskd.wire.compile), so the bounds stand in one place and a Report of 64 ranks is read in about
+a hundred microseconds. The same bytes travel between worker and agent and between agent and manager, and lie in
+the manager's journal.
+
+It does NOT know sockets, keys or who may say what; it does not repair, convert or default anything: a message fits
+or it is refused. Extension types, maps and floating-point numbers do not exist in this format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from taskd.core import limits
+from taskd.core.messages import (
+    MESSAGES,
+    AgentHello,
+    Answer,
+    Evidence,
+    Goodbye,
+    Order,
+    Question,
+    RecordsAnswer,
+    RecordsAsk,
+    Reply,
+    Report,
+    SetupOffer,
+    SetupPiece,
+    SetupWanted,
+    StageReached,
+    Stop,
+    StoreAnswer,
+    StoreAsk,
+    WorkerHello,
+    WorkerLeaving,
+    WorkerWelcome,
+)
+from taskd.wire.compile import Refusal, compile_class, shown
+
+VERSION = 1
+"""Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
+MAX_LIFE = 2**63 - 1
+HEAD = 6
+"""Items of the array that stand before a message's own fields."""
+
+Message = (
+    WorkerHello
+    | WorkerWelcome
+    | StageReached
+    | Evidence
+    | WorkerLeaving
+    | AgentHello
+    | Report
+    | Goodbye
+    | Answer
+    | Order
+    | Stop
+    | Question
+    | Reply
+    | StoreAsk
+    | StoreAnswer
+    | SetupOffer
+    | SetupWanted
+    | SetupPiece
+    | RecordsAsk
+    | RecordsAnswer
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Who speaks: a job, a node's name (empty: an operator), one life of that process, the message's number in it."""
+
+    job: str
+    node: str
+    life: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireError:
+    """Why some bytes are no message. `kind` is one word for a counter, `reason` one sentence for a log."""
+
+    kind: str  # garbage, oversized, version, unknown, bounds
+    reason: str
+
+
+_CLASSES = [compile_class(cls) for cls in MESSAGES]
+_NUMBERS = {cls: number for number, cls in enumerate(MESSAGES)}
+
+
+def encode(message: Message, envelope: Envelope) -> bytes:
+    """The bytes of one message. What exceeds its bounds is our own bug and asserts; texts are cut with `cut` before."""
+    number = _NUMBERS[type(message)]
+    assert len(envelope.job) <= limits.MAX_NAME and len(envelope.node) <= limits.MAX_NAME, envelope
+    assert 0 <= envelope.life <= MAX_LIFE and 0 <= envelope.sequence <= MAX_LIFE, envelope
+    row = [VERSION, number, envelope.job, envelope.node, envelope.life, envelope.sequence]
+    row += _CLASSES[number].to_row(message)
+    # "replace": a lone surrogate in a user's file name or exception must not cost the message.
+    data: bytes = msgpack.packb(row, use_bin_type=True, unicode_errors="replace")
+    assert len(data) <= limits.MAX_MESSAGE_BYTES, f"a {type(message).__name__} of {len(data)} bytes"
+    return data
+
+
+def decode(data: bytes | bytearray | memoryview) -> tuple[Envelope, Message] | WireError:
+    """The message in these bytes, or why there is none. Never raises."""
+    size = len(data)
+    if size > limits.MAX_MESSAGE_BYTES:
+        return WireError("oversized", f"{size} bytes are more than a message may have ({limits.MAX_MESSAGE_BYTES})")
+    try:
+        # Lists, not tuples: a list's unused places are never touched, so a lying length costs no memory. No length
+        # can exceed the number of bytes, nor the largest list any message has.
+        row = msgpack.unpackb(
+            data,
+            raw=False,
+            max_array_len=min(size, limits.MAX_RANKS),
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, msgpack.UnpackException) as error:
+        return WireError("garbage", f"{size} bytes are no message: {_why(error)}")
+    if type(row) is not list or len(row) < HEAD or type(row[0]) is not int or type(row[1]) is not int:
+        return WireError("garbage", f"{size} bytes are no message: they do not begin as one")
+    version, number, job, node, life, sequence = row[:HEAD]
+    if version != VERSION:
+        return WireError("version", f"the other side speaks version {shown(version)}, this side speaks {VERSION}")
+    if not 0 <= number < len(_CLASSES):
+        return WireError("unknown", f"message number {shown(number)} is unknown to version {VERSION}")
+    for name, text in (("job", job), ("node", node)):
+        if type(text) is not str or len(text) > limits.MAX_NAME:
+            return WireError("bounds", f"the envelope's {name} is {shown(text)}: at most {limits.MAX_NAME} characters")
+    for name, value in (("life", life), ("sequence", sequence)):
+        if type(value) is not int or not 0 <= value <= MAX_LIFE:
+            return WireError("bounds", f"the envelope's {name} is {shown(value)}: a number from 0 to 2**63-1")
+    try:
+        message: Message = _CLASSES[number].from_row(row[HEAD:])
+    except Refusal as refusal:
+        return WireError("bounds", refusal.sentence)
+    return Envelope(job, node, life, sequence), message
+
+
+def cut(text: str, limit: int = limits.MAX_TEXT) -> str:
+    """The text, shortened to what a field may hold; an ellipsis shows that something is missing."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _why(error: BaseException) -> str:
+    text: Any = str(error) or type(error).__name__
+    return cut(f"{text}".splitlines()[0], 120)

@@ -1,0 +1,181 @@
+"""The channel between a training process and its node's agent: messages with descriptors over one UNIX socket.
+
+SOCK_SEQPACKET keeps message boundaries and says when the other end is gone; the abstract name space leaves no file
+behind and belongs to one network namespace, as a node does. A worker that finds nobody listening binds the name
+itself and hands the listening descriptor to the agent it starts, so two workers can never start two agents. A message
+that is too large for a datagram travels in a sealed memfd.
+Both ends check that the other one is the same user. This module does NOT know what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import hashlib
+import os
+import socket
+import struct
+
+from taskd.core.limits import MAX_MESSAGE_BYTES
+
+INLINE_BYTES_MAX = 64 * 1024
+"""A datagram of this size fits the default send buffer of every kernel."""
+DESCRIPTORS_MAX = 4
+BACKLOG = 256
+NAME_BYTES_MAX = 107
+"""Linux' sun_path without its last byte."""
+STOP_WORD = 255
+"""What stands for Stop where a beat page's order has the number of a stage."""
+_INLINE = b"\0"
+_IN_MEMORY_FILE = b"\1"
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class Malformed(Exception):
+    """A peer sent something that is no message of this channel; its connection is to be closed."""
+
+
+def address(job: str, node: str) -> str:
+    """The abstract name on which the agent of this user, job and node listens."""
+    name = f"\0taskd/{os.geteuid()}/{job}/{node}"
+    if len(name.encode()) <= NAME_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(f"{job}/{node}".encode()).hexdigest()
+    return f"\0taskd/{os.geteuid()}/{digest}"
+
+
+def store_address(job: str, node: str) -> str:
+    """The abstract name on which the same agent serves the job's store, as a stream."""
+    name = f"{address(job, node)}/store"
+    if len(name.encode()) <= NAME_BYTES_MAX:
+        return name
+    return address(hashlib.sha256(f"{job}/{node}".encode()).hexdigest()[:32], "store")
+
+
+def listen(name: str) -> socket.socket | None:
+    """A listening socket on this name, or None when somebody has it. Raises OSError for anything else."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.bind(name)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return sock
+
+
+def connect(name: str) -> socket.socket | None:
+    """A connection to whoever listens on this name, or None when nobody does or the listener is another user."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.setblocking(False)  # a full backlog must not hold up the caller: it tries again
+        sock.connect(name)
+        if not same_user(sock):
+            raise PermissionError("another user listens on this name")
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process that made the other end."""
+    pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def same_user(sock: socket.socket) -> bool:
+    """Whether the other end belongs to this process' user."""
+    return peer(sock)[1] == os.geteuid()
+
+
+def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ()) -> bool:
+    """Send one message; False when the other end does not read (try again, or let the next repetition do it).
+
+    Raises OSError when the connection is gone.
+    """
+    if len(payload) <= INLINE_BYTES_MAX:
+        return _send(sock, _INLINE + payload, descriptors)
+    assert len(payload) <= MAX_MESSAGE_BYTES
+    fd = os.memfd_create("taskd-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        return _send(sock, _IN_MEMORY_FILE, (fd, *descriptors))
+    finally:
+        os.close(fd)
+
+
+def _send(sock: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> bool:
+    ancillary = []
+    if descriptors:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    try:
+        sock.sendmsg([data], ancillary, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
+    """(payload, descriptors), or None when nothing is there yet; the caller owns the descriptors.
+
+    Raises EOFError when the other end is gone, Malformed when it breaks the rules.
+    """
+    space = socket.CMSG_SPACE(DESCRIPTORS_MAX * struct.calcsize("i"))
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(
+            INLINE_BYTES_MAX + 1, space, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        )
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise EOFError(str(error)) from None
+    descriptors = _descriptors(ancillary)
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise Malformed("a message or its descriptors exceed the channel's bounds")
+        if not data:
+            raise EOFError("the other end closed")
+        if data[:1] == _INLINE:
+            return data[1:], descriptors
+        if data != _IN_MEMORY_FILE or not descriptors:
+            raise Malformed("a message has no known form")
+        payload = _from_memory_file(descriptors[0])
+    except BaseException:
+        close_all(descriptors)
+        raise
+    os.close(descriptors.pop(0))
+    return payload, descriptors
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _from_memory_file(fd: int) -> bytes:
+    try:
+        # Without the seals the sender could shorten the file under the read, or change it after the checks.
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        size = os.fstat(fd).st_size
+        payload = os.pread(fd, size, 0) if sealed and size <= MAX_MESSAGE_BYTES else b""
+    except OSError as error:
+        raise Malformed(f"a message in memory cannot be read ({error.strerror})") from None
+    if not payload or len(payload) != size:
+        raise Malformed("a message in memory is not sealed, empty or too large")
+    return payload
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors that nobody wanted."""
+    for fd in descriptors:
+        os.close(fd)

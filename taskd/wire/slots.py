@@ -1,0 +1,89 @@
+"""The form of a rank's local record: a memory file with two slots that take turns, and how each is read.
+
+Written by the training process (taskd.state.record), read by it, by its successor and by the node's agent, which keeps
+the file beyond its writer's life and copies it to where the loss of the node cannot reach it. A slot is whole or it is
+not read: its magic is zero while it is written, and a checksum covers what the magic cannot. A file also bears the
+number of its lineage, which its copies and its successors share: slots of two lineages are never mixed.
+
+It does NOT know what the bytes mean, or when which slot is of use.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+SLOT_BYTES = 256 << 20
+"""Address space, not memory: only what was written takes any."""
+FILE_BYTES = 2 * SLOT_BYTES
+HEAD = struct.Struct("<QqQI")
+"""Magic (zero while the slot is being written), the step, the length, the checksum."""
+MAGIC = 0x31304452_4B534154
+BODY = 64
+"""Where the contents of a slot begin."""
+_LINEAGE = struct.Struct("<Q")
+_LINEAGE_AT = 40
+
+
+class Occasion(IntEnum):
+    """When the record was taken. Also the number of its slot."""
+
+    START = 0
+    FORWARD = 1
+
+
+class Head(NamedTuple):
+    """What a slot says of its contents."""
+
+    step: int
+    length: int
+    checksum: int
+
+
+def make(lineage: int = 0, contents: Mapping[int, tuple[int, bytes]] | None = None) -> int:
+    """A new file with these contents (step and bytes by occasion); the descriptor is the caller's.
+
+    Lineage 0: one of its own. Raises OSError when the host refuses the memory.
+    """
+    descriptor = os.memfd_create("taskd-record", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, FILE_BYTES)
+        os.pwrite(descriptor, _LINEAGE.pack(lineage or 1 + secrets.randbits(62)), _LINEAGE_AT)
+        for occasion, (step, data) in (contents or {}).items():
+            at, done = occasion * SLOT_BYTES, 0
+            while done < len(data):
+                done += os.pwrite(descriptor, memoryview(data)[done:], at + BODY + done)
+            os.pwrite(descriptor, HEAD.pack(MAGIC, step, len(data), zlib.crc32(data)), at)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def lineage(descriptor: int) -> int:
+    """The number that a file shares with its copies and successors; 0: the file is no record."""
+    data = os.pread(descriptor, _LINEAGE.size, _LINEAGE_AT)
+    return int(_LINEAGE.unpack(data)[0]) if len(data) == _LINEAGE.size else 0
+
+
+def head(descriptor: int, occasion: int) -> Head | None:
+    """What a slot says of itself; None when it is empty or being written."""
+    data = os.pread(descriptor, HEAD.size, occasion * SLOT_BYTES)
+    if len(data) < HEAD.size:
+        return None
+    magic, step, length, checksum = HEAD.unpack(data)
+    return Head(step, length, checksum) if magic == MAGIC and length <= SLOT_BYTES - BODY else None
+
+
+def read(descriptor: int, occasion: int) -> tuple[int, bytes] | None:
+    """The step and the bytes of one slot; None when it is empty, being written or torn by its writer's death."""
+    found = head(descriptor, occasion)
+    if found is None:
+        return None
+    data = os.pread(descriptor, found.length, occasion * SLOT_BYTES + BODY)
+    return (found.step, data) if len(data) == found.length and zlib.crc32(data) == found.checksum else None
