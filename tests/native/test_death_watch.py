@@ -1,0 +1,234 @@
+"""The death watch against real deaths: who ended, how soon it is known, with what code, and what only looks so."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from taskd import _native
+
+CONFIRM_NS = 10_000_000_000
+
+
+def kill_and_wait(worker, key: int, watch: _native.DeathWatch) -> tuple[float, float]:
+    """Kills a worker that is being watched; says after how many ms the watch and its pidfd knew."""
+    pidfd = os.pidfd_open(worker.pid)
+    killed_ns = time.monotonic_ns()
+    os.kill(worker.pid, signal.SIGKILL)
+    select.select([pidfd], [], [], 20.0)
+    gone_ns = time.monotonic_ns()
+    os.close(pidfd)
+    select.select([watch.fd], [], [], 20.0)
+    (death,) = watch.take()
+    assert (death.key, death.kind) == (key, "dead") and death.at_ns >= killed_ns
+    assert worker.page.life == "dead" and not worker.page.closed
+    return (death.at_ns - killed_ns) / 1e6, (gone_ns - killed_ns) / 1e6
+
+
+def test_kill_is_known_before_the_pidfd_is_readable(start_worker, watch):
+    """The median of three, since any single wake-up may wait for a processor that others use."""
+    waits: list[tuple[float, float]] = []
+    for key in range(3):
+        worker = start_worker()
+        watch.add(worker.page, key)
+        assert worker.ask("grow 200") == "done"
+        waits.append(kill_and_wait(worker, key, watch))
+    seen_ms = statistics.median(seen for seen, _ in waits)
+    gone_ms = statistics.median(gone for _, gone in waits)
+    assert seen_ms < gone_ms, waits  # about 0.1 and 20 ms
+
+
+@pytest.mark.parametrize(("how", "code"), [("SIGKILL", -9), ("SIGTERM", -15), ("exit 7", 7), ("exit 0", 0)])
+def test_exit_code_is_confirmed(start_worker, watch, next_deaths, how, code):
+    worker = start_worker()
+    assert worker.ask("grow 50") == "done"
+    watch.add(worker.page, 1)
+    if how.startswith("SIG"):
+        os.kill(worker.pid, getattr(signal, how))
+    else:
+        worker.tell(how)
+    (death,) = next_deaths(watch)
+    assert death.kind == "dead"
+    start_time = worker.page.start_time
+    assert _native.confirm_exit(worker.pid, start_time, CONFIRM_NS) == ("exiting", code)
+    assert worker.process.wait() == code
+    assert _native.exit_state(worker.pid, start_time) == ("gone", None)
+
+
+def test_orderly_end_is_left(start_worker, watch, next_deaths):
+    worker = start_worker()
+    watch.add(worker.page, 1)
+    assert worker.ask("leave") == "done"
+    assert [(death.key, death.kind) for death in next_deaths(watch)] == [(1, "left")]
+    assert worker.page.closed
+    assert _native.exit_state(worker.pid, worker.page.start_time) == ("alive", None)
+    # Whatever becomes of the process now, the page's life is over.
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.process.wait()
+    assert worker.page.life == "left" and next_deaths(watch, 0.05) == []
+
+
+def test_exec_is_evidence_and_no_death(start_worker, watch, next_deaths):
+    worker = start_worker()
+    watch.add(worker.page, 1)
+    worker.tell("exec")
+    assert [death.kind for death in next_deaths(watch)] == ["dead"]
+    begin_ns = time.monotonic_ns()
+    assert _native.confirm_exit(worker.pid, worker.page.start_time, 50_000_000) == ("alive", None)
+    assert time.monotonic_ns() - begin_ns >= 50_000_000
+
+
+def test_page_without_a_beat_is_waited_for(start_worker, watch, next_deaths):
+    worker = start_worker(beat=False)
+    watch.add(worker.page, 1)
+    assert next_deaths(watch, 0.05) == [] and worker.page.life == "new"
+    assert worker.ask("beat 10000000") == "done"
+    assert next_deaths(watch, 0.05) == []
+    os.kill(worker.pid, signal.SIGKILL)
+    assert [death.kind for death in next_deaths(watch)] == ["dead"]
+
+
+def test_agent_that_comes_later_sees_the_same(start_worker, watch, next_deaths):
+    worker = start_worker()
+    watch.add(worker.page, 1)
+    other = _native.DeathWatch()
+    other.add(worker.page, 2)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert [death.key for death in next_deaths(watch)] == [1]
+    assert [death.key for death in next_deaths(other)] == [2]
+    other.close()
+    later = _native.DeathWatch()
+    later.add(_native.Page.attach(worker.page.fd), 3)
+    assert [(death.key, death.kind) for death in next_deaths(later)] == [(3, "dead")]
+    later.close()
+
+
+def test_core_dump_counts_as_exiting(start_worker, tmp_path):
+    if Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
+        pytest.skip("the kernel pipes core dumps to a program here, which may end before anybody looks")
+    worker = start_worker()
+    assert worker.ask("grow 300") == "done"
+    worker.tell(f"abort {tmp_path}")
+    state = _native.confirm_exit(worker.pid, worker.page.start_time, CONFIRM_NS)
+    assert state == ("exiting", -signal.SIGABRT)
+    assert worker.process.wait() == -signal.SIGABRT
+    for core in tmp_path.iterdir():
+        core.unlink()
+
+
+def test_sixty_four_pages(watch, next_deaths, native_threads):
+    pages = [_native.Page.create(rank=rank, incarnation=1) for rank in range(64)]
+    for page in pages:
+        page.start_beat(100_000_000)
+        watch.add(page, page.rank)
+    native_threads("taskd-beat", 64)
+    native_threads("taskd-watch", 64)
+    for page in pages[::2]:
+        page.stop_beat()
+    deaths: list[_native.Death] = []
+    while len(deaths) < 32:
+        deaths += next_deaths(watch)
+    assert sorted((death.key, death.kind) for death in deaths) == [(rank, "left") for rank in range(0, 64, 2)]
+    begin_ns = time.monotonic_ns()
+    for rank in range(64):
+        watch.remove(rank)
+    assert time.monotonic_ns() - begin_ns < 10_000_000_000  # about 5 ms
+    native_threads("taskd-watch", 0)
+    for page in pages[1::2]:
+        page.stop_beat()
+    assert next_deaths(watch, 0.01) == []
+    native_threads("taskd-beat", 0)
+
+
+def test_keys_and_closing(watch):
+    page = _native.Page.create(rank=0, incarnation=0)
+    page.start_beat(1_000_000)
+    watch.add(page, 1)
+    with pytest.raises(ValueError, match="Key 1 is watched already"):
+        watch.add(page, 1)
+    with pytest.raises(ValueError, match="Key 2 is not watched"):
+        watch.remove(2)
+    page.stop_beat()
+    select.select([watch.fd], [], [], 20.0)
+    watch.remove(1)
+    assert watch.take() == []
+    watch.close()
+    watch.close()
+    assert watch.fd == -1 and watch.take() == []
+    with pytest.raises(RuntimeError, match="closed"):
+        watch.add(page, 1)
+
+
+def test_forked_child_has_no_watch(watch):
+    page = _native.Page.create(rank=0, incarnation=0)
+    page.start_beat(1_000_000)
+    watch.add(page, 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            refused = False
+            try:
+                watch.take()
+            except RuntimeError:
+                refused = True
+            del watch
+            os._exit(0 if refused else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    page.stop_beat()
+    assert select.select([watch.fd], [], [], 20.0)[0] and watch.take()[0].kind == "left"
+
+
+def test_process_states(eventually):
+    own = os.getpid()
+    start_time = _native.process_start_time(own)
+    assert _native.exit_state(own, start_time) == ("alive", None)
+    assert _native.exit_state(own, start_time + 1) == ("gone", None)
+    with pytest.raises(ProcessLookupError, match="cannot read the start time of process 999999999"):
+        _native.process_start_time(999_999_999)
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait)
+    thread.start()
+    try:
+        assert _native.thread_count() >= 2
+        eventually(lambda: _native.thread_count() == len(os.listdir("/proc/self/task")))
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_parent_death_signal_and_subreaper():
+    """A grandchild whose parent ends comes to the subreaper, and gets the signal that it asked for."""
+    code = "\n".join(
+        [
+            "import os, signal, sys, time",
+            "from taskd import _native",
+            "_native.set_child_subreaper()",
+            "parent = os.fork()",
+            "if parent == 0:",
+            "    ready, say = os.pipe()",
+            "    if os.fork() == 0:",
+            "        _native.set_parent_death_signal(signal.SIGUSR2)",
+            "        os.write(say, b'x')",
+            "        time.sleep(60)",
+            "    os.read(ready, 1)",
+            "    os._exit(3)",
+            "ends = dict(os.wait() for _ in range(2))",
+            "assert os.waitstatus_to_exitcode(ends.pop(parent)) == 3",
+            "assert [os.waitstatus_to_exitcode(end) for end in ends.values()] == [-signal.SIGUSR2]",
+        ]
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, check=True, timeout=50)
+    with pytest.raises(OSError, match="parent-death signal"):
+        _native.set_parent_death_signal(9999)
