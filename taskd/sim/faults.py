@@ -1,0 +1,251 @@
+"""The faults of a scenario as they strike: which rank, which node, for how long, and what else goes wrong with it.
+
+A fault only does what the world could do (end a process, cut a cable, stop a clock, say an old datagram again); it
+never touches the core. What a fault harms is marked as harmed, so that a checker can tell a right verdict from a
+false alarm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from taskd.core.messages import Evidence
+from taskd.core.types import EvidenceKind
+from taskd.sim.manager import NAME, TAIL
+from taskd.sim.scenario import REACTION_NS, Fault
+
+if TYPE_CHECKING:
+    from taskd.sim.node import SimNode
+    from taskd.sim.worker import SimWorker
+    from taskd.sim.world import World
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+
+class Faults:
+    """Strikes by the scenario's plan until it is told to stop; then heals what can heal."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.struck = Counter[str]()
+        self.planted = Counter[str]()  # faults that wait for somebody to do something
+        self._active = True
+        self._cuts: list[tuple[SimNode, bool]] = []
+        for fault in world.scenario.faults:
+            world.loop.at(fault.at_ns, self._strike, fault)
+
+    def _strike(self, fault: Fault) -> None:
+        if not self._active or self.world.over():
+            return
+        self.struck[fault.kind] += 1
+        self.world.harm()
+        self.world.loop.tell("fault", fault.kind)
+        getattr(self, f"_{fault.kind}")()
+
+    def take(self, kind: str) -> bool:
+        """Whether a planted fault of this kind strikes now; each strikes once."""
+        if not self.planted[kind]:
+            return False
+        self.planted[kind] -= 1
+        return True
+
+    # ---- processes ---------------------------------------------------------------------------------------------
+
+    def _victim(self) -> SimWorker | None:
+        living = [worker for worker in self.world.workers() if not worker.finished]
+        return self.world.rng.choice(living) if living else None
+
+    def _kill(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            self.world.harm()
+            victim.die(self.world.rng.choice((-9, -11, -6, 1)), "killed by a fault")
+
+    def _kill_later(self, within_ns: int) -> None:
+        self.world.loop.after(self.world.rng.randint(0, within_ns), self._kill_if_active)
+
+    def _kill_if_active(self) -> None:
+        if self._active:
+            self._kill()
+
+    def _kills(self) -> None:
+        for _ in range(self.world.rng.randint(2, 6)):
+            self._kill_later(20 * MS)
+
+    def _double(self) -> None:
+        if self.world.crowd.training():
+            self._kill()
+        self._wait_for_repair(self.world.loop.now + REACTION_NS)
+
+    def _wait_for_repair(self, until: int) -> None:
+        """Strike again once somebody is at work on a repair, a random while later so that every stage is hit."""
+        world = self.world
+        if not self._active or world.loop.now > until:
+            return
+        if not world.crowd.training():
+            self._kill_later(world.rng.choice((5, 100, 1_000, 4_000)) * MS)
+        else:
+            world.loop.after(10 * MS, self._wait_for_repair, until)
+
+    def _error(self) -> None:
+        victim = self._victim()
+        if victim is None:
+            return
+        evidence = Evidence(EvidenceKind.EXCEPTION, victim.rank, victim.incarnation, victim.rank, 0, "ValueError: data")
+        victim.home.worker_says(victim, evidence)
+        self.world.loop.after(self.world.rng.randint(0, 300 * MS), victim.die, 1, "ValueError: data")
+
+    # ---- nodes and agents --------------------------------------------------------------------------------------
+
+    def _node(self) -> None:
+        world, rng = self.world, self.world.rng
+        candidates = [node for node in world.nodes.values() if node.up]
+        if len(candidates) < 2:
+            return
+        node = rng.choice(candidates)
+        world.loop.tell(node.name, "is lost")
+        node.up = False
+        node.stop_agent()
+        node.kill_workers()
+        if rng.random() < 0.5:
+            world.loop.after(rng.randint(0, 3 * SECOND), world.manager.connection_lost, node.name)
+        world.count_capacity()
+        if not world.scenario.launches or rng.random() < 0.6:
+            world.returning.add(node.name)
+            world.loop.after(rng.randint(1 * SECOND, 20 * SECOND), world.node_returns, node)
+
+    def _agent(self) -> None:
+        world, rng = self.world, self.world.rng
+        candidates = [node for node in world.nodes.values() if node.up and node.core is not None]
+        if not candidates:
+            return
+        node = rng.choice(candidates)
+        node.disturbed = True
+        node.stop_agent()
+        world.loop.after(rng.randint(0, 5 * MS), world.manager.connection_lost, node.name)
+        if world.scenario.launches:
+            for worker in list(node.workers.values()):
+                world.loop.after(rng.randint(0, 30 * MS), worker.die, -15, "its launcher died")
+            world.count_capacity()
+            if rng.random() < 0.8:
+                world.returning.add(node.name)
+                world.loop.after(rng.randint(300 * MS, 5 * SECOND), world.node_returns, node)
+        else:
+            world.loop.after(rng.randint(20 * MS, 2 * SECOND), node.start_agent)
+
+    # ---- the manager -------------------------------------------------------------------------------------------
+
+    def _manager(self) -> None:
+        world, rng = self.world, self.world.rng
+        if not world.manager.alive:
+            return
+        draw = rng.random()
+        lost = 0 if draw < 0.6 else rng.randint(1, TAIL) if draw < 0.85 else len(world.manager.journal)
+        world.loop.tell(NAME, f"dies; its journal loses {lost} of {len(world.manager.journal)} events")
+        world.manager.crash(lost)
+        for node in world.nodes.values():
+            world.loop.after(rng.randint(0, 50 * MS), node.disconnect, node.life)
+        world.loop.after(rng.randint(50 * MS, 8 * SECOND), world.manager.restart)
+
+    def _sleep(self) -> None:
+        world = self.world
+        if world.manager.alive and world.manager.awake:
+            duration_ns = world.rng.choice((500, 3_000, 20_000, 45_000)) * MS
+            world.loop.tell(NAME, f"sleeps for {duration_ns // MS} ms")
+            world.manager.sleep(duration_ns)
+
+    # ---- the network -------------------------------------------------------------------------------------------
+
+    def _replay(self) -> None:
+        count = self.world.network.replay(self.world.rng.randint(10, 80))
+        self.world.loop.tell("network", f"says {count} old datagrams again")
+
+    def _partition(self) -> None:
+        world, rng = self.world, self.world.rng
+        node = rng.choice(list(world.nodes.values()))
+        full = rng.random() < 0.4
+        duration_ns = rng.choice((200, 1_000, 3_000, 12_000, 45_000)) * MS
+        world.loop.tell(
+            "network", f"cuts {node.name} off from {'everybody' if full else 'the manager'} for {duration_ns // MS} ms"
+        )
+        node.disturbed = True
+        node.cuts += 1
+        world.network.cut(node.name, NAME)
+        self._cuts.append((node, full))
+        world.count_capacity()
+        if full:
+            world.crowd.cut(node.name)
+            self._accuse(node)
+        if rng.random() < 0.5:
+            delay_ns = rng.randint(100 * MS, 3 * SECOND)
+            world.loop.after(delay_ns, self._notice, node)
+        world.loop.after(duration_ns, self._heal, node, full)
+
+    def _accuse(self, node: SimNode) -> None:
+        """A rank elsewhere sees its collective fail against the node that is cut off."""
+        world, rng = self.world, self.world.rng
+        accused = [worker for worker in node.workers.values() if worker.group is not None]
+        witnesses = [worker for worker in world.workers() if worker.home is not node and worker.group is not None]
+        if accused and witnesses and rng.random() < 0.6:
+            world.accuse(rng.choice(witnesses), rng.choice(accused), rng.randint(200 * MS, 3 * SECOND))
+
+    def _notice(self, node: SimNode) -> None:
+        """Both ends of a cut connection give it up."""
+        world = self.world
+        if world.network.is_cut(node.name, NAME):
+            world.manager.connection_lost(node.name)
+            node.disconnect(node.life)
+
+    def _heal(self, node: SimNode, full: bool) -> None:
+        if (node, full) not in self._cuts:
+            return
+        self._cuts.remove((node, full))
+        world = self.world
+        world.network.mend(node.name, NAME)
+        node.cuts, node.mended_at = node.cuts - 1, world.loop.now
+        if full:
+            world.crowd.mend(node.name)
+        world.count_capacity()
+        world.loop.after(world.rng.randint(0, 200 * MS), node.connect, node.life)
+
+    # ---- faults in a repair ------------------------------------------------------------------------------------
+
+    def _slow(self) -> None:
+        self._plan("slow")
+
+    def _rebuild(self) -> None:
+        self._plan(self.world.rng.choice(("rebuild", "rebuild-die")))
+
+    def _restore(self) -> None:
+        self._plan("restore")
+
+    def _plan(self, what: str) -> None:
+        """One rank will fail in the repair that another one's death begins."""
+        planned, victim = self._victim(), self._victim()
+        if planned is not None and victim is not None:
+            planned.plan = what
+            planned.harmed = True
+            victim.die(-9, "killed by a fault")
+
+    def _setup(self) -> None:
+        self.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
+        self._kill()
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """No more faults: the network heals, sleepers wake, agents and the manager are started again."""
+        world = self.world
+        self._active = False
+        self.planted.clear()
+        for node, full in list(self._cuts):
+            self._heal(node, full)
+        if not world.manager.alive:
+            world.manager.restart()
+        world.manager.wake()
+        for worker in world.workers():
+            worker.plan = ""
+        for name in sorted(world.returning):
+            world.loop.after(world.rng.randint(20 * MS, 2 * SECOND), world.node_returns, world.nodes[name])

@@ -1,0 +1,218 @@
+"""The simulated shell of the manager: delivers, journals, wakes the core at its deadlines; dies, restarts and sleeps.
+
+The machine inside is the production core.manager.Manager. The journal is the list of events in the order in which they
+were handed over, which is what the real shell writes to SQLite; a crash may cost its unsynced tail or all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from taskd.core import limits
+from taskd.core.effects import EndJob, Note, Tell
+from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick
+from taskd.core.manager import Manager
+from taskd.core.messages import Order
+from taskd.sim.watch import Violation
+
+if TYPE_CHECKING:
+    from taskd.sim.world import World
+
+MS = 1_000_000
+NAME = "manager"
+JOB = "sim"
+MAX_TICKS_AT_ONCE = 16
+"""A deadline that is still due after this many ticks would keep the real loop spinning."""
+TAIL = 200
+"""The most events that a journal's unsynced tail holds."""
+
+
+class SimManager:
+    """One manager process after the other, and the journal that they share."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.journal: list[tuple[int, Any]] = []
+        self.alive = True
+        self.awake = True
+        self._away_ns = 0
+        self._away_since = -1  # -1: it runs
+        self.told = Counter[str]()
+        self.heard = 0
+        self.notes = Counter[str]()
+        self.ended: EndJob | None = None
+        self.core = self._fresh()
+        self._queue: list[Any] = []
+        self._wake_at = 0
+        self._ticks: tuple[int, int] = (-1, 0)
+        world.network.attach(NAME, self.receive)
+        self._plan()
+
+    def _fresh(self) -> Manager:
+        scenario = self.world.scenario
+        return self.world.machines.manager(
+            JOB,
+            scenario.options.ranks,
+            scenario.nodes,
+            scenario.strategies,
+            scenario.launches,
+            scenario.max_restarts,
+        )
+
+    # ---- events ------------------------------------------------------------------------------------------------
+
+    def receive(self, source: str, datagram: tuple[Sender, Any]) -> None:
+        """A datagram of an agent has arrived."""
+        self.heard += 1
+        self.handle(Said(*datagram))
+
+    def connection_lost(self, node: str) -> None:
+        """The connection of a node's agent broke."""
+        self.handle(ConnectionLost(node))
+
+    def handle(self, event: Any) -> None:
+        """Hand an event to the core now, or when the manager runs again; a dead one hears nothing."""
+        if not self.alive:
+            return
+        if not self.awake:
+            self._queue.append(event)
+            return
+        now = self.world.loop.now
+        effects = self.world.guarded(self.core.step, now, event, who=NAME)
+        self.journal.extend((now, row) for row in self.core.to_journal())
+        self._carry_out(effects)
+        self._plan()
+
+    def _carry_out(self, effects: list[Any]) -> None:
+        world = self.world
+        for effect in effects:
+            world.loop.tell(NAME, effect)
+            if isinstance(effect, Tell):
+                self.told[type(effect.message).__name__] += 1
+                if isinstance(effect.message, Order):
+                    world.orders += 1
+                world.check_wire(effect.message)
+                world.network.send(NAME, effect.node, (effect.life, effect.message))
+            elif isinstance(effect, Note):
+                self.notes[effect.kind] += 1
+                if effect.kind == "closed":
+                    self._check_heal(effect.incident)
+            elif self.ended is None:
+                self.ended = effect
+                world.job_ended(effect)
+
+    def _check_heal(self, number: int) -> None:
+        """What the manager calls healed must train. A redo that took all its time is closed without proof."""
+        incident = next((found for found in self.incidents() if found["id"] == number), None)
+        if incident is None or incident["outcome"] != "healed":
+            return
+        redo_ms = incident["phases"][-1]["ms"] if incident["phases"] else 0
+        if redo_ms * MS < limits.DEADLINE_REDO_NS:
+            crowd = self.world.crowd
+            self.world.watch.healed(incident, crowd.began_at, crowd.last_progress_at)
+
+    # ---- deadlines ---------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        deadline = self.core.next_deadline()
+        if deadline is None:
+            return
+        now = self.world.loop.now
+        if self._wake_at <= now or deadline < self._wake_at:
+            self._wake_at = max(deadline, now)
+            self.world.loop.at(self._wake_at, self._wake, self.core)
+
+    def _wake(self, core: Manager) -> None:
+        if core is not self.core or not self.alive or not self.awake:
+            return
+        now = self.world.loop.now
+        if now < self._wake_at:
+            return
+        self._wake_at = 0
+        deadline = core.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._count_ticks(now)
+            self.handle(Tick())
+        else:
+            self._plan()
+
+    def _count_ticks(self, now: int) -> None:
+        at, count = self._ticks
+        self._ticks = (now, count + 1 if at == now else 1)
+        if self._ticks[1] > MAX_TICKS_AT_ONCE:
+            raise Violation("core", f"the manager's deadline stays due at {now / 1e9:.4f} s: its loop would spin")
+
+    # ---- faults ------------------------------------------------------------------------------------------------
+
+    def crash(self, lost_events: int) -> None:
+        """The process dies, and with it what the journal had not yet synced."""
+        if self._away_since < 0:
+            self._away_since = self.world.loop.now
+        self.alive, self.awake = False, True
+        self._queue.clear()
+        if lost_events:
+            del self.journal[-lost_events:]
+
+    def restart(self) -> None:
+        """A new process reads the journal and goes on."""
+        if self.alive:
+            return
+        world = self.world
+        self.core = self._fresh()
+        for at, event in self.journal:
+            world.guarded(self.core.replay, at, event, who=f"{NAME}'s replay")
+        self.alive, self.awake = True, True
+        self._is_back()
+        self._wake_at = 0
+        world.loop.tell(NAME, f"restarted from {len(self.journal)} events")
+        self.handle(Restarted())
+        world.manager_is_back()
+
+    def sleep(self, duration_ns: int) -> None:
+        """The process does not run for a while; what arrives waits in its queue."""
+        self.awake = False
+        self._away_since = self.world.loop.now
+        self.world.loop.after(duration_ns, self._awaken, self.core)
+
+    def _awaken(self, core: Manager) -> None:
+        if core is self.core:
+            self.wake()
+
+    def wake(self) -> None:
+        """The process runs again and finds what arrived meanwhile."""
+        if self.awake or not self.alive:
+            return
+        self.awake = True
+        self._is_back()
+        self._wake_at = 0
+        waiting, self._queue = self._queue, []
+        self.world.loop.tell(NAME, f"awake again, {len(waiting)} events waited")
+        for event in waiting:
+            self.handle(event)
+        self._plan()
+
+    def _is_back(self) -> None:
+        self._away_ns, self._away_since = self.away_ns, -1
+
+    @property
+    def away_ns(self) -> int:
+        """How long no manager has run in all."""
+        return self._away_ns + (self.world.loop.now - self._away_since if self._away_since >= 0 else 0)
+
+    # ---- what an operator sees ---------------------------------------------------------------------------------
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """The core's own records, for the summary, the budgets and what ended."""
+        return self.world.guarded(self.core.incidents, self.world.loop.now, who=NAME)
+
+    def open_incidents(self) -> list[dict[str, Any]]:
+        """Those that are not closed."""
+        return [incident for incident in self.incidents() if incident["outcome"] == "open"]
+
+    def check_bounds(self) -> None:
+        """No list that the manager keeps for people is longer than its bound."""
+        incidents = self.incidents()
+        still_open = sum(1 for incident in incidents if incident["outcome"] == "open")
+        if len(incidents) > limits.MAX_KEPT_INCIDENTS or still_open > limits.MAX_OPEN_INCIDENTS:
+            raise Violation("bounds", f"the manager keeps {len(incidents)} incidents, {still_open} of them open")

@@ -1,0 +1,266 @@
+"""The simulated shell of a node: its agent, the workers on it, and how they see each other die.
+
+The machine inside is the production core.agent.Agent. A launcher starts workers and takes them along when it dies; a
+side agent only watches, and is started again by its workers. What a worker says reaches the agent in order, as on the
+socket between them; between agent and manager there is the network, which promises nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskd.core.effects import End, Leave, Refuse, Relay, Send, Spawn
+from taskd.core.events import (
+    Connected,
+    Disconnected,
+    Gone,
+    Heard,
+    Readings,
+    Sender,
+    Started,
+    StartFailed,
+    Tick,
+    WorkerSaid,
+)
+from taskd.core.messages import Order, WorkerWelcome
+from taskd.sim.manager import JOB, NAME
+from taskd.sim.worker import SimWorker
+
+if TYPE_CHECKING:
+    from taskd.sim.world import World
+
+MS = 1_000_000
+FENCED_NS = 10_000 * MS
+"""A node that was cut off has ended whoever was replaced meanwhile this long after it can be reached again."""
+MIN_TICK_NS = 1 * MS
+"""The loop's poll counts in milliseconds: a deadline that stays due makes it look again after one, not at once."""
+
+
+class SimNode:
+    """A host with at most one agent at a time, and its workers."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.up = True
+        self.workers: dict[int, SimWorker] = {}  # by process
+        self.holders: dict[int, int] = {}  # rank -> the process that the agent has let in
+        self.core: Any = None
+        self.life = 0
+        self.sequence = 0
+        self.left = False
+        self._tick_at = 0
+        self.disturbed = False  # a fault has struck the node as a whole
+        self.cuts = 0  # that keep it from the manager now
+        self.mended_at = -FENCED_NS
+        world.network.attach(name, self.receive)
+
+    # ---- the agent's process -----------------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        """A new agent process: it knows nothing, and its life is another one."""
+        world = self.world
+        if self.core is not None or not self.up or self.left:
+            return
+        self.life = world.rng.getrandbits(62)
+        self.sequence = self._tick_at = 0
+        self.holders.clear()
+        self.core = world.machines.agent(
+            JOB,
+            self.name,
+            f"host-{self.name}",
+            world.next_pid(),
+            self.life,
+            world.scenario.launches,
+            world.scenario.per_node,
+            world.scenario.interval_ns,
+        )
+        world.loop.tell(self.name, "its agent starts")
+        life = self.life
+        world.loop.after(world.rng.randint(1 * MS, 20 * MS), self.connect, life)
+        world.loop.after(world.rng.randint(0, world.scenario.interval_ns), self._look, life)
+        for worker in self.workers.values():
+            if worker.alive:
+                world.loop.after(world.rng.randint(1 * MS, 100 * MS), worker.say_hello)
+
+    def stop_agent(self) -> None:
+        """The agent's process dies; the manager may notice its connection break."""
+        self.core = None
+        for worker in self.workers.values():
+            worker.line_broke()
+        self.world.loop.tell(self.name, "its agent dies")
+
+    def connect(self, life: int) -> None:
+        """The connection to the manager is there, if both live and nothing is cut."""
+        if self.core is None or life != self.life:
+            return
+        if self.world.manager.alive and not self.world.network.is_cut(self.name, NAME):
+            self._step(Connected())
+
+    def disconnect(self, life: int) -> None:
+        """The connection to the manager broke."""
+        if self.core is not None and life == self.life:
+            self._step(Disconnected())
+
+    def _look(self, life: int) -> None:
+        """One scan of the pages, as often as the interval says."""
+        if self.core is None or life != self.life:
+            return
+        now = self.world.loop.now
+        self._step(
+            Readings(
+                tuple(worker.reading(now) for worker in self.workers.values() if worker.alive and worker.incarnation)
+            )
+        )
+        self.world.loop.after(self.world.scenario.interval_ns, self._look, life)
+
+    # ---- events ------------------------------------------------------------------------------------------------
+
+    def receive(self, source: str, datagram: tuple[int, Any]) -> None:
+        """A datagram of the manager has arrived; `life` 0 means whichever agent runs here."""
+        life, message = datagram
+        if self.core is not None and life in (0, self.life):
+            self._step(Heard(message))
+
+    def worker_says(self, worker: SimWorker, message: Any) -> None:
+        """A worker's message is on its way over the node's socket; without a connection it is lost."""
+        if self.core is not None and worker.connected:
+            loop = self.world.loop
+            worker.said_at = max(worker.said_at, loop.now + self.world.rng.randint(20_000, 300_000))
+            loop.at(worker.said_at, self._worker_said, self.life, worker, message)
+
+    def _worker_said(self, life: int, worker: SimWorker, message: Any) -> None:
+        if self.core is not None and life == self.life:
+            self._step(WorkerSaid(message), worker)
+
+    def worker_died(self, worker: SimWorker, exit_code: int, reason: str) -> None:
+        """A process of this node has ended; its agent sees it within some milliseconds."""
+        self.workers.pop(worker.pid, None)
+        if self.core is not None and self.up:
+            delay_ns = self.world.rng.randint(0, 5 * MS)
+            self.world.loop.after(delay_ns, self._gone, self.life, worker, exit_code, reason)
+        self.world.worker_died(worker, exit_code)
+
+    def _gone(self, life: int, worker: SimWorker, exit_code: int, reason: str) -> None:
+        if self.core is not None and life == self.life:
+            self._step(Gone(worker.rank, worker.incarnation, exit_code, exit_code == 0, reason))
+
+    def _step(self, event: Any, speaker: SimWorker | None = None) -> None:
+        world = self.world
+        for effect in world.guarded(self.core.step, world.loop.now, event, who=self.name):
+            self._carry_out(effect, speaker)
+            if self.core is None:
+                return
+        self._plan_tick()
+
+    def _plan_tick(self) -> None:
+        deadline = self.core.next_deadline()
+        now = self.world.loop.now
+        if deadline is not None and (self._tick_at <= now or deadline < self._tick_at):
+            self._tick_at = max(deadline, now + MIN_TICK_NS)
+            self.world.loop.at(self._tick_at, self._tick, self.life)
+
+    def _tick(self, life: int) -> None:
+        now = self.world.loop.now
+        if self.core is None or life != self.life or now < self._tick_at:
+            return
+        self._tick_at = 0
+        deadline = self.core.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._step(Tick())
+        else:
+            self._plan_tick()
+
+    def _carry_out(self, effect: Any, speaker: SimWorker | None) -> None:
+        world = self.world
+        if isinstance(effect, Send):
+            self.sequence += 1
+            world.check_wire(effect.message)
+            world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), effect.message))
+        elif isinstance(effect, Relay):
+            self._relay(effect, speaker)
+        elif isinstance(effect, Refuse):
+            world.loop.tell(self.name, effect)
+            if effect.pid in self.workers:
+                self._pass_on(self.workers[effect.pid], effect.message)
+        elif isinstance(effect, Spawn):
+            world.loop.tell(self.name, effect)
+            world.loop.after(world.rng.randint(2 * MS, 40 * MS), self.spawn, self.life, effect)
+        elif isinstance(effect, End):
+            world.loop.tell(self.name, effect)
+            self._end(effect)
+        elif isinstance(effect, Leave):
+            world.loop.tell(self.name, effect)
+            self.leave()
+        else:
+            world.loop.tell(self.name, effect)
+
+    def _relay(self, effect: Relay, speaker: SimWorker | None) -> None:
+        """Hand a message to workers: a welcome to the one that said hello, anything else to whoever holds the rank."""
+        message = effect.message
+        if isinstance(message, Order):
+            self.world.watch.relays(self.name, self.life, message.epoch)
+        self.world.loop.tell(self.name, effect)
+        for rank in effect.ranks:
+            if isinstance(message, WorkerWelcome) and message.accepted and speaker is not None:
+                self.holders[rank] = speaker.pid
+            worker = self.workers.get(self.holders.get(rank, -1))
+            if worker is None:
+                continue
+            if isinstance(message, WorkerWelcome) and message.accepted:
+                worker.incarnation = message.incarnation
+            self._pass_on(worker, message)
+
+    def _pass_on(self, worker: SimWorker, message: Any) -> None:
+        """A message to a worker is on its way over the node's socket."""
+        loop = self.world.loop
+        worker.heard_at = max(worker.heard_at, loop.now + self.world.rng.randint(20_000, 300_000))
+        loop.at(worker.heard_at, worker.hear, message)
+
+    # ---- processes ---------------------------------------------------------------------------------------------
+
+    def spawn(self, life: int, effect: Spawn) -> None:
+        """The launcher forks a worker, unless it cannot."""
+        if self.core is None or life != self.life or not self.up:
+            return
+        self.world.restarts[effect.rank] += 1
+        if self.world.strikes("spawn"):
+            self._step(StartFailed(effect.rank, effect.incarnation, "fork: resource temporarily unavailable"))
+            return
+        worker = SimWorker(self, effect.rank, effect.incarnation, effect.epoch, effect.newcomer)
+        self.world.worker_started(worker)
+        self.adopt(worker)
+
+    def adopt(self, worker: SimWorker) -> None:
+        """A process has begun here: a launcher's own child is reported at once, another's when it says hello."""
+        self.workers[worker.pid] = worker
+        if not self.world.scenario.launches:
+            self.start_agent()  # the first worker that finds no agent starts one
+        elif self.core is not None:
+            self.holders[worker.rank] = worker.pid
+            self._step(Started(worker.rank, worker.incarnation, worker.pid))
+
+    def out_of_reach(self) -> bool:
+        """No word of the manager can have come here, or not for long: who is replaced may still be at work."""
+        return self.cuts > 0 or self.world.loop.now - self.mended_at < FENCED_NS
+
+    def _end(self, effect: End) -> None:
+        """A launcher ends what it started; a side agent has no right to."""
+        if not self.world.scenario.launches:
+            return
+        for worker in list(self.workers.values()):
+            if worker.rank == effect.rank and worker.incarnation == effect.incarnation:
+                self.world.ends(worker, effect.reason)
+                self.world.loop.after(self.world.rng.randint(0, 10 * MS), worker.die, -9, effect.reason)
+
+    def kill_workers(self) -> None:
+        """Every worker of the node dies at once."""
+        for worker in list(self.workers.values()):
+            worker.die(-9, f"{self.name} is lost")
+
+    def leave(self) -> None:
+        """The agent ends in good order; a launcher is gone for good, and its workers with it."""
+        self.core = None
+        if self.world.scenario.launches:
+            self.left = True
+            self.kill_workers()

@@ -1,0 +1,162 @@
+"""The phases of a story, and what each of them asks of the job.
+
+Safety first: faults strike as planned while the checkers watch. Then faults stop and everything that can heal is
+healed: now the job must train again, or must have ended for a reason that the faults had earned. Last comes a quiet
+while in which a healthy job has to say next to nothing, and for some seeds the orderly end of training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskd.core import limits
+from taskd.sim.network import CALM
+from taskd.sim.watch import Violation
+from taskd.sim.world import World
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+START_NS = 20 * SECOND
+"""All set-ups of a healthy start end well within this."""
+QUIET_NS = 5 * SECOND
+END_NS = 60 * SECOND
+RETURN_NS = 3 * SECOND
+"""Until then everything that comes back after the faults is there."""
+RECHECK_NS = 100 * MS
+STEPS_AFTER = 3
+"""So many steps after the faults mean that the job trains again."""
+RUNGS = 3
+"""In place or respawn, other node, exit."""
+ATTEMPT_NS = (
+    limits.DEADLINE_SETUP_NS
+    + limits.DEADLINE_REBUILD_NS
+    + limits.DEADLINE_RESTORE_NS
+    + limits.DEADLINE_RESUME_NS
+    + limits.DEADLINE_SPARE_NS
+)
+BUDGET_NS = RUNGS * (limits.MAX_ATTEMPTS + 1) * ATTEMPT_NS + limits.DEADLINE_REDO_NS
+"""The sum of an incident's deadlines, times its attempts: none may stay open longer."""
+PHASE_NS = {
+    "spare": limits.DEADLINE_SPARE_NS,
+    "quiesce": limits.DEADLINE_SETUP_NS,
+    "set-up": limits.DEADLINE_SETUP_NS,
+    "rebuild": limits.DEADLINE_REBUILD_NS,
+    "restore": limits.DEADLINE_RESTORE_NS,
+    "resume": limits.DEADLINE_SETUP_NS,
+    "redo": limits.DEADLINE_REDO_NS,
+}
+"""How long each phase of an incident may take. A quiesce waits for newcomers' set-ups, and so does a common start."""
+SLACK_NS = 2 * SECOND
+"""A deadline is noticed at the next tick, and the rows are looked at once a second."""
+LIVENESS_NS = limits.SILENCE_ALONE_NS + 2 * ATTEMPT_NS
+"""Without new faults a repair that is under way may have to miss its deadlines once, and then succeeds."""
+
+
+class Play:
+    """One world's story from start to end."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def run(self) -> None:
+        """The whole story; raises the first Violation."""
+        self.world.start()
+        self._watch_budgets()
+        self.world.loop.run(START_NS if not self.world.scenario.faults else 0, self.world.crowd.training)
+        self.world.loop.run(self.world.loop.now + self.world.scenario.duration_ns, self.world.over)
+        self._calm_down()
+        self._live()
+        if not self.world.over():
+            self._quiet()
+        if not self.world.over() and self.world.scenario.ends:
+            self._end()
+
+    def _watch_budgets(self) -> None:
+        """Every second: no incident is open for longer than its budget, no list is too long."""
+        if self.world.manager.alive:
+            self.world.manager.check_bounds()
+            for incident in self.world.manager.open_incidents():
+                age_ns = incident["duration_ms"] * MS
+                if age_ns > BUDGET_NS:
+                    raise Violation("budget", f"incident {incident['id']} is open for {age_ns / 1e9:.0f} s")
+                self._check_phases(incident)
+        if not self.world.over():
+            self.world.loop.after(1 * SECOND, self._watch_budgets)
+
+    def _check_phases(self, incident: dict[str, Any]) -> None:
+        """No phase takes longer than its deadline, the time aside in which the manager did not run."""
+        for phase in incident["phases"]:
+            most_ns = PHASE_NS.get(phase["name"], BUDGET_NS) + self.world.manager.away_ns + SLACK_NS
+            if phase["ms"] * MS > most_ns:
+                raise Violation("budget", f"incident {incident['id']} is in {phase['name']} for {phase['ms']} ms")
+
+    def _calm_down(self) -> None:
+        self.world.loop.tell("faults", "stop; what can heal is healed")
+        self.world.network.weather = CALM
+        self.world.faults.stop()
+
+    def _live(self) -> None:
+        """The job trains again with no incident open, or it is over and its agents have left."""
+        self.world.loop.run(self.world.loop.now + RETURN_NS, self.world.over)
+        crowd, began, deadline = self.world.crowd, self.world.crowd.steps, self.world.loop.now + LIVENESS_NS
+        while self.world.loop.now < deadline:
+            if self.world.over():
+                return self._all_leave()
+            if crowd.training() and crowd.steps >= began + STEPS_AFTER and not self.world.manager.open_incidents():
+                return None
+            self.world.loop.run(min(self.world.loop.now + RECHECK_NS, deadline), self.world.over)
+        raise Violation("live", f"{LIVENESS_NS // SECOND} s after the last fault: {self._standing()}")
+
+    def _standing(self) -> str:
+        """How things stand, for a complaint."""
+        crowd = self.world.crowd
+        trains = "the job trains" if crowd.training() else f"no step since {crowd.last_progress_at / 1e9:.1f} s"
+        still_open = [f"{incident['id']} ({incident['strategy']})" for incident in self.world.manager.open_incidents()]
+        return (
+            f"{trains}; {len(self.world.workers())} processes live; open incidents: {', '.join(still_open) or 'none'}"
+        )
+
+    def _all_leave(self) -> None:
+        """After the end of the job no process and no agent of it stays."""
+        if self.world.loop.run(self.world.loop.now + END_NS, self._empty):
+            return
+        staying = [node.name for node in self.world.nodes.values() if node.core is not None]
+        raise Violation(
+            "live", f"the job is over, but {len(self.world.workers())} workers and the agents of {staying} stay"
+        )
+
+    def _empty(self) -> bool:
+        return not any(node.core is not None or node.workers for node in self.world.nodes.values())
+
+    def _quiet(self) -> None:
+        """A healthy job: one message per node and beat, hardly an answer, no order, steps all the time."""
+        sent, orders, steps = self.world.network.traffic.sent, self.world.orders, self.world.crowd.steps
+        told = sum(self.world.manager.told.values())
+        step_ns = self.world.crowd.step_ms * MS
+        self.world.loop.run(self.world.loop.now + QUIET_NS, self.world.over)
+        beats = len(self.world.nodes) * (QUIET_NS // self.world.scenario.interval_ns + 3)
+        sent, told = self.world.network.traffic.sent - sent, sum(self.world.manager.told.values()) - told
+        if self.world.orders > orders:
+            raise Violation("quiet", f"{self.world.orders - orders} orders to a healthy job in {QUIET_NS // SECOND} s")
+        if sent - told > beats or told > len(self.world.nodes) * 2:
+            raise Violation(
+                "quiet", f"{sent - told} reports (expected {beats}) and {told} answers in {QUIET_NS // SECOND} s"
+            )
+        if self.world.crowd.steps - steps < QUIET_NS // (2 * step_ns + 100 * MS) - 1:
+            raise Violation(
+                "live", f"a healthy job made {self.world.crowd.steps - steps} steps in {QUIET_NS // SECOND} s"
+            )
+
+    def _end(self) -> None:
+        """Training comes to its end: every rank leaves with code 0, and so does the job."""
+        self.world.ending = True
+        if not self.world.loop.run(self.world.loop.now + END_NS, self.world.over):
+            raise Violation("live", f"all ranks have ended in good order, but the job has not: {self._standing()}")
+        assert self.world.ended is not None
+        if self.world.ended.exit_code != 0:
+            raise Violation(
+                "live",
+                f"training ended in good order, the job with {self.world.ended.exit_code}: {self.world.ended.reason}",
+            )
+        self._all_leave()

@@ -1,0 +1,177 @@
+"""The checkers: rules about what simulated workers do and what agents see, outside of the core and blind to its fields.
+
+Every rule is told of actions at the moment they happen (a rank enters a collective, applies an update, parks, resumes)
+and raises a Violation at the first that must not be. Whether the core believes the same does not matter here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.sim.model import Oracle
+
+if TYPE_CHECKING:
+    from taskd.sim.crowd import Member
+
+
+class Violation(Exception):
+    """A rule was broken: `rule` is its name, the text one sentence about this case."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+        self.text = text
+
+
+RULES = {
+    "one-incarnation": "two processes of one rank never act in one epoch",
+    "parked-first": "nobody rebuilds before every member has parked, and nobody steps between parked and resume",
+    "one-point": "all ranks resume from the same number of updates with the same model",
+    "nothing-lost": "a repair goes on from the newest update that a member holds",
+    "same-model": "the model after n updates is that of the run without faults",
+    "updates-once": "updates come one after the other: none twice, none left out, none in an old epoch",
+    "epochs-grow": "no worker and no agent ever sees an epoch go back",
+    "healed": "an incident is closed as healed only after a step was made in the new epoch",
+    "budget": "every incident closes or climbs within its deadlines",
+    "bounds": "no bound of limits.py is exceeded, and every message fits the wire",
+    "quiet": "a healthy job sends few messages, and none of them is an order",
+    "healthy-stays": "a rank that nothing has harmed is not ended",
+    "live": "when faults have stopped the job trains again, or has ended with a reason that was earned",
+    "core": "no machine of the core raises, whatever it is told",
+}
+"""Every rule by name."""
+
+
+class Watch:
+    """What has been seen, as far as the rules need it."""
+
+    def __init__(self, world_size: int) -> None:
+        self.oracle = Oracle(world_size)
+        self.best = 0  # the newest update that any group completed
+        self.actions = 0
+        self._world_size = world_size
+        self._acted: dict[tuple[int, int], int] = {}
+        self._parked: dict[int, dict[int, tuple[int, int]]] = {}  # epoch -> rank -> (process, updates)
+        self._rebuilding: dict[int, int] = {}  # epoch -> when the first member began to rebuild
+        self._stepping = 0  # the greatest key of a group that has stepped
+        self._done = -1  # updates of the group that steps
+        self._following: dict[int, tuple[int, type]] = {}  # process -> (epoch, last effect)
+        self._seen_by_agents: dict[tuple[str, int], int] = {}
+
+    # ---- what workers do ---------------------------------------------------------------------------------------
+
+    def acts(self, key: int, rank: int, pid: int) -> None:
+        """A process enters a collective of this group."""
+        self.actions += 1
+        other = self._acted.setdefault((key, rank), pid)
+        if other != pid:
+            raise Violation("one-incarnation", f"processes {other} and {pid} of rank {rank} both act in epoch {key}")
+
+    def comes_parked(self, member: Member, epoch: int) -> None:
+        """A newcomer starts in an epoch: it parks at the end of its set-up without being told."""
+        self._following[member.pid] = (epoch, Park)
+
+    def parks(self, epoch: int, member: Member) -> None:
+        """A process stands still, with the updates it then holds."""
+        self.actions += 1
+        self._parked.setdefault(epoch, {})[member.rank] = (member.pid, member.updates)
+
+    def rebuilds(self, epoch: int, member: Member, now: int) -> None:
+        """A process begins to make the communicators of an epoch."""
+        self.actions += 1
+        first = self._rebuilding.setdefault(epoch, now)
+        if member.parked_epoch != epoch or member.parked_at > first:
+            raise Violation(
+                "parked-first", f"{member} rebuilds epoch {epoch}, in which it had not parked when the first one did"
+            )
+        if member.group is not None:
+            raise Violation("parked-first", f"{member} rebuilds epoch {epoch} and still trains")
+
+    def resumes(self, key: int, member: Member, updates: int, base: int) -> None:
+        """A process goes on with the step after `updates`; `base` is where the others went on, -1 for the first."""
+        self.actions += 1
+        if base >= 0 and updates != base:
+            raise Violation("one-point", f"{member} resumes epoch {key} from {updates} updates, others from {base}")
+        if member.updates != updates:
+            raise Violation("one-point", f"{member} resumes from {updates} updates and holds {member.updates}")
+        if member.model != self.oracle.model(updates):
+            raise Violation("same-model", f"{member} resumes from {updates} updates with another model")
+        if base < 0 and key > 0:
+            held = max((held for _, held in self._parked.get(key, {}).values()), default=-1)
+            if max(held, 0) != updates:
+                raise Violation(
+                    "nothing-lost", f"epoch {key} goes on from {updates} updates; a member parked with {held}"
+                )
+
+    def stepped(self, key: int, done: int, model: int, members: dict[int, Member]) -> None:
+        """All members of a group apply update `done`."""
+        self.actions += 1
+        if len(members) != self._world_size:
+            raise Violation("updates-once", f"update {done} was made by {len(members)} of {self._world_size} ranks")
+        if key in (self._stepping, -self._stepping) and self._done >= 0 and done != self._done + 1:
+            raise Violation("updates-once", f"update {done} follows update {self._done} in epoch {key}")
+        if model != self.oracle.model(done):
+            raise Violation(
+                "same-model", f"the model after update {done} in epoch {key} is not that of a run without faults"
+            )
+        self._stepping, self._done = abs(key), done
+        self.best = max(self.best, done)
+
+    def stepped_apart(self, key: int, done: int, model: int, excused: bool) -> None:
+        """A whole group goes on in an old epoch: only where nobody could tell its ranks that they were replaced."""
+        self.actions += 1
+        if model != self.oracle.model(done):
+            raise Violation(
+                "same-model", f"the model after update {done} in epoch {key} is not that of a run without faults"
+            )
+        if not excused:
+            raise Violation("updates-once", f"epoch {key} made update {done} after epoch {self._stepping} had begun")
+
+    def healed(self, incident: dict[str, Any], began_at: int, progress_at: int) -> None:
+        """The manager has closed an incident as healed: the job must have made a step in a group begun since."""
+        self.actions += 1
+        if began_at < incident["opened_at_ns"] or progress_at <= began_at:
+            raise Violation("healed", f"incident {incident['id']} is closed as healed, and no step has been made since")
+
+    def holds(self, member: Member) -> None:
+        """A process has left its group with a model: it must be the right one for its updates."""
+        if member.updates >= 0 and member.model != self.oracle.model(member.updates):
+            raise Violation(
+                "same-model", f"{member} holds another model than a run without faults after {member.updates}"
+            )
+
+    # ---- what workers are told ---------------------------------------------------------------------------------
+
+    def told(self, member: Member, effect: WorkerEffect) -> None:
+        """A worker's machine asks its process for something: in one order only, and never for an older epoch."""
+        self.actions += 1
+        if isinstance(effect, Quit | Reach):
+            return
+        epoch = effect.order.epoch if isinstance(effect, Rebuild | Restore) else effect.epoch
+        last_epoch, last = self._following.get(member.pid, (0, Resume))
+        if epoch < last_epoch:
+            raise Violation(
+                "epochs-grow", f"{member} is told {type(effect).__name__} of epoch {epoch} after {last_epoch}"
+            )
+        if not isinstance(effect, Park):
+            wanted = {Rebuild: Park, Restore: Rebuild, Resume: Restore}[type(effect)]
+            if epoch != last_epoch or last is not wanted:
+                raise Violation(
+                    "parked-first",
+                    f"{member} is told {type(effect).__name__} of epoch {epoch} after {last.__name__} of {last_epoch}",
+                )
+        self._following[member.pid] = (epoch, type(effect))
+
+    def relays(self, node: str, life: int, epoch: int) -> None:
+        """An agent hands an order of this epoch to its workers."""
+        self.actions += 1
+        seen = self._seen_by_agents.get((node, life), 0)
+        if epoch < seen:
+            raise Violation("epochs-grow", f"the agent of {node} relays epoch {epoch} after epoch {seen}")
+        self._seen_by_agents[(node, life)] = epoch
+
+
+def sorted_counts(counts: dict[str, Any]) -> dict[str, Any]:
+    """The counters in a fixed order, for tables and for comparing two runs."""
+    return {name: counts[name] for name in sorted(counts)}

@@ -1,0 +1,309 @@
+"""The simulated shell of a worker: a process that says hello, sets up, trains in the crowd, and follows its machine.
+
+The machine inside is the production core.worker.Worker; this shell takes the random time that parking, rebuilding,
+fetching and resuming take, fails where a fault was planted, and tells the checkers what the process really does. A
+newer command interrupts what it is doing, as the machine may ask for it at any stage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume
+from taskd.core.events import Done, Reading
+from taskd.core.messages import Order, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.types import Phase, Stage
+from taskd.sim.crowd import Group, Member
+from taskd.sim.manager import JOB
+
+if TYPE_CHECKING:
+    from taskd.sim.node import SimNode
+
+MS = 1_000_000
+HELLO_AGAIN_NS = 1_000 * MS
+"""A hello that nobody has acknowledged is said again after this."""
+
+
+class SimWorker(Member):
+    """One training process."""
+
+    def __init__(self, node: SimNode, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
+        super().__init__(rank, node.world.next_pid(), node.name)
+        self.home = node
+        self.world = node.world
+        self.incarnation = incarnation
+        self.newcomer = newcomer
+        self.first_epoch = epoch
+        self.alive = True
+        self.harmed = False  # a fault has struck it, or will
+        self.set_up = False
+        self.leaving = False
+        self.finished = False
+        self.acknowledged = False
+        self.connected = False  # to the agent that runs now
+        self.hellos = 0  # the last one's number; only it is repeated
+        self.plan = ""  # a fault planted for the next stage
+        self.busy = 0  # token of the command under way; older ones are void
+        self.said_at = self.heard_at = 0  # when the last message on the node's socket arrives: the next is not sooner
+        world = self.world
+        self.core = world.machines.worker(rank, incarnation, epoch, newcomer)
+        if newcomer:
+            world.watch.comes_parked(self, epoch)
+        world.loop.after(world.rng.randint(5 * MS, 100 * MS), self.say_hello)
+        world.loop.after(world.between(world.scenario.setup_ns), self._is_set_up)
+
+    # ---- talking to the agent ----------------------------------------------------------------------------------
+
+    def say_hello(self) -> None:
+        """Introduce this process to the node's agent, the first one or the one that runs now."""
+        if not self.alive or self.leaving:
+            return
+        world = self.world
+        if not self.acknowledged:
+            self.hellos += 1
+            world.loop.after(HELLO_AGAIN_NS, self._hello_again, self.hellos)
+        hello = WorkerHello(
+            JOB,
+            self.rank,
+            world.scenario.options.ranks,
+            self.rank % world.scenario.per_node,
+            self.pid,
+            self.incarnation,
+            "sim",
+            self.core.epoch,
+            self.core.stage,
+            b"",
+        )
+        self.connected = self.home.core is not None
+        self.home.worker_says(self, hello)
+
+    def _hello_again(self, number: int) -> None:
+        if number == self.hellos and not self.acknowledged:
+            self.say_hello()
+
+    def line_broke(self) -> None:
+        """The agent is gone; a new one will be told hello."""
+        self.acknowledged = self.connected = False
+
+    def hear(self, message: Any) -> None:
+        """The agent's word: a welcome, an order, a stop."""
+        if not self.alive or self.finished:
+            return
+        if isinstance(message, WorkerWelcome):
+            self.acknowledged = message.accepted and message.acknowledged
+            if message.accepted:
+                self.incarnation = message.incarnation
+        self._step(message)
+
+    def _step(self, event: Any) -> None:
+        world = self.world
+        for effect in world.guarded(self.core.step, world.loop.now, event, who=f"rank {self.rank}"):
+            world.loop.tell(f"rank {self.rank}", effect)
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Any) -> None:
+        world, rng = self.world, self.world.rng
+        if isinstance(effect, Reach):
+            self.home.worker_says(self, effect.message)
+            return
+        world.watch.told(self, effect)
+        if isinstance(effect, Park):
+            self.busy += 1
+            self._park(effect.epoch)
+        elif isinstance(effect, Rebuild):
+            self.busy += 1
+            self._rebuild(effect.order)
+        elif isinstance(effect, Restore):
+            self.busy += 1
+            self._restore(effect.order)
+        elif isinstance(effect, Resume):
+            self.busy += 1
+            world.loop.after(rng.randint(1 * MS, 20 * MS), self._resume, self.busy, effect)
+        elif isinstance(effect, Quit):
+            world.loop.after(rng.randint(0, 20 * MS), self.die, effect.exit_code, effect.reason)
+
+    def _done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
+        """What was asked for is done (or not): tell the machine, and the agent."""
+        if not self.alive or token != self.busy:
+            return
+        self._step(Done(epoch, stage, self.updates, ok, reason))
+
+    def reading(self, now: int) -> Reading:
+        """What the slot of its beat page says."""
+        group = self.group
+        if group is None:
+            phase = Phase.SETUP if not self.set_up else Phase.DONE if self.finished else Phase.PARKED
+            return Reading(self.rank, self.incarnation, self.core.epoch, max(self.updates, 0), phase, 1, 0)
+        step, phase, step_ms = group.place(self, now)
+        return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms)
+
+    def out_of_reach(self) -> bool:
+        """Its node is cut off from the manager, or was until just now."""
+        return self.home.out_of_reach()
+
+    # ---- set-up and the first epoch ----------------------------------------------------------------------------
+
+    def _is_set_up(self) -> None:
+        if not self.alive or self.set_up:
+            return
+        if self.plan == "setup":
+            self.plan = ""
+            self._fail_set_up()
+            return
+        self.set_up = True
+        if not self.newcomer:
+            self.begin_fresh()
+            group = self.world.first_group(self.first_epoch)
+            group.join(self)
+            group.resume(self, 0)
+        else:
+            self._parked(self.busy, self.core.epoch)
+
+    def _fail_set_up(self) -> None:
+        """The set-up raises, says that it failed, is killed, or never ends."""
+        # A first set-up that hangs is a hang like any other, which nothing but a person or a timeout ends as yet.
+        choices = ("raises", "fails", "is killed", "hangs") if self.newcomer else ("raises", "is killed")
+        choice = self.world.rng.choice(choices)
+        self.world.loop.tell(f"rank {self.rank}", f"its set-up {choice}")
+        if choice == "raises":
+            self.die(1, "ValueError: set-up")
+        elif choice == "is killed":
+            self.die(-9, "killed in its set-up")
+        elif choice == "fails":
+            self._done(self.busy, self.core.epoch, Stage.PARKED, False, "the set-up failed")
+
+    # ---- the stages of a repair --------------------------------------------------------------------------------
+
+    def _park(self, epoch: int) -> None:
+        world = self.world
+        if not self.set_up:
+            if self.newcomer:
+                return  # it goes on with its set-up and parks at the end of it
+            self.set_up = True  # the first set-up is given up: it holds no model
+        if self.group is not None:
+            self.group.breaks()
+        delay_ns = world.between(world.scenario.park_ns)
+        if self.plan == "slow":
+            self.plan = ""
+            delay_ns = world.rng.choice((5_000, 30_000, 90_000)) * MS
+            world.loop.tell(f"rank {self.rank}", f"needs {delay_ns // MS} ms to park")
+        world.loop.after(delay_ns, self._parked, self.busy, epoch)
+
+    def _parked(self, token: int, epoch: int) -> None:
+        if not self.alive or token != self.busy:
+            return
+        world = self.world
+        torn = False
+        if self.group is not None:
+            abandon = world.rng.random() < 0.5
+            torn = abandon and self.group.held_by(self, world.loop.now) < self.group.done and world.rng.random() < 0.3
+            self.group.settle(self, abandon)
+        if torn:
+            world.loop.tell(f"rank {self.rank}", "is torn out of its update")
+            self.updates, self.model = -1, 0
+        world.watch.holds(self)
+        self.parked_epoch, self.parked_at = epoch, world.loop.now
+        world.watch.parks(epoch, self)
+        self._done(token, epoch, Stage.PARKED, not torn, "inside its update" if torn else "")
+
+    def _rebuild(self, order: Order) -> None:
+        """Join the epoch's rendezvous; it completes for everybody when the last one is there."""
+        world, rng = self.world, self.world.rng
+        group = world.crowd.group(order.epoch)
+        group.join(self)
+        world.watch.rebuilds(order.epoch, self, world.loop.now)
+        plan, self.plan = (self.plan, "") if self.plan in ("rebuild", "rebuild-die") else ("", self.plan)
+        if plan == "rebuild-die":
+            world.loop.after(rng.randint(0, 10 * MS), self.die, -9, "killed while it rebuilt")
+        elif plan == "rebuild":
+            world.loop.after(
+                rng.randint(1 * MS, 50 * MS),
+                self._done,
+                self.busy,
+                order.epoch,
+                Stage.REBUILT,
+                False,
+                "no route to a peer",
+            )
+        if group.full():
+            for member in group.members.values():
+                assert isinstance(member, SimWorker)
+                member.is_built(order.epoch)
+
+    def is_built(self, epoch: int) -> None:
+        """All ranks are at the rendezvous."""
+        self.world.loop.after(
+            self.world.rng.randint(1 * MS, 40 * MS), self._built, self.busy, self.world.crowd.group(epoch), epoch
+        )
+
+    def _built(self, token: int, group: Group, epoch: int) -> None:
+        """The communicators stand, unless a member died meanwhile: then some notice and others wait."""
+        if all(member.alive for member in group.members.values() if isinstance(member, SimWorker)):
+            self._done(token, epoch, Stage.REBUILT)
+        elif self.world.rng.random() < 0.5:
+            self._done(token, epoch, Stage.REBUILT, False, "a peer is gone")
+
+    def _restore(self, order: Order) -> None:
+        world, rng = self.world, self.world.rng
+        source = next((fetch.source for fetch in order.fetches if fetch.rank == self.rank), -1)
+        if self.plan == "restore":
+            self.plan = ""
+            world.loop.after(
+                rng.randint(1 * MS, 300 * MS), self._restored, self.busy, order, source, "checksum differs"
+            )
+            return
+        delay_ns = rng.randint(5 * MS, 400 * MS) if source >= 0 else rng.randint(0, 3 * MS)
+        world.loop.after(delay_ns, self._restored, self.busy, order, source, "")
+
+    def _restored(self, token: int, order: Order, source: int, reason: str) -> None:
+        """Copy the source's model, if it still lives and holds what was agreed."""
+        if not self.alive or token != self.busy:
+            return
+        if source >= 0 and not reason:
+            holder = self.world.crowd.group(order.epoch).members.get(source)
+            if not isinstance(holder, SimWorker) or not holder.alive or holder.updates != order.updates:
+                reason = f"rank {source} does not serve {order.updates} updates"
+            else:
+                self.updates, self.model = holder.updates, holder.model
+        elif order.updates <= 0 and self.updates < 0:
+            self.begin_fresh()
+        if not reason and self.updates != max(order.updates, 0):
+            reason = f"holds {self.updates} updates, ordered are {order.updates}"
+        self._done(token, order.epoch, Stage.RESTORED, not reason, reason)
+
+    def _resume(self, token: int, effect: Resume) -> None:
+        if not self.alive or token != self.busy:
+            return
+        self.newcomer = False
+        self.world.crowd.group(effect.epoch).resume(self, max(effect.updates, 0))
+        self._done(token, effect.epoch, Stage.RUNNING)
+
+    def first_step_made(self, group: Group) -> None:
+        """The first update after a repair is applied: this, too, is said."""
+        if self.group is group and self.alive:
+            self.harmed = False
+            self._step(Done(group.key, Stage.RUNNING, group.done, True, ""))
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The training loop ended: say so, and exit with code 0."""
+        if not self.alive or self.finished:
+            return
+        self.finished = self.leaving = True
+        if self.group is not None:
+            self.group.settle(self, abandon=False)
+        self.world.watch.holds(self)
+        self.home.worker_says(self, WorkerLeaving(self.rank, self.incarnation, "the training loop ended"))
+        self.world.loop.after(self.world.rng.randint(0, 50 * MS), self.die, 0, "the training loop ended")
+
+    def die(self, exit_code: int, reason: str) -> None:
+        """The process ends, whatever it was doing."""
+        if not self.alive:
+            return
+        if self.group is not None:
+            self.group.settle(self, abandon=True)
+        self.world.watch.holds(self)
+        self.alive = False
+        self.world.loop.tell(f"rank {self.rank}", f"process {self.pid} ends with {exit_code}: {reason}")
+        self.home.worker_died(self, exit_code, reason)

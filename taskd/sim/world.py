@@ -1,0 +1,292 @@
+"""One simulated job: the loop, the network, manager, nodes and crowd together, and what they ask of each other.
+
+It starts the workers as the job's launcher does at the very beginning (or, where the launcher is not taskd's, again
+whenever one has died), and knows which ends were earned. How a story goes from start to end is in `phases`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core import limits
+from taskd.core.agent import Agent
+from taskd.core.effects import EndJob
+from taskd.core.manager import Manager
+from taskd.core.messages import Evidence, Order
+from taskd.core.types import EvidenceKind
+from taskd.core.worker import Worker
+from taskd.sim.crowd import Crowd, Group
+from taskd.sim.faults import Faults
+from taskd.sim.loop import Loop
+from taskd.sim.manager import JOB, SimManager
+from taskd.sim.network import Network
+from taskd.sim.node import SimNode
+from taskd.sim.scenario import Options, draw
+from taskd.sim.watch import Violation, Watch
+from taskd.sim.worker import SimWorker
+from taskd.wire.codec import Envelope, WireError, decode, encode
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+WIRE_SHARE = 8
+"""One message of this many goes through the wire's encoding and back; orders always."""
+
+
+KNOWN_NS = limits.FULL_REPORT_NS + 2 * SECOND
+"""A manager that runs has heard this long after the first step that the job has begun to train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Who makes the core's machines: the production classes, or in tests broken ones that the checkers must catch."""
+
+    manager: Callable[..., Manager] = Manager
+    agent: Callable[..., Agent] = Agent
+    worker: Callable[..., Worker] = Worker
+
+
+class World:
+    """Everything of one story."""
+
+    def __init__(self, options: Options, machines: Machines) -> None:
+        self.machines = machines
+        self.scenario, self.rng = draw(options)
+        scenario = self.scenario
+        self.loop = Loop()
+        self.network = Network(self.loop, self.rng, scenario.weather)
+        self.watch = Watch(options.ranks)
+        self.crowd = Crowd(self.loop, self.watch, options.ranks, scenario.pace, scenario.salt)
+        self.crowd.when_completed = self._completed
+        self.crowd.when_fresh = self.started_from_nothing
+        self.ended: EndJob | None = None
+        self.ending = False
+        self.orders = 0
+        self.restarts = Counter[int]()
+        self.generation = 0  # of starts by a launcher that is not ours
+        self.capacity_short_at = -1
+        self.harms: list[int] = []
+        self.wasted: dict[int, int] = {}  # when an agent ended a process that held so many updates
+        self.returning: set[str] = set()  # lost nodes and dead launchers that will come back
+        self._pids = 1_000
+        self._checked = 0
+        self._relaunching = False
+        self.nodes: dict[str, SimNode] = {}
+        self.manager = SimManager(self)
+        for number in range(scenario.nodes + scenario.spares):
+            name = f"n{number}"
+            self.nodes[name] = SimNode(self, name)
+        self.faults = Faults(self)
+
+    # ---- what shells ask ---------------------------------------------------------------------------------------
+
+    def next_pid(self) -> int:
+        """A process number that no other process of this story has had."""
+        self._pids += 1
+        return self._pids
+
+    def between(self, span: tuple[int, int]) -> int:
+        """A random duration."""
+        return self.rng.randint(*span)
+
+    def strikes(self, kind: str) -> bool:
+        """Whether a planted fault strikes whoever asks."""
+        return self.faults.take(kind)
+
+    def over(self) -> bool:
+        """The job has ended."""
+        return self.ended is not None
+
+    def workers(self) -> list[SimWorker]:
+        """All living processes, in the order of their nodes and starts."""
+        return [worker for node in self.nodes.values() for worker in node.workers.values() if worker.alive]
+
+    def first_group(self, epoch: int) -> Group:
+        """The group that a set-up outside of any repair makes."""
+        return self.crowd.group(epoch if self.scenario.launches else -self.generation)
+
+    def guarded(self, function: Callable[..., Any], *arguments: Any, who: str) -> Any:
+        """Call a machine of the core: whatever it is told, it must not raise."""
+        try:
+            return function(*arguments)
+        except Violation:
+            raise
+        except Exception as error:
+            told = arguments[-1] if arguments else ""
+            raise Violation("core", f"{who} raised {type(error).__name__} ({error}) when told {told}") from error
+
+    def check_wire(self, message: Any) -> None:
+        """A share of all messages is encoded and decoded by the production codec: bounds hold, nothing changes."""
+        self._checked += 1
+        if self._checked % WIRE_SHARE and not isinstance(message, Order):
+            return
+        try:
+            read = decode(encode(message, Envelope(JOB, "n", 1, self._checked)))
+        except AssertionError as error:
+            raise Violation("bounds", f"{error} in {message}") from error
+        if isinstance(read, WireError) or read[1] != message:
+            raise Violation("bounds", f"{message} came back from the wire as {read}")
+
+    # ---- what shells tell --------------------------------------------------------------------------------------
+
+    def worker_started(self, worker: SimWorker) -> None:
+        """A worker was started in the place of another."""
+        if self.strikes("setup"):
+            worker.plan = "setup"
+            worker.harmed = True
+
+    def worker_died(self, worker: SimWorker, exit_code: int) -> None:
+        """Peers may see their collective fail; a launcher outside of taskd starts the whole job again."""
+        crowd = self.crowd
+        if exit_code and crowd.current is not None and worker.rank in crowd.current.resumed and self.rng.random() < 0.5:
+            witnesses = [other for other in crowd.current.resumed.values() if other.group is crowd.current]
+            if witnesses:
+                witness = self.rng.choice(witnesses)
+                assert isinstance(witness, SimWorker)
+                self.accuse(witness, worker, self.rng.randint(1 * MS, 500 * MS))
+        if exit_code and not self.scenario.launches and not self.ending:
+            self._relaunch()
+
+    def accuse(self, witness: SimWorker, accused: SimWorker, delay_ns: int) -> None:
+        """A rank reports that its collective failed against another."""
+        evidence = Evidence(
+            EvidenceKind.COLLECTIVE_ERROR,
+            accused.rank,
+            accused.incarnation,
+            witness.rank,
+            0,
+            "connection reset by peer",
+        )
+        self.loop.after(delay_ns, self._accuse, witness, evidence)
+
+    def _accuse(self, witness: SimWorker, evidence: Evidence) -> None:
+        if witness.alive:
+            witness.home.worker_says(witness, evidence)
+
+    def ends(self, worker: SimWorker, reason: str) -> None:
+        """An agent ends a process: never one that trains in the newest group and that nothing has harmed."""
+        group = worker.group
+        trains = group is not None and group is self.crowd.current and group.running() and self.crowd.last_progress_at
+        if trains and not worker.harmed and not worker.home.disturbed and not self.over():
+            raise Violation("healthy-stays", f"{worker} trained in good health and is ended: {reason}")
+        held = worker.updates if group is None else group.held_by(worker, self.loop.now)
+        known = self.crowd.trained_at >= 0 and self.loop.now - self.crowd.trained_at > KNOWN_NS
+        if held > 0 and known and not worker.harmed and not worker.out_of_reach():
+            self.wasted[self.loop.now] = max(held, self.wasted.get(self.loop.now, 0))
+
+    def started_from_nothing(self) -> None:
+        """All ranks begin again with fresh parameters: only where no rank that held more was ended for it."""
+        since = max((incident["opened_at_ns"] for incident in self.manager.incidents()), default=0)
+        held = max((held for at, held in self.wasted.items() if at >= since), default=0)
+        if held and not self._earned():
+            raise Violation(
+                "nothing-lost", f"all ranks start from nothing; one that held {held} updates was ended for it"
+            )
+
+    def job_ended(self, end: EndJob) -> None:
+        """The manager's word that the job is over: with code 0 at its end, or with a reason that was earned."""
+        self.ended = end
+        self.loop.tell("job", end)
+        if end.exit_code == 0:
+            if not self.ending:
+                raise Violation("live", f"the job was ended as complete while it trained: {end.reason}")
+        elif not self._earned():
+            raise Violation("live", f"the job was given up without need: {end.reason}")
+
+    def _earned(self) -> bool:
+        """Whether the ladder had really ended: too many restarts, no room, or attempts used up."""
+        most = max(self.restarts.values(), default=0)
+        if most >= self.scenario.max_restarts:
+            return True
+        recent = limits.DEADLINE_SPARE_NS + limits.SILENCE_ALONE_NS
+        if self.capacity_short_at >= 0 and self.loop.now - self.capacity_short_at <= recent:
+            return True
+        return any(self._used_up(incident) for incident in self.manager.incidents())
+
+    def _used_up(self, incident: dict[str, Any]) -> bool:
+        """Attempts may be used up only where as many things went wrong: a repair that fails by itself is no excuse."""
+        since = incident["opened_at_ns"] - limits.SILENCE_ALONE_NS
+        went_wrong = sum(1 for at in self.harms if at >= since)
+        return bool(incident["attempts"] >= limits.MAX_ATTEMPTS and went_wrong >= limits.MAX_ATTEMPTS)
+
+    def harm(self) -> None:
+        """Something goes wrong now that a repair may fail by."""
+        self.harms.append(self.loop.now)
+
+    def count_capacity(self) -> None:
+        """Note when the nodes that can be reached had too little room for all ranks."""
+        self.loop.after(0, self._count_capacity)
+
+    def _count_capacity(self) -> None:
+        reachable = [
+            node
+            for node in self.nodes.values()
+            if node.core is not None and not self.network.is_cut(node.name, "manager")
+        ]
+        if len(reachable) * self.scenario.per_node < self.scenario.options.ranks:
+            self.capacity_short_at = self.loop.now
+            self.loop.after(1 * SECOND, self._count_capacity)
+
+    def manager_is_back(self) -> None:
+        """Agents connect again."""
+        for node in self.nodes.values():
+            self.loop.after(self.rng.randint(1 * MS, 200 * MS), node.connect, node.life)
+
+    def node_returns(self, node: SimNode) -> None:
+        """A lost node is there again, empty, with a new agent."""
+        if not self.over() and node.core is None and not node.left:
+            self.returning.discard(node.name)
+            node.up = True
+            node.start_agent()
+            if not self.scenario.launches:
+                self._relaunch()
+
+    # ---- starting ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Nodes come up one after the other; each starts its workers."""
+        for node in self.nodes.values():
+            self.loop.after(self.rng.randint(0, 300 * MS), node.start_agent)
+        self._place_workers(500 * MS)
+
+    def _place_workers(self, within_ns: int) -> None:
+        names = list(self.nodes)
+        for rank in range(self.scenario.options.ranks):
+            node = self.nodes[names[rank // self.scenario.per_node]]
+            self.loop.after(
+                self.rng.randint(300 * MS, 300 * MS + within_ns), self._start_worker, node, rank, self.generation
+            )
+
+    def _start_worker(self, node: SimNode, rank: int, generation: int) -> None:
+        if generation == self.generation and node.up and not node.left and not self.over():
+            worker = SimWorker(node, rank, int(self.scenario.launches), 0, newcomer=False)
+            node.adopt(worker)
+
+    def _relaunch(self) -> None:
+        """Somebody else's launcher ends all workers and starts them again, once all nodes are there."""
+        if not self._relaunching and not self.over():
+            self._relaunching = True
+            self.loop.after(self.rng.randint(50 * MS, 2 * SECOND), self._relaunch_now)
+
+    def _relaunch_now(self) -> None:
+        self.generation += 1
+        for worker in self.workers():
+            worker.die(-15, "its launcher starts everybody again")
+        self._relaunching = False
+        if all(node.up for node in self.nodes.values()):
+            self._place_workers(200 * MS)
+
+    # ---- steps -------------------------------------------------------------------------------------------------
+
+    def _completed(self, group: Group) -> None:
+        if group.done == group.base + 1 and group.key > 0:
+            for member in list(group.resumed.values()):
+                assert isinstance(member, SimWorker)
+                self.loop.after(self.crowd.apply_delay_ns(member.rank, group.done), member.first_step_made, group)
+        if self.ending:
+            for member in list(group.resumed.values()):
+                assert isinstance(member, SimWorker)
+                self.loop.after(self.crowd.apply_delay_ns(member.rank, group.done), member.finish)

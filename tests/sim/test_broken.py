@@ -1,0 +1,233 @@
+"""The checkers can fail: the core is broken on purpose, one promise at a time, and the right rule must complain.
+
+Each breach is what a careless change could do to the real machines. A rule that lets its breach pass checks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from taskd.core import attempts, detector, incident, limits, recovery, repairs
+from taskd.core.agent import Agent
+from taskd.core.attempts import Attempts
+from taskd.core.effects import EndJob, Park, Relay, Tell
+from taskd.core.events import ConnectionLost, Done, Heard, Said
+from taskd.core.manager import Manager
+from taskd.core.messages import Order, Report, Stop
+from taskd.core.recovery import Recovery, RepairState
+from taskd.core.repairs import Repairs
+from taskd.core.types import Stage, Strategy
+from taskd.core.worker import Worker
+from taskd.sim.scenario import Options, draw
+from taskd.sim.story import Result, simulate
+from taskd.sim.world import Machines
+
+MOST_SEEDS = 60
+Patch = pytest.MonkeyPatch
+
+
+def first_complaint(kinds: tuple[str, ...], machines: Machines, ranks: int = 8) -> Result:
+    """Play stories with launchers until one fails."""
+    for seed in range(MOST_SEEDS):
+        options = Options(ranks, 0.5, seed, kinds)
+        if draw(options)[0].launches:
+            result = simulate(options, machines)
+            if not result.ok:
+                return result
+    pytest.fail(f"no checker complained in {MOST_SEEDS} stories")
+
+
+class HastyWorker(Worker):
+    """Says that it has parked, and goes on training."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        effects = super().step(now_ns, event)
+        if any(isinstance(effect, Park) for effect in effects) and self.state.name == "PARKING":
+            return super().step(now_ns, Done(self.epoch, Stage.PARKED, 0, True, ""))
+        return effects
+
+
+class ForgetfulWorker(Worker):
+    """Follows an order whatever its epoch is."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        if isinstance(event, Order) and event.epoch < self.epoch:
+            self.epoch, self.term = event.epoch - 1, 0
+        return super().step(now_ns, event)
+
+
+class CredulousAgent(Agent):
+    """Hands every order on, however old it is."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        effects = super().step(now_ns, event)
+        if isinstance(event, Heard) and isinstance(event.message, Order):
+            effects.append(Relay(tuple(range(64)), event.message))
+        return effects
+
+
+class ChattyManager(Manager):
+    """Repeats the order at every report."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        effects = super().step(now_ns, event)
+        order = self._job.order
+        if isinstance(event, Said) and isinstance(event.message, Report) and order is not None:
+            effects.append(Tell(event.sender.node, order))
+        return effects
+
+
+class FragileManager(Manager):
+    """Raises on what comes from outside."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        if isinstance(event, ConnectionLost):
+            raise KeyError(event.node)
+        return super().step(now_ns, event)
+
+
+class WordyManager(Manager):
+    """Ends the job with a code and a text that no message can hold."""
+
+    def step(self, now_ns: int, event: Any) -> list[Any]:
+        effects = super().step(now_ns, event)
+        if any(isinstance(effect, EndJob) for effect in effects) or self.incidents(now_ns):
+            effects += [Tell("n0", Stop(1, 4_000, "x" * 5_000))] * 8
+        return effects
+
+
+class RestlessManager(Manager):
+    """Its deadline is always now."""
+
+    def next_deadline(self) -> int | None:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "machines", "rules"),
+    [
+        (("kill",), Machines(worker=HastyWorker), {"parked-first"}),
+        (("replay", "kill"), Machines(worker=ForgetfulWorker, agent=CredulousAgent), {"epochs-grow"}),
+        (("replay", "kill"), Machines(agent=CredulousAgent), {"epochs-grow"}),
+        (("kill",), Machines(manager=ChattyManager), {"quiet"}),
+        (("agent",), Machines(manager=FragileManager), {"core"}),
+        (("kill",), Machines(manager=WordyManager), {"bounds"}),
+        ((), Machines(manager=RestlessManager), {"core"}),
+    ],
+    ids=["hasty worker", "forgetful worker", "credulous agent", "chatty", "fragile", "wordy", "restless"],
+)
+def test_broken_machine_is_caught(kinds: tuple[str, ...], machines: Machines, rules: set[str]) -> None:
+    result = first_complaint(kinds, machines)
+    assert result.rule in rules, result.complaint()
+    assert result.options.command() in result.complaint()
+
+
+# ---- one promise of the manager's insides at a time
+
+
+def epoch_not_raised(patch: Patch) -> None:
+    begin = Attempts.begin
+
+    def again(self: Attempts, *arguments: Any) -> None:
+        if self.recovery is not None:
+            self.job.epoch -= 1
+        begin(self, *arguments)
+
+    patch.setattr(attempts.Attempts, "begin", again)
+
+
+def epoch_neither_raised_nor_fenced(patch: Patch) -> None:
+    """A newcomer is ordered into the epoch in which its forerunner died, and its agent starts it there."""
+    epoch_not_raised(patch)
+    ordered = Agent._ordered
+
+    def forgetful(self: Agent, order: Order, now: int) -> None:
+        self.order = None
+        ordered(self, order, now)
+
+    patch.setattr(Agent, "_ordered", forgetful)
+
+
+def nobody_waits_for_parking(patch: Patch) -> None:
+    follow = Recovery.follow
+
+    def first_is_enough(self: Recovery, report: Any) -> str:
+        refusal = follow(self, report)
+        if self.state is RepairState.QUIESCE and len(self.waiting) < len(self.ranks):
+            self.waiting.clear()
+        return refusal
+
+    patch.setattr(recovery.Recovery, "follow", first_is_enough)
+
+
+def oldest_state_wins(patch: Patch) -> None:
+    def agree(self: Recovery) -> None:
+        held = {rank: updates for rank, updates in self._held.items() if rank not in self.newcomers and updates >= 0}
+        self.updates = min(held.values(), default=-1)
+        sources = [rank for rank, updates in held.items() if updates == self.updates]
+        self.complete = set(sources)
+        lacking = [rank for rank in self.ranks if rank not in self.complete]
+        self.fetches = tuple(recovery.Fetch(rank, sources[0]) for rank in lacking) if sources else ()
+
+    patch.setattr(recovery.Recovery, "_agree", agree)
+
+
+def newcomers_fetch_nothing(patch: Patch) -> None:
+    agree = Recovery._agree
+
+    def without_fetches(self: Recovery) -> None:
+        agree(self)
+        self.fetches = ()
+
+    patch.setattr(recovery.Recovery, "_agree", without_fetches)
+
+
+def deaths_are_ignored(patch: Patch) -> None:
+    patch.setattr(repairs.Repairs, "died", lambda self, *arguments: None)
+
+
+def deadlines_never_come(patch: Patch) -> None:
+    def patient(self: Recovery, now: int) -> None:
+        self.began_at, self.deadline = now, now + 10_000 * limits.SECOND
+
+    patch.setattr(recovery.Recovery, "restart_clock", patient)
+
+
+def sleep_is_taken_for_silence(patch: Patch) -> None:
+    patch.setattr(limits, "SLEPT_NS", 10_000 * limits.SECOND)
+    patch.setattr(detector.Detector, "_second_witness", lambda self, node, now: "nobody")
+
+
+def every_fault_ends_the_job(patch: Patch) -> None:
+    patch.setattr(repairs, "decide", lambda now: incident.Decision(Strategy.EXIT, "it is easier so: exit", 1))
+
+
+def first_report_ends_the_job(patch: Patch) -> None:
+    patch.setattr(Repairs, "back", lambda self, ranks, now, at: self._finish(0, "that will do", now))
+
+
+@pytest.mark.parametrize(
+    ("breach", "kinds", "rules"),
+    [
+        (epoch_not_raised, ("rebuild",), {"one-incarnation", "live"}),
+        (epoch_neither_raised_nor_fenced, ("rebuild",), {"one-incarnation"}),
+        (nobody_waits_for_parking, ("kill",), {"parked-first"}),
+        (oldest_state_wins, ("kill", "kills"), {"nothing-lost"}),
+        (newcomers_fetch_nothing, ("kill",), {"nothing-lost"}),
+        (deaths_are_ignored, ("kill",), {"live"}),
+        (deadlines_never_come, ("setup",), {"budget"}),
+        (sleep_is_taken_for_silence, ("sleep",), {"healthy-stays", "nothing-lost"}),
+        (every_fault_ends_the_job, ("kill",), {"live"}),
+        (first_report_ends_the_job, ("kill",), {"live"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_broken_promise_is_caught(
+    breach: Callable[[Patch], None], kinds: tuple[str, ...], rules: set[str], monkeypatch: Patch
+) -> None:
+    breach(monkeypatch)
+    result = first_complaint(kinds, Machines())
+    assert result.rule in rules, result.complaint()

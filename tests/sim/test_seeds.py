@@ -1,0 +1,65 @@
+"""Stories by seed: 200 that are always the same and 50 that nobody has seen before.
+
+A failure names the rule and the one command that plays the story again. The fresh seeds come from the operating
+system, so a run of the tests is also a search. What a search has found belongs into tests/scripts as a story of its
+own: a seed means another story as soon as the simulator draws anything in another order.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from taskd.sim.scenario import Options
+from taskd.sim.story import simulate
+
+BLOCK = 10
+FIXED = range(200)
+FRESH = 50
+
+
+def options_of(seed: int, turn: int) -> Options:
+    """Mostly small jobs, some larger, now and then one of 256 ranks; short stories and some longer ones."""
+    ranks = 256 if turn % 50 == 49 else (4, 8, 2, 16, 5, 8, 64, 4, 32, 12)[turn % 10]
+    minutes = (0.2, 0.5, 1.0)[turn % 3] if ranks <= 32 else 0.25
+    return Options(ranks, minutes, seed)
+
+
+def play(stories: list[Options]) -> None:
+    """Play them all; every failure with its complaint."""
+    results = [simulate(options) for options in stories]
+    complaints = [result.complaint() for result in results if not result.ok]
+    assert not complaints, f"{len(complaints)} of {len(stories)} stories failed\n" + "\n\n".join(complaints)
+
+
+@pytest.mark.parametrize("first", FIXED[::BLOCK])
+def test_fixed_seeds(first: int) -> None:
+    play([options_of(seed, seed) for seed in range(first, first + BLOCK)])
+
+
+@pytest.mark.parametrize("block", range(FRESH // BLOCK))
+def test_fresh_seeds(block: int) -> None:
+    seeds = [int.from_bytes(os.urandom(6), "big") for _ in range(BLOCK)]
+    play([options_of(seed, block * BLOCK + turn) for turn, seed in enumerate(seeds)])
+
+
+def test_quiet_job_has_no_incident() -> None:
+    for seed in range(6):
+        result = simulate(Options((4, 16, 64)[seed % 3], 0.5, seed, kinds=()))
+        assert result.ok, result.complaint()
+        assert result.summary["incidents"] == 0, result.summary
+        assert not result.summary["faults"] and result.summary["heals"] == 0, result.summary
+
+
+def test_faults_really_strike_and_heal() -> None:
+    """The stories are worth their time: every kind strikes somewhere, repairs happen, and ranks train on after them."""
+    struck: dict[str, int] = {}
+    heals = 0
+    for seed in range(40):
+        summary = simulate(options_of(seed, seed)).summary
+        heals += summary["heals"]
+        for kind, count in summary["faults"].items():
+            struck[kind] = struck.get(kind, 0) + count
+    assert set(struck) >= set(Options(4, 1, 0).kinds), f"never struck: {set(Options(4, 1, 0).kinds) - set(struck)}"
+    assert heals >= 40
