@@ -1,0 +1,133 @@
+"""Confirming deaths: from a hint (a released futex, a silent beat, a closed line) to `Gone` with its exit code.
+
+The hints come before the kernel has taken the process' memory apart, which is what makes detection quick whatever the
+size; the exit code is read from /proc at that very moment. A hint may be wrong (exec, a thread's end), so a process
+that still lives is looked at again a few times, soon and then rarely. The pidfd only closes the record.
+It does NOT act on a death.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import struct
+from collections.abc import Callable
+
+from taskd import _native
+from taskd.agent.workers import Worker, Workers
+from taskd.core.events import Gone
+from taskd.core.limits import MS, SECOND
+
+CONFIRM_NS = 2 * MS
+"""How long the loop may look at one process before the others have their turn again."""
+CHECK_FIRST_NS = 2 * MS
+CHECKS_NS = 2 * SECOND
+"""A hint is followed up this long; afterwards it was wrong, and a new hint may come."""
+SILENCE_MIN_NS = 250 * MS
+SILENCE_PERIODS = 5
+UNKNOWN_EXIT = 255
+"""Stands for an exit code that nobody could tell any more."""
+
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+
+
+class Deaths:
+    """Collects what was confirmed; the loop hands it to the core."""
+
+    def __init__(self, workers: Workers, reap: Callable[[int], int | None] | None) -> None:
+        self._workers = workers
+        self._reap = reap
+        self._found: list[Gone] = []
+        self._ended: list[Worker] = []
+
+    def take(self, now_ns: int) -> None:
+        """The death watch has something to say."""
+        for death in self._workers.watch.take():
+            worker = self._workers.by_key.get(death.key)
+            if worker is None or worker.reported:
+                continue
+            if death.kind == "left":
+                self._report(worker, 0, "it has left the job and goes on without taskd")
+                continue
+            state = _native.confirm_exit(worker.pid, worker.start_time, CONFIRM_NS)
+            if not self._judge(worker, state):
+                self.doubt(worker, now_ns)
+
+    def doubt(self, worker: Worker, now_ns: int) -> None:
+        """Something suggests that this process is ending: look at it soon, and again."""
+        if worker.reported or worker.check_at_ns:
+            return
+        worker.check_at_ns, worker.check_gap_ns = now_ns, CHECK_FIRST_NS
+        worker.checks_until_ns = now_ns + CHECKS_NS
+
+    def ended(self, worker: Worker) -> None:
+        """The process' memory is gone, too: its record is closed."""
+        if not worker.reported and worker.rank >= 0 and not self._judge(worker, self._state(worker)):
+            self._report(worker, None)
+        if self._reap is not None:
+            self._reap(worker.pid)
+        self._ended.append(worker)
+
+    def found(self, now_ns: int) -> list[Gone]:
+        """Look at those in doubt whose time has come; all deaths confirmed since the last call."""
+        for worker in list(self._workers.by_rank.values()):
+            if not worker.check_at_ns or now_ns < worker.check_at_ns:
+                continue
+            if worker.reported or self._judge(worker, self._state(worker)) or now_ns >= worker.checks_until_ns:
+                worker.check_at_ns = 0
+            else:
+                worker.check_gap_ns *= 2
+                worker.check_at_ns = now_ns + worker.check_gap_ns
+        found, self._found = self._found, []
+        return found
+
+    def forget(self) -> None:
+        """Drop the records of processes whose end the core has been told."""
+        for worker in self._ended:
+            self._workers.drop(worker)
+        self._ended = []
+
+    def next_check_ns(self) -> int | None:
+        """When `found` has to be called again because of a doubt."""
+        return min((w.check_at_ns for w in self._workers.by_rank.values() if w.check_at_ns), default=None)
+
+    @staticmethod
+    def overdue_ns(period_ns: int) -> int:
+        """The age of a beat from which on the process is looked at: one that dumps core beats no more."""
+        return max(SILENCE_MIN_NS, SILENCE_PERIODS * min(max(period_ns, 0), SECOND))
+
+    def _state(self, worker: Worker) -> _native.ExitState:
+        return _native.exit_state(worker.pid, worker.start_time)
+
+    def _judge(self, worker: Worker, state: _native.ExitState) -> bool:
+        if state.state == "alive":
+            return False
+        if state.exit_code is None and state.state == "exiting":
+            return False  # its code comes with the next look
+        self._report(worker, state.exit_code)
+        return True
+
+    def _report(self, worker: Worker, code: int | None, reason: str = "") -> None:
+        worker.reported, worker.check_at_ns = True, 0
+        if code is None and self._reap is not None:
+            code = self._reap(worker.pid)
+        if code is None:
+            code = reaped_code(worker.pidfd)
+        if code is None:
+            code = 0 if worker.leaving else UNKNOWN_EXIT
+            reason = "its exit code was taken by its parent before it could be read"
+        self._found.append(Gone(worker.rank, worker.incarnation, code, worker.leaving, reason))
+
+
+def reaped_code(pidfd: int) -> int | None:
+    """The exit code of a process that its parent has reaped already; None if it has not, or before Linux 6.15."""
+    try:
+        asked = _PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13)
+        answer = _PIDFD_INFO.unpack(fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked))
+    except OSError:
+        return None
+    mask, status = answer[0], answer[-1]
+    if not mask & _PIDFD_INFO_EXIT:
+        return None
+    return -(status & 0x7F) if status & 0x7F else (status >> 8) & 0xFF

@@ -1,0 +1,206 @@
+"""The agent's desk: where this node's processes come in, introduce themselves, speak and are spoken to.
+
+What is said is checked here as far as the system can vouch for it (whose process, whose page, whose rank) and handed
+to the core; what the core wants said is written into the rank's page and sent to its process. A process that does not
+read is never waited for, one that breaks the rules is counted and named once.
+It does NOT decide who is let in: the core does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from taskd import _native, log
+from taskd.agent.deaths import Deaths
+from taskd.agent.uplink import Uplink
+from taskd.agent.workers import Reception, Worker, Workers
+from taskd.core import effects, events
+from taskd.core.limits import KEY_BYTES, MS
+from taskd.core.messages import Evidence, StageReached, Stop, ToWorker, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.wire import keys, local
+from taskd.wire.codec import Envelope, WireError, cut, decode, encode
+
+MESSAGES_PER_TURN = 64
+"""Of one worker: a worker that talks without end must not silence the others."""
+REASON_NS = 500 * MS
+_logger = log.get(__name__)
+
+
+class Desk:
+    """`step` takes what a worker said (and, for a hello, who said it) to the core and carries out what follows."""
+
+    def __init__(
+        self,
+        job: str,
+        node: str,
+        listener: socket.socket,
+        workers: Workers,
+        deaths: Deaths,
+        uplink: Uplink,
+        step: Callable[[events.WorkerSaid, Worker | None], None],
+    ) -> None:
+        self.refused: dict[str, int] = {}  # how often each rule was broken
+        self.refusal = ""  # why the manager does not take this agent as a whole
+        self._job, self._node = job, node
+        self._reception = Reception(listener)
+        self._workers, self._deaths, self._uplink, self._step = workers, deaths, uplink, step
+        self._sequence = 0
+        self._reason_at_ns = 0
+        self._told_reason = ""
+
+    @property
+    def fd(self) -> int:
+        """Readable when somebody wants to come in."""
+        return self._reception.listener.fileno()
+
+    def close(self) -> None:
+        """Give the name up: who comes now starts another agent."""
+        self._reception.close()
+
+    @property
+    def _reason(self) -> str:
+        """Why workers of this node cannot be acknowledged, as far as it is not about them."""
+        return self._uplink.reason or self.refusal
+
+    def tell_reason(self, now: int) -> None:
+        """Tell the workers that wait for the manager why there is none."""
+        reason = self._reason
+        if now < self._reason_at_ns or reason == self._told_reason:
+            return
+        self._reason_at_ns, self._told_reason = now + REASON_NS, reason
+        for worker in self._workers.by_rank.values():
+            if reason and worker.welcome is not None and not worker.welcome.acknowledged:
+                self.tell(worker, replace(worker.welcome, reason=cut(reason)))
+
+    def accept(self) -> None:
+        """Let everybody in who waits, and hear what they say."""
+        while (met := self._reception.accept(len(self._workers.by_pid))) is not None:
+            connection, pid = met
+            worker = self._workers.meet(pid)
+            if worker is None:
+                _native.keep_on_fork(connection.fileno())
+                connection.close()
+                continue
+            self._workers.hang_up(worker)
+            worker.connection = connection
+            self.receive(worker)
+
+    def receive(self, worker: Worker) -> None:
+        """Hear what this process says."""
+        for _ in range(MESSAGES_PER_TURN):
+            if worker.connection is None:
+                return
+            try:
+                got = local.receive(worker.connection)
+            except EOFError:
+                self._hung_up(worker)
+                return
+            except local.Malformed as error:
+                self._refuse("malformed", f"process {worker.pid} broke the rules of its connection: {error}")
+                self._hung_up(worker)
+                return
+            if got is None:
+                return
+            data, descriptors = got
+            found = decode(data)
+            if isinstance(found, WireError):
+                local.close_all(descriptors)
+                self._refuse(found.kind, f"process {worker.pid} sent something that is no message: {found.reason}")
+            elif isinstance(found[1], WorkerHello):
+                self._hello(worker, found[1], descriptors)
+            else:
+                local.close_all(descriptors)
+                self._hear(worker, found[1])
+
+    def _hung_up(self, worker: Worker) -> None:
+        self._workers.hang_up(worker)
+        if worker.rank < 0 and not worker.incarnation:  # one that had a seat is forgotten when its process has ended
+            self._workers.drop(worker)
+        else:
+            self._deaths.doubt(worker, time.monotonic_ns())
+
+    def _hello(self, worker: Worker, hello: WorkerHello, descriptors: list[int]) -> None:
+        trouble = ""
+        try:
+            page = _native.Page.attach(descriptors[0]) if descriptors else None
+        except (ValueError, OSError) as error:
+            page, trouble = None, f"its beat page cannot be used: {error}"
+        if page is not None and (page.pid, page.rank) != (worker.pid, hello.rank):
+            trouble = f"its beat page is that of rank {page.rank} in process {page.pid}"
+        if hello.pid != worker.pid:
+            trouble = f"it says that it is process {hello.pid}, the system says {worker.pid}"
+        if page is None or trouble:
+            local.close_all(descriptors)
+            reason = trouble or "it came without a beat page"
+            self._refuse("hello", f"process {worker.pid} was not let in as rank {hello.rank}: {reason}")
+            self.tell(worker, WorkerWelcome(False, False, hello.incarnation, hello.epoch, cut(reason)))
+            return
+        os.close(descriptors.pop(0))
+        if len(hello.key) == KEY_BYTES:
+            self._uplink.use(keys.Key(hello.key, "a worker of this node"))
+        self._workers.show_page(worker, page)
+        self._step(events.WorkerSaid(hello), worker)
+        if worker.rank == hello.rank:
+            self._workers.keep_records(hello.rank, descriptors, worker.incarnation)
+        else:
+            local.close_all(descriptors)
+
+    def _hear(self, worker: Worker, message: object) -> None:
+        if not isinstance(message, (StageReached, Evidence, WorkerLeaving)):
+            self._refuse(
+                "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
+            )
+            return
+        speaker = message.witness if isinstance(message, Evidence) else message.rank
+        if worker.rank < 0 or speaker != worker.rank:
+            self._refuse("foreign", f"process {worker.pid} spoke for rank {speaker}, which it is not")
+            return
+        if isinstance(message, WorkerLeaving):
+            worker.leaving = True
+        self._step(events.WorkerSaid(message), None)
+
+    def _refuse(self, kind: str, sentence: str) -> None:
+        self.refused[kind] = self.refused.get(kind, 0) + 1
+        log.once(_logger, logging.WARNING, f"{kind} {sentence}", "%s", sentence)
+
+    def relay(self, effect: effects.Relay, asker: Worker | None) -> None:
+        """Send to the processes of these ranks; a welcome goes to the one that has just asked."""
+        message = effect.message
+        for rank in effect.ranks:
+            worker = self._workers.by_rank.get(rank)
+            if isinstance(message, WorkerWelcome) and message.accepted and asker is not None:
+                worker = asker
+            if worker is None:
+                continue
+            if isinstance(message, WorkerWelcome) and message.accepted:
+                if worker is asker:
+                    self._workers.seat(worker, rank, message.incarnation)
+                worker.incarnation = message.incarnation
+            self.tell(worker, message)
+
+    def tell(self, worker: Worker, message: ToWorker) -> None:
+        """Send to this process, and write an order into its page; what it does not take now comes with the next
+        repetition."""
+        if isinstance(message, WorkerWelcome):
+            if message.accepted and not message.acknowledged and not message.reason:
+                message = replace(message, reason=cut(self._reason))
+            worker.welcome = message
+        elif worker.page is not None:
+            # The word in the page reaches the guard in C++ at once, whoever holds the GIL; the socket brings the rest.
+            word = (local.STOP_WORD, 0) if isinstance(message, Stop) else (int(message.stage), message.epoch)
+            if worker.order != word:
+                worker.order = word
+                worker.page.order(*word)
+        if worker.connection is None:
+            return
+        self._sequence += 1
+        data = encode(message, Envelope(self._job, self._node, self._uplink.life, self._sequence))
+        try:
+            local.send(worker.connection, data)  # a worker that does not read gets the next repetition
+        except OSError:
+            return  # its end is seen by the poll

@@ -1,0 +1,92 @@
+"""Bringing the records of a rank that lived on another node: what to ask the manager, and what comes of the answers.
+
+A newcomer whose forerunner's node is lost needs the dead rank's local record and the record of its set-up. The manager
+has copies; here they become memory files again, exactly as the dead process had left them. Questions are levels:
+repeated until answered, so that a lost message costs one repetition. It speaks through whoever owns the line and does
+NOT know who wants the records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+
+from taskd.core import limits
+from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupPiece, SetupWanted
+from taskd.wire import slots
+
+Question = RecordsAsk | SetupWanted
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What came of it: two memory files, the caller's to close, or the sentence that says why not."""
+
+    rank: int
+    incarnation: int  # of the life that wrote them
+    descriptors: tuple[int, ...]
+    reason: str
+
+
+@dataclass
+class Fetch:
+    """One rank's records on their way. `due_ns`: when to ask again; `done` as soon as there is an outcome."""
+
+    rank: int
+    ends_ns: int
+    due_ns: int = 0
+    done: Fetched | None = None
+    _answer: RecordsAnswer | None = None
+    _pieces: dict[bytes, bytes] = field(default_factory=dict)
+    _asked: frozenset[bytes] = frozenset()
+
+    def question(self, now: int) -> Question:
+        """What to ask now."""
+        self.due_ns = now + limits.COPY_REPEAT_NS
+        if self._answer is None:
+            return RecordsAsk(self.rank)
+        missing = tuple(self._missing()[: limits.SETUP_PIECES_AT_ONCE])
+        self._asked = frozenset(missing)
+        return SetupWanted(self.rank, self._answer.lineage, True, missing)
+
+    def hear(self, message: RecordsAnswer | SetupPiece) -> None:
+        """An answer; it may be another fetch's."""
+        if isinstance(message, RecordsAnswer):
+            if message.rank != self.rank or self._answer is not None or self.done is not None:
+                return
+            if not message.lineage:
+                self._end(message.reason)
+                return
+            self._answer, self.due_ns = message, 0
+        elif self._answer is not None:
+            digest = hashlib.sha256(message.data).digest()
+            if digest in self._answer.digests:
+                self._pieces[digest] = message.data
+                if self._asked <= self._pieces.keys():
+                    self.due_ns = 0
+        if self._answer is not None and self.done is None and not self._missing():
+            self._build(self._answer)
+
+    def look(self, now: int, trouble: str) -> None:
+        """Its time may be over."""
+        if now >= self.ends_ns and self.done is None:
+            self._end(trouble or "the manager does not answer")
+
+    def _missing(self) -> list[bytes]:
+        assert self._answer is not None
+        return [digest for digest in dict.fromkeys(self._answer.digests) if digest not in self._pieces]
+
+    def _end(self, reason: str) -> None:
+        self.done = Fetched(self.rank, 0, (), f"the records of rank {self.rank}'s life before are lost: {reason}")
+
+    def _build(self, answer: RecordsAnswer) -> None:
+        try:
+            record = slots.make(answer.lineage, {slot.occasion: (slot.step, slot.data) for slot in answer.slots})
+        except OSError as error:
+            self._end(f"there is no memory for them here ({error.strerror})")
+            return
+        setup = os.memfd_create("taskd-setup", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(setup), "wb") as file:
+            file.write(b"".join(self._pieces[digest] for digest in answer.digests)[: answer.length])
+        self.done = Fetched(self.rank, answer.incarnation, (record, setup), "")

@@ -1,0 +1,385 @@
+"""One node's launcher: meets the others, starts manager and workers, is the node's agent, and ends as torchrun would.
+
+It runs the agent's loop in its main thread, with a spawner, so that an order of the manager's starts and ends single
+workers. Whatever happens to it, nothing of it stays behind: workers, standby and manager are told by the system when
+it dies, and it ends them itself when it ends in any other way.
+It does NOT decide about repairs (the manager does). Without a manager, or with recovery switched off, the first worker
+that fails ends the job, as under torchrun.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import uuid
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError
+from torch.distributed.launcher.api import LaunchConfig
+
+from taskd import _native, log
+from taskd import config as configuration
+from taskd.agent import launch_manager, launch_ranks
+from taskd.agent.launch_logs import Logs
+from taskd.agent.launch_manager import ManagerProcess
+from taskd.agent.launch_options import extend
+from taskd.agent.launch_ranks import Ranks
+from taskd.agent.launch_workers import PROGRAM, Command, Workers
+from taskd.agent.loop import AgentLoop
+from taskd.agent.standby import Standby
+from taskd.config import Config
+from taskd.core.effects import Spawn
+from taskd.core.messages import Stop
+from taskd.errors import TaskdError, UsageError
+from taskd.wire import keys, local
+
+MANAGER_SECONDS = 30
+"""How long the manager may take to tell all nodes that the job is over."""
+NOT_SUPPORTED = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
+"""Services of torchrun's agent that this launcher does not offer."""
+_logger = log.get(__name__)
+
+
+class JobFailed(TaskdError):
+    """The job ends badly, and the cause is not a worker of this node."""
+
+
+def launch(arguments: Sequence[str], standby: Standby | None) -> int:
+    """Run the job and say how it has ended, in torchrun's own words; the exit code."""
+    try:
+        record(_launch)(arguments, standby)
+        return 0
+    except ChildFailedError as error:
+        # The root cause in torchrun's form, without the launcher's own frames above it.
+        sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
+    except SignalException as error:
+        _logger.error("the job was ended by %s", error.sigval.name)
+    except TaskdError as error:
+        _logger.error("%s", error)
+    return 1
+
+
+def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
+    """Raises ChildFailedError, JobFailed or SignalException if the job does not end well."""
+    parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
+    _choose_rendezvous(parsed)
+    given = configuration.load()
+    explicit = parsed.max_restarts is not None
+    parsed.max_restarts = int(parsed.max_restarts) if explicit else given.recover.max_restarts
+    if not given.enabled:
+        _logger.warning("TASKD_PROCESS_ENABLE is off: this is plain torchrun")
+        if not explicit:
+            parsed.max_restarts = 0
+        if standby is not None:
+            standby.close()
+        torchrun.run(parsed)
+        return
+    wanted, entrypoint, words = torchrun.config_from_args(parsed)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = wanted.signals_to_handle
+    for name in NOT_SUPPORTED:
+        if os.environ.get(name):
+            _logger.warning("%s is set, but taskd-run has no part of that kind: the variable is ignored", name)
+    command = _command(parsed)
+    if command.kind == PROGRAM:
+        _logger.warning("with --no-python taskd only watches: a program that is no Python script cannot be repaired")
+    _native.set_child_subreaper()  # the standby's children are this process'
+    signals = Signals(wanted.signals_to_handle)
+    try:
+        try:
+            ranks = launch_ranks.meet(wanted, entrypoint, words)
+        except RendezvousGracefulExitError:
+            _logger.info("the job has ended while this node waited to be a spare")
+            return
+        Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals).run()
+    finally:
+        signals.restore()
+
+
+def _choose_rendezvous(parsed: Namespace) -> None:
+    """What torchrun decides before it reads the rest: one node alone needs no address."""
+    alone = parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint and parsed.master_port is None
+    if parsed.standalone or (alone and torchrun.parse_min_max_nnodes(parsed.nnodes)[1] == 1):
+        parsed.rdzv_backend, parsed.rdzv_endpoint, parsed.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
+    if parsed.master_port is None:
+        parsed.master_port = 29500
+
+
+def _command(parsed: Namespace) -> Command:
+    kind = "run_path" if parsed.run_path else PROGRAM if parsed.no_python else "module" if parsed.module else "script"
+    interpreter = os.getenv("PYTHON_EXEC", sys.executable)
+    return Command(kind, parsed.training_script, tuple(parsed.training_script_args), interpreter)
+
+
+class Signals:
+    """The signals that end a job: an exception as under torchrun, or the agent's loop ends once it runs."""
+
+    def __init__(self, names: str) -> None:
+        self.received: signal.Signals | None = None
+        self.tell: Callable[[str], None] | None = None
+        self._before: dict[int, Any] = {}
+        for name in names.split(","):
+            number = getattr(signal, name.strip(), None)
+            if number is None:
+                _logger.warning("%s in --signals-to-handle is no signal and is ignored", name)
+                continue
+            self._before[number] = signal.signal(number, self._take)
+
+    def restore(self) -> None:
+        """Give the handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def exception(self) -> SignalException:
+        """What torchrun ends with."""
+        assert self.received is not None
+        return SignalException(f"Process {os.getpid()} got signal: {self.received!r}", self.received)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        if self.tell is None:
+            raise self.exception()
+        self.tell(f"its launcher got {self.received.name}")
+
+
+class Launcher:
+    """One run on this node; `run` returns when the job has ended well."""
+
+    def __init__(
+        self, config: LaunchConfig, command: Command, ranks: Ranks, standby: Standby | None, signals: Signals
+    ) -> None:
+        self.config, self.command, self.ranks, self.signals = config, command, ranks, signals
+        self.standby = standby
+        self.manager: ManagerProcess | None = None
+        self.copies: dict[str, Any] | None = None
+        """Where workers hand in copies of their records; None: nowhere, so no rank survives the loss of its node."""
+        self.settings = self._meet_manager()
+        self.node = self._name()
+        recover = self.settings.recover.process_recover
+        if not recover:
+            _logger.warning("PROCESS_RECOVER is off: this job runs unguarded, the first worker that fails ends it")
+        environments = self._environments()
+        self.logs = Logs(config, environments)
+        self.workers = Workers(command, ranks, self.logs, standby, self.settings.job.id, self.node, guarded=recover)
+        self.workers.on_exit = self._worker_ended
+        self._trouble = ""
+        self._loop: AgentLoop | None = None
+
+    def run(self) -> None:
+        """Start everything, be the node's agent until the job is over, end everything."""
+        try:
+            loop = self._open()
+            code = self._serve(loop)
+        finally:
+            self._end_all()
+        if self.signals.received is not None:
+            raise self.signals.exception()
+        self._judge(code, loop)
+
+    # ---- the manager ------------------------------------------------------------------------------------------
+
+    def _meet_manager(self) -> Config:
+        """The job's settings. The first node's launcher starts the manager and tells the others where it is."""
+        ranks, board = self.ranks, self.ranks.board
+        run_id = ranks.spec.rdzv_handler.get_run_id()
+        if ranks.group_rank != 0:
+            return self._learn(board.read(launch_ranks.JOB))
+        settings = launch_manager.settings(run_id, ranks.master_port, self.config.max_restarts)
+        key = keys.load_or_create(settings)
+        if not launch_manager.is_given(settings):
+            port = launch_manager.running(settings)
+            settings = launch_manager.at_port(settings, port or launch_manager.free_port(settings))
+            if not port:
+                copies = ranks.group_world_size > 1 and settings.recover.process_recover
+                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, copies)
+                self.manager.start()
+        board.tell(
+            launch_ranks.JOB,
+            {
+                "job": settings.job.id,
+                "host": settings.manager.host if self.manager is None else ranks.master_addr,
+                "port": settings.manager.port,
+                "key": key.secret.hex(),
+                "copies": self.manager.copies_port if self.manager is not None else 0,
+                "recover": settings.recover.process_recover,
+                "master": [ranks.master_addr, ranks.master_port],
+                "world_size": ranks.world_size,
+                "group_world_size": ranks.group_world_size,
+            },
+        )
+        self._hand_in_at(settings.manager.host, self.manager.copies_port if self.manager is not None else 0, key)
+        return settings
+
+    def _learn(self, told: dict[str, Any]) -> Config:
+        ranks = self.ranks
+        self._hand_in_at(told["host"], told["copies"], keys.Key(bytes.fromhex(told["key"]), "the first node"))
+        if ranks.spare:
+            ranks.master_addr, ranks.master_port = told["master"]
+            ranks.group_world_size, ranks.told_world_size = told["group_world_size"], told["world_size"]
+            launch_ranks.learn_all(ranks)
+        settings = configuration.load(job_id=told["job"], recover_process_recover=told["recover"])
+        manager = settings.manager
+        if not launch_manager.is_given(settings):
+            manager = replace(manager, host=told["host"], port=told["port"])
+        return replace(settings, manager=replace(manager, key=told["key"]))
+
+    def _hand_in_at(self, host: str, port: int, key: keys.Key) -> None:
+        if port:
+            self.copies = {"host": host, "port": port, "key": key.copies.hex()}
+
+    # ---- starting ---------------------------------------------------------------------------------------------
+
+    def _name(self) -> str:
+        given = self.settings.job
+        if not self.settings.sources.get("job.node", "default").startswith("default"):
+            return given.node
+        if self.ranks.spare:
+            return f"spare-{self.ranks.board.next('spares')}"
+        return f"node-{self.ranks.group_rank}"
+
+    def _environments(self) -> dict[int, dict[str, str]]:
+        """By local rank, what the log files are named after."""
+        run_id = self.ranks.spec.rdzv_handler.get_run_id()
+        found = {
+            place: {"TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": "0"}
+            for place in range(self.config.nproc_per_node)
+        }
+        for rank in self.ranks.places:
+            found[rank.local_rank]["RANK"] = str(rank.global_rank)
+        return found
+
+    def _open(self) -> AgentLoop:
+        name = local.address(self.settings.job.id, self.node)
+        listener: socket.socket | None = local.listen(name)
+        if listener is None:
+            raise UsageError(
+                f"node {self.node} of job {self.settings.job.id} has an agent on this host already: end it, or give "
+                "this node another name by TASKD_NODE"
+            )
+        loop = AgentLoop(
+            self.settings,
+            self.node,
+            listener,
+            self.workers,
+            slots=self.config.nproc_per_node,
+            on_stop=self._told_to_stop,
+            copies=self.copies is not None and self.command.kind != PROGRAM,
+        )
+        self._loop = loop
+        self.workers.copies = self.copies
+        self.workers.records = lambda rank: loop.workers.records.get(rank, ())
+        loop.others = self._others
+        self.signals.tell = loop.stop
+        return loop
+
+    def _serve(self, loop: AgentLoop) -> int:
+        if self.standby is not None:
+            self._prepare_standby(self.standby)
+        self.logs.start()
+        if self.signals.received is not None:
+            return 1
+        loop.start([Spawn(place.global_rank, 1, 0, newcomer=False) for place in self.ranks.places])
+        if self.ranks.spare:
+            _logger.warning("node %s is a spare: it waits for ranks that lose their node", self.node)
+        return loop.run()
+
+    def _prepare_standby(self, standby: Standby) -> None:
+        """It was started on a guess: see to it that it has the workers' environment, and is there."""
+        places = self.ranks.places
+        wanted = self.workers.environment(places[0]) if places else {**standby.environment, **os.environ}
+        different = standby.differs(wanted)
+        if different:
+            _logger.info("the standby is started anew, the workers have another %s", ", ".join(different))
+            standby.close()
+            standby.environment = wanted
+            standby.start()
+        standby.wait()
+
+    def _others(self) -> Mapping[int, Callable[[], None]]:
+        found: dict[int, Callable[[], None]] = {}
+        if self.manager is not None and self.manager.fd >= 0:
+            found[self.manager.fd] = self._tend_manager
+        if self.standby is not None and self.standby.fd >= 0:
+            found[self.standby.fd] = self.standby.tend
+        return found
+
+    def _tend_manager(self) -> None:
+        """A manager that dies is started again. One that cannot even start is a mistake to be mended first."""
+        assert self.manager is not None and self._loop is not None
+        if self._loop.core.term:
+            self.manager.tend()
+            return
+        self.manager.reap()
+        self._trouble = "the job has no manager: it could not start, and said why"
+        self._loop.stop(self._trouble)
+
+    # ---- ending -----------------------------------------------------------------------------------------------
+
+    def _told_to_stop(self, stop: Stop) -> None:
+        if stop.exit_code:
+            self.workers.signal_all(signal.SIGTERM)
+
+    def _worker_ended(self, rank: int, code: int) -> None:
+        if code and not self.settings.recover.process_recover and self._loop is not None:
+            self._loop.stop(f"rank {rank} has failed, and nobody repairs it")
+
+    def _end_all(self) -> None:
+        number = self.signals.received or signal.SIGTERM
+        self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
+        if self.workers.living:
+            self.workers.signal_all(number)
+            if not self._wait_for_workers(self.config.shutdown_timeout or 0):
+                self.workers.signal_all(signal.SIGKILL)
+                self._wait_for_workers(self.config.shutdown_timeout or 5)
+        self.logs.stop()
+        if self.standby is not None:
+            self.standby.close()
+        over = self._loop is not None and self._loop.left is not None
+        if self.manager is not None:
+            self.manager.end(MANAGER_SECONDS if over else 0)
+        if self.ranks.group_rank == 0 and self.signals.received is None:
+            self.ranks.board.try_to_tell(launch_ranks.ENDED, True)
+            self.ranks.handler.shutdown()
+
+    def _wait_for_workers(self, seconds: float) -> bool:
+        """Whether all have ended within this time."""
+        ends = time.monotonic() + seconds
+        poller = select.poll()
+        opened = {os.pidfd_open(pid): pid for pid in self.workers.living}
+        try:
+            for fd in opened:
+                poller.register(fd, select.POLLIN)
+            while self.workers.living:
+                left_ms = (ends - time.monotonic()) * 1000
+                ready = poller.poll(left_ms) if left_ms > 0 else []
+                if not ready:
+                    return False
+                for fd, _ in ready:
+                    self.workers.reap(opened[fd])
+                    poller.unregister(fd)
+            return True
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _judge(self, code: int, loop: AgentLoop) -> None:
+        """How the job has ended on this node."""
+        if loop.left is not None and not code:
+            return
+        reason = loop.left.reason if loop.left is not None else ""
+        if not self.workers.failures:
+            raise JobFailed(self._trouble or f"the job ends: {reason or f'its exit code is {code}'}")
+        if reason:
+            _logger.error("the job ends: %s", reason)
+        raise ChildFailedError(self.command.target, self.workers.failures)

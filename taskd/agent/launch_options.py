@@ -1,0 +1,92 @@
+"""taskd-run's command line: torchrun's, with what taskd adds; and a first look at it that needs no torch.
+
+The standby has to start before torch is imported here, so `glance` finds what it needs to know (the script, how many
+workers, what to preload) by the shape of the command line alone. A wrong guess costs time, never correctness: the
+standby's environment is compared with the workers' before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "h", "help")
+"""Options of torchrun's without a value."""
+RESTARTS = "--max-restarts"
+RESTARTS_HELP = (
+    "How often one rank may be replaced before the job fails (default: 3; 0 replaces nobody). torchrun counts restarts "
+    "of all workers instead, and its default is 0."
+)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What the shape of a command line tells."""
+
+    script: str = ""
+    module: bool = False
+    python: bool = True  # whether workers are Python processes at all
+    workers: str = "1"
+    preload: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Where the script's own modules lie."""
+        return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one worker on this node, as far as can be seen."""
+        return not (self.workers.isdigit() and int(self.workers) <= 1)
+
+
+def glance(arguments: Sequence[str], environ: Mapping[str, str]) -> Glance | None:
+    """None: nothing is going to be run."""
+    values: dict[str, list[str]] = {"nproc-per-node": [environ.get("PET_NPROC_PER_NODE", "1")]}
+    flags = {name for name in FLAGS if environ.get("PET_" + name.upper().replace("-", "_")) == "1"}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-"):
+            return Glance(
+                word,
+                module=bool(flags & {"m", "module"}),
+                python="run-path" in flags or "no-python" not in flags,
+                workers=values["nproc-per-node"][-1],
+                preload=tuple(values.get("preload", ())),
+            )
+        name, equals, _ = word.lstrip("-").replace("_", "-").partition("=")
+        if name in FLAGS:
+            flags.add(name)
+            if name in ("h", "help"):
+                return None
+            continue
+        if name.startswith("nproc"):
+            name = "nproc-per-node"
+        if word.startswith("--"):
+            found = word.partition("=")[2] if equals else (left.pop(0) if left else "")
+            values.setdefault(name, []).append(found)
+        elif len(word) == 2 and left:  # -r 3, while -r3 has its value with it
+            left.pop(0)
+    return None
+
+
+def extend(parser: ArgumentParser) -> ArgumentParser:
+    """torchrun's parser with what taskd adds; `max_restarts` becomes None where the user said nothing."""
+    parser.prog = "taskd-run"
+    parser.description = "torchrun's command line; a worker that fails is replaced while the others keep their process."
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Module that the standby imports, so that workers start with it; may be given several times.",
+    )
+    for action in parser._actions:
+        if RESTARTS in action.option_strings:
+            action.help = RESTARTS_HELP
+            if "PET_MAX_RESTARTS" not in os.environ:
+                action.default = None
+    return parser

@@ -1,0 +1,283 @@
+"""Starts, ends and reaps the workers of one node: the launcher's half of the agent.
+
+A worker is forked from the standby, or started cold where that cannot be; the request that describes it is the same.
+A replacement gets the number of the rank it replaces, the environment of that rank's first start (so that its set-up
+runs as that one did), its log files and, as a newcomer, the memory files that its life before has left behind.
+Exit codes are kept as failures in torch's own form, so that the end of a job reads as torchrun's does.
+It does NOT decide who is started or ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.utils import macros
+from torch.numa.binding import _maybe_wrap_command_args_with_numa_binding
+
+from taskd import _native, log
+from taskd.agent import launch_ranks
+from taskd.agent.launch_logs import Logs
+from taskd.agent.launch_manager import with_taskd
+from taskd.agent.launch_ranks import RankPlace, Ranks
+from taskd.agent.standby import NotReady, Standby
+from taskd.core.effects import Spawn
+from taskd.errors import BackendError
+
+PROGRAM = "program"
+_logger = log.get(__name__)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a worker runs: a script, a module, a path for torch's run_path, or any program."""
+
+    kind: str
+    target: str
+    arguments: tuple[str, ...]
+    interpreter: str
+
+
+@dataclass
+class Child:
+    """One process that was started here."""
+
+    rank: int
+    local_rank: int
+    start_time: int
+    started_cold: subprocess.Popen[bytes] | None
+    code: int | None = None
+    told_to_end: bool = False  # its end is no failure of its own
+
+
+class Workers:
+    """The Spawner of a launcher's AgentLoop."""
+
+    def __init__(
+        self, command: Command, ranks: Ranks, logs: Logs, standby: Standby | None, job: str, node: str, guarded: bool
+    ) -> None:
+        self.failures: dict[int, ProcessFailure] = {}
+        """Of each rank whose last life ended badly and by itself, in the order of their ends."""
+        self.on_exit: Callable[[int, int], None] = lambda _rank, _code: None
+        """Told the rank and the exit code of each worker that has ended."""
+        self.records: Callable[[int], Sequence[int]] = lambda _rank: ()
+        """Descriptors of the memory files that this rank's life before has left here."""
+        self.copies: Mapping[str, object] | None = None
+        """Where and with which key workers hand in copies of their records."""
+        self._command, self._ranks, self._logs, self._standby = command, ranks, logs, standby
+        self._job, self._node, self._guarded = job, node, guarded
+        self._places = {place.global_rank: place for place in ranks.places}
+        self._children: dict[int, Child] = {}
+        self._newest: dict[int, int] = {}  # the last process of each rank
+        self._buried: set[int] = set()  # groups of processes in which orphans may still be dying
+        self._restarts = 0
+        self._epoch = -1 if ranks.spare else 0  # in which all ranks were last started together
+
+    # ---- for the agent's loop ---------------------------------------------------------------------------------
+
+    def spawn(self, seat: Spawn) -> int:
+        """Start a worker for this seat; its pid. Raises BackendError."""
+        try:
+            place = self._place_of(seat.rank)
+            self._count_restarts(seat)
+            environment = self.environment(place)
+            again = seat.incarnation > 1
+            self._logs.prepare(place.local_rank, environment, again)
+            streams = self._logs.open(place.local_rank, again)
+            try:
+                pid, process = self._start(seat, place, environment, streams)
+            finally:
+                for fd in streams.values():
+                    os.close(fd)
+        except (OSError, ValueError) as error:
+            raise BackendError(str(error)) from None
+        self._children[pid] = Child(seat.rank, place.local_rank, _native.process_start_time(pid), process)
+        self._newest[seat.rank] = pid
+        self.failures.pop(seat.rank, None)
+        return pid
+
+    def end(self, rank: int, pid: int) -> None:
+        """End this worker, and what it has started: it is a group of processes of its own."""
+        self._signal(pid, signal.SIGKILL)
+
+    def reap(self, pid: int) -> int | None:
+        """The exit code of a child that has ended; None while it lives, or when it is none."""
+        self._bury()
+        child = self._children.get(pid)
+        if child is None or child.code is not None:
+            return None if child is None else child.code
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        if code:  # as long as it is not reaped its number is nobody else's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        child.code = code
+        if child.started_cold is not None:
+            child.started_cold.returncode = code
+        self._buried.add(pid)
+        if self._newest[child.rank] == pid:  # else another process has its rank already, which is no failure
+            if code and not child.told_to_end:
+                self.failures[child.rank] = ProcessFailure(
+                    child.local_rank, pid, code, self._logs.error_file(child.local_rank)
+                )
+            self.on_exit(child.rank, code)
+        return code
+
+    # ---- for the launcher -------------------------------------------------------------------------------------
+
+    @property
+    def living(self) -> list[int]:
+        """The pids of children that have not been reaped."""
+        return [pid for pid, child in self._children.items() if child.code is None]
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to every worker and to what it has started."""
+        for pid, child in self._children.items():
+            if child.code is not None:
+                continue
+            # Whoever is on its way out already has failed by itself, even if that is seen only later.
+            if _native.exit_state(pid, child.start_time).state == "alive":
+                child.told_to_end = True
+            self._signal(pid, number)
+
+    def environment(self, place: RankPlace) -> dict[str, str]:
+        """All variables of a worker at this place."""
+        ranks = self._ranks
+        group_rank, group_world_size, _, _ = ranks.rows[place.global_rank]
+        master = (ranks.master_addr, ranks.master_port)
+        own = launch_ranks.environment_of(ranks.spec, place, group_rank, group_world_size, master, self._restarts)
+        return with_taskd({**os.environ, **own})
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:  # it has not yet become a group of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _bury(self) -> None:
+        """Reap the orphans of dead workers, which this process has inherited."""
+        for group in list(self._buried):
+            try:
+                while os.waitpid(-group, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                self._buried.discard(group)
+
+    # ---- starting ---------------------------------------------------------------------------------------------
+
+    def _place_of(self, rank: int) -> RankPlace:
+        """This rank's place on this node; a rank of a lost node gets the lowest one that is free."""
+        found = self._places.get(rank)
+        if found is not None:
+            return found
+        row = self._ranks.rows.get(rank)
+        if row is None:
+            raise ValueError("its place in the job is not known on this node")
+        taken = {child.local_rank for child in self._children.values() if child.code is None}
+        free = [slot for slot in range(self._ranks.spec.local_world_size) if slot not in taken]
+        if not free:
+            raise ValueError("this node has no place left")
+        self._places[rank] = RankPlace(free[0], rank, row[2], self._ranks.world_size, row[3])
+        return self._places[rank]
+
+    def _count_restarts(self, seat: Spawn) -> None:
+        """How often all ranks have been started together before: the same number on every node."""
+        if seat.epoch == self._epoch or (seat.newcomer and self._epoch >= 0):
+            return
+        board = self._ranks.board
+        epoch, restarts = 0, self._restarts
+        if self._epoch < 0:
+            epoch, restarts = board.look(launch_ranks.RESTARTS) or (epoch, restarts)
+        if not seat.newcomer and seat.epoch > epoch:
+            epoch, restarts = seat.epoch, restarts + 1
+            board.try_to_tell(launch_ranks.RESTARTS, [epoch, restarts])
+        self._epoch, self._restarts = epoch, restarts
+
+    def _start(
+        self, seat: Spawn, place: RankPlace, environment: dict[str, str], streams: dict[str, int]
+    ) -> tuple[int, subprocess.Popen[bytes] | None]:
+        arguments = macros.substitute(list(self._command.arguments), str(place.local_rank))
+        if self._command.kind == PROGRAM:
+            command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), PROGRAM]
+            return self._popen([*command, self._command.target, *arguments], place, environment, streams, ())
+        named = dict(streams)
+        kept = list(self.records(seat.rank)) if seat.newcomer else []
+        named.update(zip(("record", "setup"), kept, strict=False))
+        request = self._request(seat, place, environment, arguments, named)
+        descriptors = [request, *named.values()]
+        try:
+            if self._standby is not None and self._ranks.spec.numa_options is None:
+                try:
+                    return self._standby.fork(environment, descriptors), None
+                except NotReady as why:
+                    _logger.warning("rank %d is started without the standby, which takes seconds: %s", seat.rank, why)
+            numbers = ",".join(map(str, descriptors))
+            command = [self._command.interpreter, "-u", "-m", "taskd.worker.boot", numbers]
+            return self._popen(command, place, environment, {}, descriptors)
+        finally:
+            os.close(request)
+
+    def _popen(
+        self,
+        command: list[str],
+        place: RankPlace,
+        environment: dict[str, str],
+        streams: dict[str, int],
+        descriptors: Sequence[int],
+    ) -> tuple[int, subprocess.Popen[bytes]]:
+        wrapped = _maybe_wrap_command_args_with_numa_binding(
+            tuple(command), gpu_index=place.local_rank, numa_options=self._ranks.spec.numa_options
+        )
+        process = subprocess.Popen(
+            wrapped,
+            env=environment,
+            stdout=streams.get("stdout"),
+            stderr=streams.get("stderr"),
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+        return process.pid, process
+
+    def _request(
+        self,
+        seat: Spawn,
+        place: RankPlace,
+        environment: dict[str, str],
+        arguments: list[str],
+        named: dict[str, int],
+    ) -> int:
+        """What boot needs to know, in a memory file; the caller closes it."""
+        request = {
+            "environment": environment,
+            "kind": self._command.kind,
+            "target": self._command.target,
+            "arguments": arguments,
+            "parent": os.getpid(),
+            "descriptors": {name: at for at, name in enumerate(named, start=1)},
+            "guarded": self._guarded,
+            "job": self._job,
+            "node": self._node,
+            "rank": seat.rank,
+            "world_size": place.world_size,
+            "local_rank": place.local_rank,
+            "incarnation": seat.incarnation,
+            "epoch": seat.epoch,
+            "newcomer": seat.newcomer,
+            "generation": self._restarts,
+            "copies": self.copies,
+        }
+        descriptor = os.memfd_create("taskd-request", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(json.dumps(request).encode())
+        return descriptor

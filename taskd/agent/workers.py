@@ -1,0 +1,196 @@
+"""The processes of this node as their agent holds them: connection, beat page, process descriptor, step time.
+
+A process is known by its pid, which the kernel vouches for (SO_PEERCRED), from the moment it connects or is started
+here; it stands for a rank only once the core has let it in. Its page and its record files stay mapped when it dies,
+so that they can still be read. This module keeps the books and moves bytes; it does NOT decide who is let in or who
+is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from taskd import _native
+from taskd.core.limits import MAX_RANKS_PER_NODE
+from taskd.core.messages import WorkerWelcome
+from taskd.wire import local
+
+CONNECTIONS_MAX = 8 * MAX_RANKS_PER_NODE
+"""More than any node needs; what comes beyond is not accepted."""
+STEP_MS_MAX = 2**31
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process."""
+
+    pid: int
+    pidfd: int
+    start_time: int
+    connection: socket.socket | None = None
+    rank: int = -1  # -1: not let in
+    incarnation: int = 0
+    page: _native.Page | None = None
+    key: int = -1  # its number in the death watch; -1: not watched
+    leaving: bool = False  # it has announced an orderly end
+    reported: bool = False  # the core knows that it is gone
+    check_at_ns: int = 0  # when to look again whether it is ending; 0: no doubt about it
+    check_gap_ns: int = 0
+    checks_until_ns: int = 0
+    welcome: WorkerWelcome | None = None  # the last one it was sent
+    order: tuple[int, int] = (-1, -1)  # the last one written into its page
+    last_step: int = -1
+    last_step_ns: int = 0
+    step_ms: int = 0
+
+    def note_step(self, step: int, progress_ns: int) -> int:
+        """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet."""
+        if step != self.last_step:
+            if 0 <= self.last_step < step and progress_ns > self.last_step_ns:
+                each = (progress_ns - self.last_step_ns) // (step - self.last_step)
+                self.step_ms = max(1, min(each // 1_000_000, STEP_MS_MAX))
+            self.last_step, self.last_step_ns = step, progress_ns
+        return self.step_ms
+
+
+@dataclass(eq=False)
+class Workers:
+    """All of them, by pid and by rank, and the record files by rank."""
+
+    by_pid: dict[int, Worker] = field(default_factory=dict)
+    by_rank: dict[int, Worker] = field(default_factory=dict)
+    by_key: dict[int, Worker] = field(default_factory=dict)
+    records: dict[int, list[int]] = field(default_factory=dict)
+    recorded: dict[int, int] = field(default_factory=dict)
+    """Which incarnation of a rank has written its records."""
+    on_records: Callable[[int], None] = lambda _rank: None
+    """Told a rank whose files have been taken in."""
+    watch: _native.DeathWatch = field(default_factory=_native.DeathWatch)
+    _keys: int = 0
+
+    def meet(self, pid: int) -> Worker | None:
+        """The record of this process, a new one if need be; None when it is already gone."""
+        known = self.by_pid.get(pid)
+        if known is not None and _native.exit_state(pid, known.start_time).state != "gone":
+            return known
+        try:
+            start_time = _native.process_start_time(pid)
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return None
+        if known is not None:
+            self.drop(known)
+        _native.close_on_fork(pidfd)
+        worker = self.by_pid[pid] = Worker(pid, pidfd, start_time)
+        return worker
+
+    def seat(self, worker: Worker, rank: int, incarnation: int) -> None:
+        """The core has let this process in: it stands for the rank, and its end is watched from now on."""
+        before = self.by_rank.get(rank)
+        if before is not None and before is not worker:
+            before.rank = -1
+        if worker.rank != rank:
+            self.by_rank.pop(worker.rank, None)
+        worker.rank, worker.incarnation = rank, incarnation
+        worker.leaving = worker.reported = False
+        self.by_rank[rank] = worker
+        if worker.page is not None and worker.key < 0:
+            self._keys += 1
+            worker.key = self._keys
+            self.by_key[worker.key] = worker
+            self.watch.add(worker.page, worker.key)
+
+    def show_page(self, worker: Worker, page: _native.Page) -> None:
+        """This process' page: a new one after it has left and come back."""
+        if worker.page is not None and _same_file(worker.page.fd, page.fd):
+            return
+        self._unwatch(worker)
+        worker.page, worker.order = page, (-1, -1)
+        worker.last_step, worker.step_ms = -1, 0
+
+    def keep_records(self, rank: int, descriptors: list[int], incarnation: int = 0) -> None:
+        """Keep these files for the rank in place of those kept before."""
+        for fd in self.records.pop(rank, []):
+            _close(fd)
+        for fd in descriptors:
+            _native.close_on_fork(fd)
+        if descriptors:
+            self.records[rank], self.recorded[rank] = descriptors, incarnation
+            self.on_records(rank)
+
+    def hang_up(self, worker: Worker) -> None:
+        """Close the process' connection; the rest stays."""
+        if worker.connection is not None:
+            with contextlib.suppress(OSError):
+                _native.keep_on_fork(worker.connection.fileno())
+            worker.connection.close()
+            worker.connection = None
+
+    def drop(self, worker: Worker) -> None:
+        """Forget a process that is gone."""
+        self.hang_up(worker)
+        self._unwatch(worker)
+        _close(worker.pidfd)
+        if self.by_pid.get(worker.pid) is worker:
+            del self.by_pid[worker.pid]
+        if self.by_rank.get(worker.rank) is worker:
+            del self.by_rank[worker.rank]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for worker in list(self.by_pid.values()):
+            self.drop(worker)
+        for rank in list(self.records):
+            self.keep_records(rank, [])
+        self.watch.close()
+
+    def _unwatch(self, worker: Worker) -> None:
+        if worker.key >= 0:
+            self.watch.remove(worker.key)
+            del self.by_key[worker.key]
+            worker.key = -1
+
+
+class Reception:
+    """Connections that have not said hello, and the listening socket."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.listener.setblocking(False)
+        self.refused = 0
+        _native.close_on_fork(listener.fileno())
+
+    def accept(self, count: int) -> tuple[socket.socket, int] | None:
+        """A new connection and the pid behind it; None when nobody (else) waits or it is not let in."""
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:
+            return None
+        pid, _uid = local.peer(connection)
+        if count >= CONNECTIONS_MAX or not local.same_user(connection) or pid <= 0:
+            self.refused += 1
+            connection.close()
+            return None
+        connection.setblocking(False)
+        _native.close_on_fork(connection.fileno())
+        return connection, pid
+
+    def close(self) -> None:
+        """Give the name up: who comes now starts another agent."""
+        if self.listener.fileno() >= 0:
+            _native.keep_on_fork(self.listener.fileno())
+            self.listener.close()
+
+
+def _same_file(one: int, other: int) -> bool:
+    first, second = os.fstat(one), os.fstat(other)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _close(fd: int) -> None:
+    _native.keep_on_fork(fd)
+    os.close(fd)

@@ -1,0 +1,83 @@
+"""What operators are told: the JSON behind `taskd status`, `taskd events` and `taskd incidents`.
+
+Each answer is one JSON object made from the core's own facts, the manager's about itself, and the notes kept for
+people. An answer that would exceed a message is shortened, and says by how much. Pure but for what it is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from taskd.core import limits
+from taskd.core.messages import Reply
+from taskd.manager.memory import Told
+
+ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
+"""What a text may have, less the envelope."""
+
+
+def status(facts: dict[str, Any], known: list[dict[str, Any]], manager: dict[str, Any]) -> Reply:
+    """How the job stands: the core's facts, how many incidents, and the manager's facts about itself."""
+    still_open = sum(incident["outcome"] == "open" for incident in known)
+    return _reply({**facts, "incidents": {"known": len(known), "open": still_open}, "manager": manager}, "ranks")
+
+
+def events(notes: Iterable[Told], argument: str, last: int) -> Reply:
+    """The notes after the number in `argument` (empty: all that are kept), and the last number there is."""
+    if argument and not (argument.isascii() and argument.isdigit()):
+        return Reply(False, f"events come after a number, {argument[:40]!r} is none")
+    after = int(argument[:18]) if argument else 0
+    rows = [
+        {
+            "number": told.number,
+            "wall_ns": told.wall_ns,
+            "kind": told.note.kind,
+            "text": told.note.text,
+            "rank": told.note.rank,
+            "node": told.note.node,
+            "epoch": told.note.epoch,
+            "incident": told.note.incident,
+        }
+        for told in notes
+        if told.number > after
+    ]
+    return _reply({"events": rows, "last": last}, "events")
+
+
+def incidents(known: list[dict[str, Any]], argument: str, wall_ns: Callable[[int], int]) -> Reply:
+    """All incidents, or the one whose number `argument` is; `wall_ns` tells the time of day of the core's times."""
+    known = [_dated(incident, wall_ns) for incident in known]
+    if not argument:
+        return _reply({"incidents": known}, "incidents")
+    found = [incident for incident in known if str(incident["id"]) == argument.strip()]
+    if not found:
+        names = ", ".join(str(incident["id"]) for incident in known[-20:]) or "none"
+        return Reply(False, f"there is no incident {argument[:40]}; known are: {names}")
+    return _reply({"incidents": found}, "incidents")
+
+
+def _dated(incident: dict[str, Any], wall_ns: Callable[[int], int]) -> dict[str, Any]:
+    closed_at_ns = incident["closed_at_ns"]
+    return {
+        **incident,
+        "opened_wall_ns": wall_ns(incident["opened_at_ns"]),
+        "closed_wall_ns": None if closed_at_ns is None else wall_ns(closed_at_ns),
+    }
+
+
+def _reply(answer: dict[str, Any], longest: str) -> Reply:
+    text = _text(answer)
+    while len(text.encode()) > ROOM:
+        rows = answer[longest]
+        kept = max(1, len(rows) * ROOM // len(text.encode()) * 9 // 10)
+        left_out = answer.get("left_out", 0) + len(rows) - kept
+        # Of a history the newest count, of the ranks the first are as good as any.
+        answer = {**answer, longest: rows[:kept] if longest == "ranks" else rows[-kept:], "left_out": left_out}
+        text = _text(answer)
+    return Reply(True, text)
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return json.dumps(answer, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,131 @@
+"""Takes in copies of local records: a thread of its own that reads what workers write, and never answers.
+
+Workers write a record at least twice in a step and wait for nothing, so this only has to keep up on average: what was
+not read yet lies in the kernel, and `drain` reads it before a copy is handed out. The listening socket is the
+launcher's, so that a manager which was started again is found at the same place.
+It does NOT keep copies (records.py does) or decide who needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import selectors
+import socket
+import threading
+from dataclasses import dataclass, field
+
+from taskd import log
+from taskd.core import limits
+from taskd.manager.records import Records
+from taskd.wire import copy_frame
+from taskd.wire.copy_frame import CHALLENGE_BYTES
+
+READ_BYTES = 1 << 20
+CONNECTIONS_MAX = 2 * limits.MAX_NODES
+_logger = log.get(__name__)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One connection."""
+
+    sock: socket.socket
+    address: str
+    challenge: bytes
+    number: int = 0
+    incoming: bytearray = field(default_factory=bytearray)
+
+
+class CopyDoor:
+    """From `start` to `stop`. `lock` is held while `records` change: whoever else uses them takes it, too."""
+
+    def __init__(self, listener: socket.socket, key: bytes, records: Records) -> None:
+        self.lock = threading.Lock()
+        self._listener, self._key, self._records = listener, key, records
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="taskd-copies", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Read what has arrived by now. The caller holds `lock`."""
+        while self._read_all():
+            pass
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._stopping = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Worker):
+                key.data.sock.close()
+        self._selector.close()
+        self._listener.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        waiter = selectors.DefaultSelector()  # waits for the other one without holding the lock
+        waiter.register(self._selector.fileno(), selectors.EVENT_READ)  # type: ignore[attr-defined]
+        with waiter:
+            while not self._stopping:
+                waiter.select()
+                with self.lock:
+                    self._read_all()
+
+    def _read_all(self) -> bool:
+        """Serve everybody once; whether something came."""
+        came = False
+        for key, _ in self._selector.select(0):
+            if key.fileobj is self._listener:
+                self._accept()
+                came = True
+            elif isinstance(key.data, _Worker):
+                self._read(key.data)
+                came = True
+        return came
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError as error:
+            log.once(_logger, logging.WARNING, f"copy-accept {error}", "a worker's copies are not taken: %s", error)
+            return
+        if len(self._selector.get_map()) >= CONNECTIONS_MAX:
+            sock.close()
+            return
+        worker = _Worker(sock, str(address[0]), secrets.token_bytes(CHALLENGE_BYTES))
+        sock.setblocking(False)
+        self._selector.register(sock, selectors.EVENT_READ, worker)
+        with contextlib.suppress(OSError):  # who has hung up already is seen at the next look
+            sock.send(worker.challenge)
+
+    def _read(self, worker: _Worker) -> None:
+        try:
+            data = worker.sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        worker.incoming += data
+        try:
+            while (frame := copy_frame.take(self._key, worker.challenge, worker.number, worker.incoming)) is not None:
+                worker.number += 1
+                self._records.take(frame)
+        except copy_frame.Malformed as error:
+            text = "a connection of %s for copies of records was closed: %s"
+            log.once(_logger, logging.WARNING, f"copy {worker.address} {error}", text, worker.address, error)
+            data = b""
+        if not data:
+            self._selector.unregister(worker.sock)
+            worker.sock.close()

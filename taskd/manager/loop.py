@@ -1,0 +1,333 @@
+"""The manager's loop: one thread that waits for what arrives or the core's next deadline, and does what it says.
+
+Each turn: take what has arrived, hand it to the core, look at the clock, write the journal, and only then send. A
+decision that an agent has heard of is therefore always in the journal. Whatever a peer sends, the loop goes on: what
+is no message, or another job's, is counted and said once per peer.
+
+It decides nothing (taskd.core does), remembers nothing (memory.py does), and it does NOT start, watch or end
+processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from taskd import log
+from taskd.config import Config
+from taskd.core import limits
+from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
+from taskd.core.events import ConnectionLost, Said, Sender, Tick
+from taskd.core.messages import (
+    AboutRecords,
+    AgentHello,
+    Answer,
+    Evidence,
+    Goodbye,
+    Order,
+    Question,
+    RecordsAsk,
+    Reply,
+    Report,
+    StoreAsk,
+)
+from taskd.errors import UsageError
+from taskd.manager import answers
+from taskd.manager.copy_door import CopyDoor
+from taskd.manager.door import Arrived, Door, Lost, Refusals
+from taskd.manager.memory import Memory
+from taskd.manager.records import Records
+from taskd.manager.residence import Residence, holder_of
+from taskd.manager.roster import Roster
+from taskd.manager.store import Due
+from taskd.manager.store_desk import StoreDesk
+from taskd.wire import keys, run_dir
+from taskd.wire.codec import Envelope, Message, WireError, cut, decode, encode
+
+_log = log.get(__name__)
+
+IDLE_MS = 1_000
+"""The longest wait when the core has no deadline."""
+END_NS = 30 * limits.SECOND
+"""When the job is over, how long its agents may take to leave before the manager ends all the same."""
+OPERATORS_MAX = 256
+"""Connections beside those of the agents that a manager is prepared for."""
+
+
+class ManagerLoop:
+    """One manager. `run` blocks until the job is over or `stop` is called."""
+
+    def __init__(self, config: Config, copies: socket.socket | None = None) -> None:
+        """`copies`: a listening socket at which workers hand in copies of their records."""
+        self.config = config
+        self.job = config.job.id
+        self.refusals = Refusals()
+        self.exit_code = 0
+        self._roster = Roster()
+        self._life = secrets.randbits(62)
+        self._sequence = 0
+        self._outbox: list[tuple[bytes, bytes]] = []
+        self._started_ns = time.monotonic_ns()
+        self._stopping = threading.Event()
+        self._why = ""
+        self._over_at: int | None = None
+        self._door: Door | None = None
+        self._memory = Memory(config)
+        self._store = StoreDesk(config.job.directory if config.manager.journal else None)
+        self._records = Records()
+        self._copies = copies
+        self._copy_door: CopyDoor | None = None
+        self._epoch = 0
+
+    def run(self) -> int:
+        """Be the job's manager; returns the exit code of its end. Raises UsageError when it cannot begin."""
+        config = self.config
+        residence = Residence(run_dir.ensure(config.job.directory), self.job)
+        residence.take()
+        try:
+            key = keys.load_or_create(config)
+            peers = 3 * config.job.node_nums + OPERATORS_MAX  # of an agent, its store and its copies, each on its own
+            _raise_file_limit(peers)
+            door = Door(config.manager.bind, config.manager.port, key, peers, self.refusals)
+            try:
+                self._open(door)
+                self._door = door
+                if self._copies is not None:
+                    self._copy_door = CopyDoor(self._copies, key.copies, self._records)
+                    self._copy_door.start()
+                self._do(self._memory.begin())
+                self._epoch = int(self._memory.core.facts(self._memory.now_ns())["epoch"])
+                self._store.begin(fresh=not self._memory.taken_up, epoch=self._epoch)
+                residence.announce(config.manager.bind, config.manager.port)
+                _log.info(
+                    "ready: manager of job %s on %s, %d ranks on %d nodes, key from %s",
+                    self.job,
+                    door.endpoint,
+                    config.job.node_nums * config.job.proc_per_node,
+                    config.job.node_nums,
+                    key.source,
+                )
+                with self._signals():
+                    while not self._stopping.is_set():
+                        self._turn(door)
+            finally:
+                self._door = None
+                door.close()
+                if self._copy_door is not None:
+                    self._copy_door.stop()
+                self._memory.close("")
+                self._store.close()
+        finally:
+            residence.leave()
+        _log.info("the manager of job %s ends: %s", self.job, self._why)
+        return self.exit_code
+
+    def stop(self, why: str = "it was told to") -> None:
+        """End `run` from another thread or a signal handler."""
+        self._why = self._why or why
+        self._stopping.set()
+        door = self._door
+        if door is not None:
+            door.wake()
+
+    def _open(self, door: Door) -> None:
+        try:
+            door.open()
+        except UsageError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise UsageError(f"{error}: set TASKD_MANAGER_BIND and TASKD_MANAGER_PORT") from None
+            holder = holder_of(self.config.manager.port, self.config.job.run_dir)
+            raise UsageError(
+                f"port {self.config.manager.port} is taken{f' by {holder}' if holder else ''}: end that, or give this "
+                "job another port by TASKD_MANAGER_PORT"
+            ) from None
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end the loop in good order; only a main thread may say so."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            self.stop(f"{signal.Signals(number).name} was received")
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # ---- one turn ---------------------------------------------------------------------------------------------
+
+    def _turn(self, door: Door) -> None:
+        if door.wait(self._timeout_ms()):
+            for item in door.receive():
+                if isinstance(item, Arrived):
+                    self._take(item)
+                else:
+                    self._gone(item)
+        deadline_ns = self._memory.core.next_deadline()
+        if deadline_ns is not None and deadline_ns <= self._memory.now_ns():
+            self._do(self._memory.step(Tick()))
+        self._serve_store(self._store.look(self._memory.now_ns(), self._epoch))
+        self._memory.commit()
+        self._store.commit()
+        outbox, self._outbox = self._outbox, []
+        for routing, data in outbox:
+            door.send(routing, data)
+        if self._over_at is not None and (len(self._roster) == 0 or self._memory.now_ns() >= self._over_at):
+            self._stopping.set()
+
+    def _timeout_ms(self) -> int:
+        due = [at for at in (self._memory.core.next_deadline(), self._store.next_deadline()) if at is not None]
+        if not due:
+            return IDLE_MS
+        wait_ns = min(due) - self._memory.now_ns()
+        return max(0, min(IDLE_MS, -(-wait_ns // limits.MS)))  # rounded up: a turn before the deadline does nothing
+
+    def _take(self, arrived: Arrived) -> None:
+        found = decode(arrived.data)
+        if isinstance(found, WireError):
+            sentence = f"a message from {arrived.address} was dropped: {found.reason}"
+            self.refusals.count(found.kind, arrived.address, sentence)
+            return
+        envelope, message = found
+        if isinstance(message, Question):
+            self._post(arrived.routing, self._answer(envelope, message), "")
+        elif isinstance(message, StoreAsk) and envelope.job == self.job:
+            now_ns = self._memory.now_ns()
+            self._serve_store(self._store.ask(now_ns, envelope.life, message, arrived.routing))
+        elif isinstance(message, AboutRecords) and envelope.job == self.job:
+            self._hear_of_records(arrived.routing, message)
+        elif not isinstance(message, (AgentHello, Report, Evidence, Goodbye)) or not _is_name(envelope):
+            sentence = f"{type(message).__name__} from {arrived.address} was dropped: no agent says that to a manager"
+            self.refusals.count("unexpected", arrived.address, sentence)
+        elif envelope.job != self.job:
+            self._refuse_job(arrived, envelope)
+        else:
+            self._roster.spoke(envelope.node, envelope.life, arrived.routing, arrived.connection)
+            sender = Sender(envelope.node, envelope.life, envelope.sequence)
+            self._do(self._memory.step(Said(sender, message)), envelope)
+            if isinstance(message, Goodbye):  # its connection will end, and that is no loss any more
+                self._roster.lost(arrived.connection)
+
+    def _hear_of_records(self, routing: bytes, message: AboutRecords) -> None:
+        door = self._copy_door
+        with door.lock if door is not None else contextlib.nullcontext():
+            if door is not None and isinstance(message, RecordsAsk):
+                door.drain()  # the last words of a node that was lost
+            replies = self._records.hear(message)
+        for reply in replies:
+            self._post(routing, reply, "")
+
+    def _refuse_job(self, arrived: Arrived, envelope: Envelope) -> None:
+        reason = cut(
+            f"this is the manager of job {self.job}, the agent of node {envelope.node} asks for {envelope.job}"
+        )
+        self.refusals.count("wrong job", arrived.address, f"{arrived.address} was refused: {reason}")
+        self._post(arrived.routing, Answer(0, False, reason, False, 0, (), ()), envelope.node)
+
+    def _gone(self, lost: Lost) -> None:
+        for node in self._roster.lost(lost.connection):
+            _log.info("the connection of node %s has ended", node)
+            self._do(self._memory.step(ConnectionLost(node)))
+
+    def _do(self, effects: list[ManagerEffect], asker: Envelope | None = None) -> None:
+        """Carry out what the core wants. Notes are kept by the memory; here they are only said."""
+        for effect in effects:
+            level = effect.message if isinstance(effect, Tell) else effect
+            if isinstance(level, (Order, Note)):
+                self._epoch = max(self._epoch, level.epoch)
+            if isinstance(effect, Tell):
+                life = effect.life
+                if life:
+                    self._roster.refused(effect.node, life)
+                elif asker is not None and asker.node == effect.node:
+                    life = asker.life
+                place = self._roster.place(effect.node, life)
+                if place is not None:
+                    self._post(place.routing, effect.message, effect.node)
+            elif isinstance(effect, EndJob):
+                self.exit_code = effect.exit_code
+                self._why = f"the job is over ({effect.reason})"
+                self._over_at = self._memory.now_ns() + END_NS
+            else:
+                _log.info(
+                    "%s",
+                    _plain(effect.text),
+                    extra=log.facts(kind=effect.kind, incident=effect.incident, epoch=effect.epoch),
+                )
+
+    def _post(self, routing: bytes, message: Message, node: str) -> None:
+        self._sequence += 1
+        self._outbox.append((routing, encode(message, Envelope(self.job, node, self._life, self._sequence))))
+
+    def _serve_store(self, due: list[Due]) -> None:
+        for one in due:
+            self._post(one.place, one.answer, "")
+
+    # ---- operators --------------------------------------------------------------------------------------------
+
+    def _answer(self, envelope: Envelope, question: Question) -> Reply:
+        if envelope.job not in ("", self.job):
+            return Reply(False, f"this is the manager of job {self.job}, not of {envelope.job}")
+        core, now_ns = self._memory.core, self._memory.now_ns()
+        topics: dict[str, Callable[[], Reply]] = {
+            "status": lambda: answers.status(core.facts(now_ns), core.incidents(now_ns), self._facts()),
+            "events": lambda: answers.events(self._memory.notes, question.argument, self._memory.last_note),
+            "incidents": lambda: answers.incidents(core.incidents(now_ns), question.argument, self._memory.wall_ns),
+        }
+        topic = topics.get(question.topic)
+        if topic is None:
+            return Reply(False, f"{question.topic!r} is no topic; this manager answers: {', '.join(topics)}")
+        return topic()
+
+    def _facts(self) -> dict[str, Any]:
+        journal = self._memory.journal
+        return {
+            "pid": os.getpid(),
+            "host": os.uname().nodename,
+            "port": self.config.manager.port,
+            "uptime_ms": (time.monotonic_ns() - self._started_ns) // limits.MS,
+            "connections": len(self._roster),
+            "refused": dict(self.refusals.by_reason),
+            "store": self._store.facts(),
+            "records": self._records.facts(),
+            "journal": self._memory.trouble or (journal.path if journal is not None else ""),
+        }
+
+
+def _is_name(envelope: Envelope) -> bool:
+    """Whether an agent's envelope names a node and a job that may stand in a log."""
+    return bool(envelope.node) and envelope.node.isprintable() and envelope.job.isprintable()
+
+
+def _plain(text: str) -> str:
+    """A text with other processes' words in it, on one line and without control characters."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _raise_file_limit(needed: int) -> None:
+    """A connection is a descriptor; the soft limit of many systems (1024) is less than a large job has nodes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed + 128
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+    if reachable < wanted:
+        _log.warning(
+            "only %d files may be open (ulimit -n), %d nodes may need %d: raise the hard limit", hard, needed, wanted
+        )

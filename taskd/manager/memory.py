@@ -1,0 +1,236 @@
+"""What the manager knows: the core, the journal behind it, and the notes for people. One call per event.
+
+`begin` makes the core, from the journal where an earlier life of this job's manager left one; `step` hands the core
+an event and keeps what matters; `commit` writes it down, before the loop sends anything. The core's clock counts
+nanoseconds since the journal's first row and goes on where the last life stopped, so it survives a reboot.
+
+A journal is taken up only if it is this job's: same sizes and settings, not ended in good order, and where it names
+processes of this host, one of them still lives. Otherwise it is put aside; the term always goes on from it, so that
+no agent follows an older manager.
+
+It does NOT know sockets or senders' connections.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from taskd import log
+from taskd.config import Config
+from taskd.core import limits
+from taskd.core.effects import EndJob, ManagerEffect, Note
+from taskd.core.events import ManagerEvent, Restarted
+from taskd.core.manager import Manager
+from taskd.manager import record, replay
+from taskd.manager.journal import Broken, Journal, Row
+
+_log = log.get(__name__)
+
+JOURNAL_FILE = "journal.db"
+TERM_FILE = "term"
+CLOCK_SLACK_S = 2.0
+"""What the clock of the day and the clock since boot may differ by between two looks."""
+FIRST_NS = limits.SECOND
+"""The core's clock begins here: 0 stays free to mean never."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One note, with its number in this journal and the time of day."""
+
+    number: int
+    wall_ns: int
+    note: Note
+
+
+class Memory:
+    """The core and what is kept of it."""
+
+    def __init__(self, config: Config) -> None:
+        self.job = config.job.id
+        self._directory = config.job.directory
+        self.settings = replay.settings_of(config)
+        self.notes: deque[Told] = deque(maxlen=limits.MAX_KEPT_EVENTS)
+        self.core: Manager = replay.make_core(self.settings, 1)
+        self.journal = Journal(os.path.join(config.job.directory, JOURNAL_FILE)) if config.manager.journal else None
+        self.last_note = 0
+        self.taken_up = False  # an earlier life of this job's manager left a journal, and this one goes on from it
+        self._quiet_texts: set[str] = set()
+        self._zero_ns = time.monotonic_ns() - FIRST_NS
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written down, or empty."""
+        return self.journal.trouble if self.journal is not None else "memory only, as configured (manager.journal off)"
+
+    def now_ns(self) -> int:
+        """The core's clock."""
+        return time.monotonic_ns() - self._zero_ns
+
+    def wall_ns(self, at_ns: int) -> int:
+        """The time of day that belongs to a time of the core's clock."""
+        return time.time_ns() - (self.now_ns() - at_ns)
+
+    def begin(self) -> list[ManagerEffect]:
+        """Take up the journal or begin one; the effects of having been restarted, if so."""
+        journal = self.journal
+        if journal is not None and journal.open():
+            try:
+                return self._take_up(journal)
+            except (Broken, record.Unreadable) as error:
+                aside = journal.start_over(f"it cannot be replayed ({error})", "damaged")
+                _log.warning(
+                    "the journal could not be replayed (%s): it was moved to %s and a new one begins, so what happened "
+                    "before now is not known to this manager",
+                    error,
+                    aside,
+                )
+        self._begin_new(self._last_term() + 1)
+        return []
+
+    def _take_up(self, journal: Journal) -> list[ManagerEffect]:
+        meta = journal.meta()
+        if "settings" not in meta:
+            self._begin_new(self._last_term() + 1)
+            return []
+        why = self._not_ours(meta)
+        rows: list[Row] = [] if why else list(journal.rows())
+        if not why:
+            core, last_ns = self._replayed(rows, int(meta["term"]))
+            why = _all_gone(core.facts(last_ns), rows)
+        if why:
+            journal.start_over(why, "old")
+            self.notes.clear()
+            self.last_note = 0
+            self._begin_new(self._last_term() + 1)
+            return []
+        self.core, self.taken_up = core, True
+        away_ns = max(0, time.time_ns() - rows[-1].wall_ns) if rows else 0
+        self._zero_ns = time.monotonic_ns() - last_ns - away_ns
+        effects = self.step(Restarted())
+        self.commit()
+        self._keep_term(self.term)
+        _log.info("%d steps of the journal were replayed, the manager's term is now %d", len(rows), self.term)
+        return effects
+
+    @property
+    def term(self) -> int:
+        """Which life of the job's manager this is."""
+        return int(self.core.facts(self.now_ns())["term"])
+
+    def _replayed(self, rows: list[Row], term: int) -> tuple[Manager, int]:
+        core = replay.make_core(self.settings, term)
+        last_ns = FIRST_NS
+        for step in replay.steps(core, rows):
+            last_ns = step.row.at_ns
+            # What people were told then, quiet steps included, rather than what a replay would say.
+            self._tell(step.recorded, step.row.wall_ns)
+        return core, last_ns
+
+    def _not_ours(self, meta: dict[str, str]) -> str:
+        if meta.get("ended"):
+            return f"its job has ended ({meta['ended']})"
+        if json.loads(meta["settings"]) != self.settings:
+            return "it belongs to a job of other sizes or settings"
+        return ""
+
+    def _begin_new(self, term: int) -> None:
+        if not self._keep_term(term):
+            # The next manager will not know this term, nor this one perhaps the last: the clock is past them all.
+            term = max(term, int(time.time()))
+        self.core = replay.make_core(self.settings, term)
+        if self.journal is not None:
+            self.journal.set_meta(settings=json.dumps(self.settings), term=str(term))
+
+    def step(self, event: ManagerEvent) -> list[ManagerEffect]:
+        """Hand the core one event; what matters of it is remembered for `commit`."""
+        now_ns = self.now_ns()
+        effects = self.core.step(now_ns, event)
+        events = self.core.to_journal()
+        if self.journal is not None and (events or self._news(effects)):
+            self.journal.append(now_ns, record.events_row(events, self.job), record.effects_row(effects))
+        self._tell(effects, time.time_ns())
+        return effects
+
+    def _news(self, effects: list[ManagerEffect]) -> bool:
+        """Whether a step that changed nothing has something for people, such as a refusal, that is not yet written."""
+        texts = {effect.text for effect in effects if isinstance(effect, Note)} - self._quiet_texts
+        if len(self._quiet_texts) + len(texts) > limits.MAX_UNHEARD_SENDERS:
+            return False
+        self._quiet_texts |= texts
+        return bool(texts)
+
+    def _tell(self, effects: list[ManagerEffect], wall_ns: int) -> None:
+        for effect in effects:
+            if isinstance(effect, Note):
+                self.last_note += 1
+                self.notes.append(Told(self.last_note, wall_ns, effect))
+            elif isinstance(effect, EndJob) and self.journal is not None:
+                self.journal.set_meta(ended=effect.reason)
+
+    def _last_term(self) -> int:
+        """The last term of this job's managers on this host, whatever became of their journal; 0: none is known."""
+        try:
+            with open(os.path.join(self._directory, TERM_FILE), encoding="ascii") as file:
+                return int(file.read(20))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError):
+            return int(time.time())  # unknown, and certainly higher than any that was counted from 1
+
+    def _keep_term(self, term: int) -> bool:
+        path = os.path.join(self._directory, TERM_FILE)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(path + ".new", flags, 0o600), "w", encoding="ascii") as file:
+                file.write(str(term))
+            os.replace(path + ".new", path)
+        except OSError as error:
+            _log.info("the term %d could not be kept in %s (%s)", term, path, error.strerror)
+            return False
+        return True
+
+    def commit(self) -> None:
+        """Write down what was remembered."""
+        if self.journal is not None:
+            self.journal.commit()
+
+    def close(self, ended: str) -> None:
+        """Close the journal; `ended` says why it shall not be taken up again (empty: it shall)."""
+        if self.journal is not None:
+            if ended:
+                self.journal.set_meta(ended=ended)
+            self.journal.close()
+
+
+def _all_gone(facts: dict[str, Any], rows: list[Row]) -> str:
+    """Why the job in this journal is over although nobody said so: every process that it names on this host has gone.
+
+    The manager lives on a host of the job. Where all of the job's processes there are gone (a run that was ended with
+    its manager, and is now started anew), what comes is another run, and must not meet the first one's ranks.
+    """
+    host = os.uname().nodename
+    here = {node["node"]: node["pid"] for node in facts["nodes"] if node["host"] == host}
+    pids = {pid for pid in here.values() if pid}
+    pids |= {rank["pid"] for rank in facts["ranks"] if rank["node"] in here and rank["pid"]}
+    if not pids or any(_lives_since(pid, rows[-1].wall_ns) for pid in pids):
+        return ""
+    return f"its job has ended, none of its {len(pids)} processes on this host lives"
+
+
+def _lives_since(pid: int, wall_ns: int) -> bool:
+    """Whether a process lives that was there at that time of day already: numbers are given again."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    if fields[0] in "ZX":
+        return False
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return age_s + CLOCK_SLACK_S >= (time.time_ns() - wall_ns) / 1e9

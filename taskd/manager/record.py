@@ -1,0 +1,142 @@
+"""How the manager's events and effects are written into a journal row and read out of one again. Pure.
+
+A message is kept as the very bytes of taskd.wire, everything else as a few msgpack values. The effects of one event
+are one value, in order, so that "the same decisions again" is a comparison of bytes; the term is left out of them,
+since a replay may run under another one.
+
+It does NOT touch the database (journal.py) or the core (replay.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import msgpack
+
+from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
+from taskd.core.events import ConnectionLost, ManagerEvent, Restarted, Said, Sender, Tick, Verdict
+from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, Report, Stop
+from taskd.core.types import RankState
+from taskd.wire import codec
+
+
+class Unreadable(Exception):
+    """A row of a journal that no manager of this version wrote; the text is a sentence. Never leaves the process."""
+
+
+def events_row(events: Iterable[ManagerEvent], job: str) -> bytes:
+    """The events of one step as bytes."""
+    packed: bytes = msgpack.packb([_event_row(event, job) for event in events], use_bin_type=True)
+    return packed
+
+
+def _event_row(event: ManagerEvent, job: str) -> list[Any]:
+    if isinstance(event, Said):
+        sender = event.sender
+        return ["said", codec.encode(event.message, codec.Envelope(job, sender.node, sender.life, sender.sequence))]
+    if isinstance(event, ConnectionLost):
+        return ["lost", event.node]
+    if isinstance(event, Verdict):
+        return ["verdict", event.node, int(event.state), event.age_ns, event.reason]
+    return ["tick" if isinstance(event, Tick) else "restarted"]
+
+
+def events_of(data: bytes) -> list[ManagerEvent]:
+    """The events of one step; raises Unreadable."""
+    try:
+        return [_event_of(kind, values) for kind, *values in msgpack.unpackb(data, raw=False)]
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise Unreadable(f"events that cannot be read ({error})") from None
+
+
+def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
+    if kind == "tick":
+        return Tick()
+    if kind == "restarted":
+        return Restarted()
+    if kind == "lost":
+        return ConnectionLost(_text(values[0]))
+    if kind == "verdict":
+        return Verdict(_text(values[0]), RankState(values[1]), int(values[2]), _text(values[3]))
+    if kind != "said":
+        raise Unreadable(f"an event of the unknown kind {kind!r}")
+    decoded = codec.decode(values[0])
+    if isinstance(decoded, codec.WireError):
+        raise Unreadable(decoded.reason)
+    envelope, message = decoded
+    if not isinstance(message, (AgentHello, Report, Evidence, Goodbye)):
+        raise Unreadable(f"a {type(message).__name__}, which no agent says")
+    return Said(Sender(envelope.node, envelope.life, envelope.sequence), message)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Unreadable(f"{value!r} where a text was expected")
+    return value
+
+
+def effects_row(effects: Iterable[ManagerEffect]) -> bytes:
+    """The effects of one event as bytes; the same message to many nodes is written once."""
+    rows: list[list[Any]] = []
+    for effect in effects:
+        if isinstance(effect, Tell):
+            data = codec.encode(_without_term(effect.message), codec.Envelope("", "", 0, 0))
+            if rows and rows[-1][:3] == ["tell", data, effect.life]:
+                rows[-1][3].append(effect.node)
+            else:
+                rows.append(["tell", data, effect.life, [effect.node]])
+        elif isinstance(effect, Note):
+            rows.append(["note", *dataclasses.astuple(effect)])
+        else:
+            rows.append(["end", effect.exit_code, effect.reason])
+    packed: bytes = msgpack.packb(rows, use_bin_type=True, unicode_errors="replace")
+    return packed
+
+
+def effects_of(data: bytes) -> list[ManagerEffect]:
+    """The effects of one step (their terms are 0); raises Unreadable."""
+    effects: list[ManagerEffect] = []
+    try:
+        for kind, *values in msgpack.unpackb(data, raw=False) if data else ():
+            if kind == "note":
+                effects.append(Note(*values))
+            elif kind == "end":
+                effects.append(EndJob(*values))
+            else:
+                effects += _tells(*values)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise Unreadable(f"effects that cannot be read ({error})") from None
+    return effects
+
+
+def _tells(data: bytes, life: int, nodes: list[str]) -> list[Tell]:
+    decoded = codec.decode(data)
+    if isinstance(decoded, codec.WireError):
+        raise Unreadable(decoded.reason)
+    message = decoded[1]
+    if not isinstance(message, (Answer, Order, Stop)):
+        raise Unreadable(f"a {type(message).__name__}, which no manager says")
+    return [Tell(node, message, life) for node in nodes]
+
+
+def describe(effect: ManagerEffect) -> str:
+    """One line for people."""
+    if isinstance(effect, Note):
+        return f"note {effect.kind}: {effect.text}"
+    if isinstance(effect, EndJob):
+        return f"end of the job with exit code {effect.exit_code}: {effect.reason}"
+    message = effect.message
+    if isinstance(message, Order):
+        return f"tell {effect.node}: epoch {message.epoch} {message.stage.name} ({message.reason or 'membership'})"
+    if isinstance(message, Answer):
+        if not message.accepted:
+            return f"tell {effect.node}: refused, {message.reason}"
+        known, refused = [c.rank for c in message.confirmed], [r.rank for r in message.refused]
+        return f"tell {effect.node}: accepted; confirmed {known}, refused {refused}"
+    return f"tell {effect.node}: stop with exit code {message.exit_code} ({message.reason})"
+
+
+def _without_term(message: Answer | Order | Stop) -> Answer | Order | Stop:
+    return dataclasses.replace(message, term=0)

@@ -1,0 +1,168 @@
+"""Copies of what only one rank has: for each rank its last local records and the record of its set-up.
+
+A node that is lost takes its agent's memory with it, so what a newcomer on another node needs lies here: the two slots
+of the dead rank's local record, as the rank itself wrote them at every step (copy_door.py), and the pieces of its
+set-up, which are known by their digest and kept once however many ranks were told the same. All of it is in memory
+only: a manager that comes back is sent the set-ups again, and the slots of the next step.
+
+Failure modes: a copy that is behind what was written (the newcomer then finds no slot for the agreed update and says
+so); a late word of a life that was replaced (its incarnation is older: counted, nothing changes); another start of all
+ranks (another lineage: nothing of the old one is kept); no room (said in the answer).
+Invariant: the slots of a rank belong to one lineage and to no older incarnation than the set-up's.
+It does NOT know sockets, the core or what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+
+from taskd import log
+from taskd.core import limits
+from taskd.core.messages import (
+    AboutRecords,
+    RecordsAnswer,
+    RecordsAsk,
+    RecordSlot,
+    SetupOffer,
+    SetupPiece,
+    SetupWanted,
+)
+from taskd.wire.copy_frame import Frame
+
+_logger = log.get(__name__)
+Reply = SetupWanted | RecordsAnswer | SetupPiece
+
+
+@dataclass
+class _Rank:
+    """What is kept for one rank."""
+
+    incarnation: int
+    lineage: int
+    slots: dict[int, RecordSlot] = field(default_factory=dict)
+    length: int = 0
+    digests: tuple[bytes, ...] = ()
+
+
+@dataclass
+class _Piece:
+    """A piece of a set-up: `data` None while it is only wanted."""
+
+    users: int = 0
+    data: bytes | None = None
+
+
+class Records:
+    """`take` keeps a slot, `hear` takes what an agent says and gives the answers."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.late = 0
+        """Words of lives that had been replaced."""
+        self._ranks: dict[int, _Rank] = {}
+        self._pieces: dict[bytes, _Piece] = {}
+
+    def hear(self, message: AboutRecords) -> list[Reply]:
+        """One message of an agent's."""
+        if isinstance(message, SetupOffer):
+            return [self._offered(message)]
+        if isinstance(message, SetupPiece):
+            self._piece(message.data)
+            return []
+        if isinstance(message, RecordsAsk):
+            return [self._answer(message.rank)]
+        found = [self._pieces.get(digest) for digest in message.digests[: limits.SETUP_PIECES_AT_ONCE]]
+        return [SetupPiece(piece.data) for piece in found if piece is not None and piece.data is not None]
+
+    def take(self, frame: Frame) -> None:
+        """Keep a slot in place of the one before."""
+        kept = self._of(frame.rank, frame.incarnation, frame.lineage)
+        if kept is None:
+            return
+        old, other = kept.slots.pop(frame.occasion, None), kept.slots.get(1 - frame.occasion)
+        self.size_bytes -= len(old.data) if old is not None else 0
+        data = other.data if frame.same and other is not None else frame.data
+        if (frame.same and other is None) or not self._room(len(data)):
+            return  # an old slot must not stand beside a newer one
+        self.size_bytes += len(data)
+        kept.slots[frame.occasion] = RecordSlot(frame.occasion, frame.step, data)
+
+    def facts(self) -> dict[str, int]:
+        """For `taskd status --json`."""
+        whole = sum(not self._lacks(rank) for rank in self._ranks)
+        return {"ranks": len(self._ranks), "whole": whole, "bytes": self.size_bytes, "late": self.late}
+
+    # ---- keeping ----------------------------------------------------------------------------------------------
+
+    def _of(self, rank: int, incarnation: int, lineage: int) -> _Rank | None:
+        """Where this is to be kept; None: it comes from a life that has been replaced."""
+        known = self._ranks.get(rank)
+        if known is not None and incarnation < known.incarnation:
+            self.late += 1
+            return None
+        if known is None or known.lineage != lineage:
+            if known is not None:
+                self._forget(known)
+            known = self._ranks[rank] = _Rank(incarnation, lineage)
+        known.incarnation = incarnation
+        return known
+
+    def _forget(self, known: _Rank) -> None:
+        self.size_bytes -= sum(len(slot.data) for slot in known.slots.values())
+        self._release(known.digests)
+
+    def _offered(self, offer: SetupOffer) -> SetupWanted:
+        kept = self._of(offer.rank, offer.incarnation, offer.lineage)
+        if kept is None:
+            return SetupWanted(offer.rank, offer.lineage, True, ())
+        if kept.digests != offer.digests:
+            for digest in offer.digests:
+                self._pieces.setdefault(digest, _Piece()).users += 1
+            self._release(kept.digests)
+            kept.digests, kept.length = offer.digests, offer.length
+        missing = [digest for digest in dict.fromkeys(kept.digests) if self._pieces[digest].data is None]
+        room = not missing or self._room(len(missing) * limits.SETUP_PIECE)
+        return SetupWanted(offer.rank, offer.lineage, room, tuple(missing[: limits.SETUP_PIECES_AT_ONCE * room]))
+
+    def _piece(self, data: bytes) -> None:
+        piece = self._pieces.get(hashlib.sha256(data).digest())
+        if piece is not None and piece.data is None:  # what nobody has offered is not kept
+            piece.data = data
+            self.size_bytes += len(data)
+
+    def _release(self, digests: tuple[bytes, ...]) -> None:
+        for digest in digests:
+            piece = self._pieces[digest]
+            piece.users -= 1
+            if not piece.users:
+                self.size_bytes -= len(piece.data or b"")
+                del self._pieces[digest]
+
+    def _room(self, growth: int) -> bool:
+        if self.size_bytes + growth <= limits.MAX_COPIES_BYTES:
+            return True
+        text = "the records of all ranks together exceed the %d MiB that are kept for the loss of a node"
+        log.once(_logger, logging.WARNING, "copies-full", text, limits.MAX_COPIES_BYTES >> 20)
+        return False
+
+    def _lacks(self, rank: int) -> str:
+        """Why a newcomer of this rank would find nothing to start from; empty: it would."""
+        kept = self._ranks.get(rank)
+        if kept is None:
+            return f"the manager was sent no records of rank {rank}"
+        if not kept.slots:
+            return f"the manager has no local record of rank {rank}"
+        if not kept.digests or any(self._pieces[digest].data is None for digest in kept.digests):
+            return f"the record of rank {rank}'s set-up has not reached the manager as a whole"
+        return ""
+
+    # ---- giving -----------------------------------------------------------------------------------------------
+
+    def _answer(self, rank: int) -> RecordsAnswer:
+        kept, reason = self._ranks.get(rank), self._lacks(rank)
+        if kept is None or reason:
+            return RecordsAnswer(rank, 0, 0, (), 0, (), reason)
+        slots = tuple(kept.slots.values())
+        return RecordsAnswer(rank, kept.incarnation, kept.lineage, slots, kept.length, kept.digests, "")

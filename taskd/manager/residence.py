@@ -1,0 +1,128 @@
+"""One manager per job and host: the lock that makes it so, and the note that says where it lives.
+
+The lock is a flock in the run directory, so a killed manager leaves nothing behind that would have to be cleaned up.
+The note (manager.json: pid, host, port, job) is written when the manager is ready and removed when it ends; commands
+on this host and a second manager read it to say who is there. It is a hint for people, never a proof: the lock is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from typing import Any
+
+from taskd import log
+from taskd.errors import UsageError
+
+_log = log.get(__name__)
+
+LOCK_FILE = "manager.lock"
+NOTE_FILE = "manager.json"
+
+
+class Residence:
+    """The lock and the note of one job's run directory."""
+
+    def __init__(self, directory: str, job: str) -> None:
+        self.directory = directory
+        self.job = job
+        self._lock = -1
+
+    def take(self) -> None:
+        """Become the manager of this job on this host; raises UsageError when there is one."""
+        path = os.path.join(self.directory, LOCK_FILE)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be made ({error.strerror}): set TASKD_RUN_DIR to a directory with room"
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            holder = read(self.directory)
+            where = f", pid {holder['pid']} on port {holder['port']}" if holder else ""
+            raise UsageError(
+                f"job {self.job} has a manager on this host already{where}: end it, or use another job id"
+            ) from None
+        self._lock = lock
+
+    def announce(self, bind: str, port: int) -> None:
+        """Write the note: the manager is ready."""
+        path = os.path.join(self.directory, NOTE_FILE)
+        address = "127.0.0.1" if bind in ("0.0.0.0", "*") else bind  # as this host itself reaches it
+        note = {"pid": os.getpid(), "host": os.uname().nodename, "address": address, "port": port, "job": self.job}
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(path + ".new", flags, 0o600), "w", encoding="utf-8") as file:
+                json.dump(note, file)
+            os.replace(path + ".new", path)
+        except OSError as error:
+            _log.warning(
+                "%s cannot be written (%s): commands on this host need --job, --host and --port to find this manager",
+                path,
+                error.strerror,
+            )
+
+    def leave(self) -> None:
+        """Remove the note and let go of the lock."""
+        if self._lock < 0:
+            return
+        try:
+            os.unlink(os.path.join(self.directory, NOTE_FILE))
+        except FileNotFoundError:
+            pass  # it was never ready
+        os.close(self._lock)
+        self._lock = -1
+
+
+def read(directory: str) -> dict[str, Any] | None:
+    """The note of a manager that lives, or None."""
+    try:
+        with open(os.path.join(directory, NOTE_FILE), encoding="utf-8") as file:
+            note = json.loads(file.read(4096))
+        os.kill(int(note["pid"]), 0)
+        words = {name: str(note[name]) for name in ("host", "address", "job")}
+        return {"pid": int(note["pid"]), "port": int(note["port"]), **words}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def holder_of(port: int, run_dir: str) -> str:
+    """Who listens on a port of this host, in words; empty when it cannot be known."""
+    try:
+        jobs = sorted(os.listdir(run_dir))
+    except OSError:
+        jobs = []
+    for job in jobs:
+        note = read(os.path.join(run_dir, job))
+        if note is not None and note["port"] == port:
+            return f"the manager of job {note['job']} (pid {note['pid']})"
+    inodes = set(_listening(port))
+    for pid in filter(str.isdigit, os.listdir("/proc")) if inodes else ():
+        try:
+            links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue  # another user's, or gone meanwhile
+        if any(link in inodes for link in links):
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            return f"process {pid} ({words})"
+    return ""
+
+
+def _listening(port: int) -> list[str]:
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                lines = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            columns = line.split()
+            if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
+                found.append(f"socket:[{columns[9]}]")
+    return found

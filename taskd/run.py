@@ -1,0 +1,46 @@
+"""taskd-run, or `python -m taskd.run`: torchrun's command line, with workers that are replaced one by one.
+
+The first thing it does is to start the standby, which imports torch while this process does the same: on two cores
+both are ready at once. Everything else is taskd.agent.launch's. It does NOT import torch itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from taskd import log
+from taskd.agent.launch_manager import with_taskd
+from taskd.agent.launch_options import Glance, glance
+from taskd.agent.standby import Standby
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a job; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    log.identify("launcher")
+    seen = glance(words, os.environ)
+    standby = _standby(seen) if seen is not None and seen.python else None
+    try:
+        from taskd.agent.launch import launch  # which imports torch, as the standby does at the same time
+
+        return launch(words, standby)
+    finally:
+        if standby is not None:
+            standby.close()
+
+
+def _standby(seen: Glance) -> Standby:
+    environment = with_taskd(dict(os.environ))
+    environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if seen.several:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    interpreter = os.getenv("PYTHON_EXEC", sys.executable)
+    standby = Standby(interpreter, environment, seen.folder, seen.preload)
+    standby.start()
+    return standby
+
+
+if __name__ == "__main__":
+    sys.exit(main())
