@@ -1,0 +1,144 @@
+// See control.hpp.
+#include "control.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+namespace taskd::comm {
+
+namespace {
+
+// Nobody needs the thousandth failure of one incident; a reader that never comes must not cost memory.
+constexpr size_t kFailuresKept = 256;
+
+}  // namespace
+
+const char* name_of(Mode mode) noexcept {
+    switch (mode) {
+        case Mode::kNormal:
+            return "NORMAL";
+        case Mode::kParked:
+            return "PARKED";
+        case Mode::kDraining:
+            return "DRAINING";
+        case Mode::kSandbox:
+            return "SANDBOX";
+    }
+    return "UNKNOWN";
+}
+
+Control& Control::instance() {
+    // Never destroyed: threads that outlive main() still look at it.
+    static Control* const control = new Control();
+    return *control;
+}
+
+void Control::check_epoch(int64_t epoch) const {
+    if (epoch < epoch_) {
+        throw std::invalid_argument("the epoch cannot go back from " + std::to_string(epoch_) + " to " +
+                                    std::to_string(epoch) + "; drop the order, it belongs to an older repair.");
+    }
+}
+
+void Control::change(Mode mode, int64_t epoch) {
+    const Lock held = lock();
+    check_epoch(epoch);
+    epoch_ = epoch;
+    mode_ = mode;
+    if (mode == Mode::kDraining)
+        ++turn_.drains;
+    if (mode == Mode::kNormal) {
+        ++turn_.resumes;
+        aborted_ = false;
+        abort_reason_.clear();
+    }
+    ring_all();
+}
+
+void Control::enter_sandbox() {
+    const Lock held = lock();
+    mode_ = Mode::kSandbox;
+    ring_all();
+}
+
+void Control::abort(const std::string& reason) {
+    const Lock held = lock();
+    aborted_ = true;
+    abort_reason_ = reason;
+    ring_all();
+}
+
+void Control::set_attached(bool attached) {
+    const Lock held = lock();
+    attached_ = attached;
+    ring_all();
+}
+
+void Control::set_rehearsing(bool rehearsing) {
+    const Lock held = lock();
+    rehearsing_ = rehearsing;
+}
+
+void Control::raise_epoch(int64_t epoch, const Lock&) {
+    check_epoch(epoch);
+    epoch_ = epoch;
+}
+
+void Control::add_bell(Bell* bell) {
+    const Lock held = lock();
+    bells_.push_back(bell);
+}
+
+void Control::remove_bell(Bell* bell) {
+    const Lock held = lock();
+    bells_.remove(bell);
+}
+
+void Control::ring_all() {
+    for (Bell* bell : bells_)
+        bell->notify_all();
+    parked_.notify_all();
+}
+
+Mode Control::wait_while_parked(std::chrono::milliseconds at_most) {
+    Lock held = lock();
+    parked_.wait_for(held, at_most, [this] { return mode_ != Mode::kParked; });
+    return mode_;
+}
+
+void Control::announce(Failure failure, const Lock&) {
+    if (failures_.size() < kFailuresKept)
+        failures_.push_back(std::move(failure));
+    if (event_fd_ < 0)
+        return;
+    const uint64_t one = 1;
+    // The only error possible is EAGAIN, a counter that is full: then the reader has been told long ago.
+    [[maybe_unused]] const ssize_t written = ::write(event_fd_, &one, sizeof one);
+}
+
+std::vector<Failure> Control::take_events() {
+    const Lock held = lock();
+    uint64_t count = 0;
+    if (event_fd_ >= 0) {
+        [[maybe_unused]] const ssize_t taken = ::read(event_fd_, &count, sizeof count);
+    }
+    std::vector<Failure> taken;
+    taken.swap(failures_);
+    return taken;
+}
+
+int Control::event_fd() {
+    const Lock held = lock();
+    if (event_fd_ < 0) {
+        event_fd_ = ::eventfd(failures_.empty() ? 0 : 1, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (event_fd_ < 0)
+            throw std::system_error(errno, std::generic_category(), "cannot make an eventfd");
+    }
+    return event_fd_;
+}
+
+}  // namespace taskd::comm

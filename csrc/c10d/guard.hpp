@@ -1,0 +1,131 @@
+// The guard: one c10d backend that user code holds for the life of the job, over inner groups that come and go.
+//
+// Why: DDP, FSDP2, DeviceMesh and everybody else keep the process group they were given. When a rank is replaced its
+// communicator is dead, so the object they hold must be ours and what is behind it must be exchangeable, by one verb:
+// reconfigure.
+//
+// On the wire a group is (member ranks, n-th group of these ranks): c10d's own counters differ between a survivor and
+// a newcomer. Collectives go through one ordered lane; point-to-point operations through another that keeps their
+// order but lets all be in flight at once, because an in-order queue would deadlock a send and a receive.
+//
+// Does not: make inner groups (taskd/comm does, in Python), decide modes (control.hpp), or do any arithmetic.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lane.hpp"
+#include "operation.hpp"
+#include "progress.hpp"
+
+namespace taskd::comm {
+
+class Guard : public ::c10d::Backend {
+  public:
+    using Milliseconds = std::chrono::milliseconds;
+    using BackendPointer = c10::intrusive_ptr<::c10d::Backend>;
+    using WorkPointer = c10::intrusive_ptr<::c10d::Work>;
+    using TensorLists = std::vector<Tensors>;
+
+    // `members`: the global ranks, in group order. `inner` may be empty, until reconfigure(). `sockets`: file
+    // descriptors that are the inner group's own.
+    static c10::intrusive_ptr<Guard> make(int rank, int size, BackendPointer inner, std::vector<int64_t> members,
+                                          int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets);
+    // Guards that exist and were not shut down, in the order they were made.
+    static std::vector<c10::intrusive_ptr<Guard>> live();
+    // Waits until no operation of any living guard may touch a tensor any more. False after `timeout`.
+    static bool quiesce(Milliseconds timeout);
+
+    Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout);
+    ~Guard() override;
+
+    // Puts another inner group under this guard. Allowed while operations wait or are given up, or when there are none.
+    void reconfigure(int64_t epoch, BackendPointer inner, const std::vector<int>& sockets);
+
+    const std::string& identity() const { return seat_->group; }
+
+    const std::vector<int64_t>& members() const { return members_; }
+
+    int64_t ordinal() const { return ordinal_; }
+
+    Milliseconds timeout();
+    uint64_t sequence();
+    bool joined();
+    bool idle();
+
+    const std::string getBackendName() const override { return "gloo"; }
+
+    c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+
+    void setTimeout(Milliseconds timeout) override;
+
+    void setSequenceNumberForGroup() override {}  // inner groups agree by being made together
+
+    uint64_t getSequenceNumberForGroup() override { return sequence(); }
+
+    // Ends everything at once; the group is of no more use.
+    void abort() override;
+    // Lets what is queued finish, then leaves the inner group.
+    void shutdown() override;
+
+    WorkPointer broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
+    WorkPointer allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+    WorkPointer allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
+    WorkPointer allreduce_coalesced(Tensors& tensors, const ::c10d::AllreduceCoalescedOptions& options) override;
+    WorkPointer reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) override;
+    WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) override;
+    WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                                const ::c10d::AllgatherOptions& options) override;
+    WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                    const ::c10d::AllgatherOptions& options) override;
+    WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                const ::c10d::AllgatherOptions& options) override;
+    WorkPointer gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) override;
+    WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const ::c10d::ScatterOptions& options) override;
+    WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                               const ::c10d::ReduceScatterOptions& options) override;
+    WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                     const ::c10d::ReduceScatterOptions& options) override;
+    WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                const ::c10d::ReduceScatterOptions& options) override;
+    WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                              std::vector<int64_t>& input_splits, const ::c10d::AllToAllOptions& options) override;
+    WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& options) override;
+    WorkPointer barrier(const ::c10d::BarrierOptions& options) override;
+    void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
+    WorkPointer send(Tensors& tensors, int destination, int tag) override;
+    WorkPointer recv(Tensors& tensors, int source, int tag) override;
+    WorkPointer recvAnysource(Tensors& tensors, int tag) override;
+
+  private:
+    c10::intrusive_ptr<GuardWork> submit(Plan plan, const std::shared_ptr<Lane>& lane);
+
+    c10::intrusive_ptr<GuardWork> collective(Plan plan) { return submit(std::move(plan), collectives_); }
+
+    c10::intrusive_ptr<GuardWork> point_to_point(Plan plan) { return submit(std::move(plan), messages_); }
+
+    void play_back(Operation& operation) const;
+    std::shared_ptr<Inner> unseat(const Control::Lock& lock);
+    bool finish_queued(Control::Lock& lock);
+    void forget() noexcept;
+
+    Control& control_;
+    const std::vector<int64_t> members_;
+    const int64_t ordinal_;
+    const c10::intrusive_ptr<Options> options_;
+    const std::shared_ptr<Buffers> buffers_;
+    const std::shared_ptr<Seat> seat_;
+    const std::shared_ptr<GroupProgress> progress_;
+    const std::shared_ptr<Lane> collectives_;
+    const std::shared_ptr<Lane> messages_;
+    Milliseconds timeout_;  // this and what follows under the control's lock
+    bool closed_ = false;
+};
+
+// "n@ranks", runs of ranks written as first-last: the same in every process that has the group.
+std::string identity_of(const std::vector<int64_t>& members, int64_t ordinal);
+
+}  // namespace taskd::comm

@@ -1,0 +1,84 @@
+// See inner.hpp.
+#include "inner.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "ending.hpp"
+
+namespace taskd::comm {
+
+namespace {
+
+struct Teardown {
+    std::mutex mutex;
+    std::condition_variable bell;
+    size_t alive = 0;
+};
+
+Teardown& teardown() {
+    static Teardown* const instance = new Teardown();
+    return *instance;
+}
+
+// Outside the lock: a forked child inherits that in any state.
+std::atomic<size_t> ever_alive{0};
+std::atomic<bool> inherited{false};
+
+void destroy(InnerBackend* inner) {
+    // A process that exits in the middle of a group's destructor takes away what the destructor uses.
+    const Stretch stretch;
+    if (!stretch)
+        return;
+    delete inner;
+    Teardown& state = teardown();
+    const std::lock_guard<std::mutex> held(state.mutex);
+    --state.alive;
+    state.bell.notify_all();
+}
+
+void let_go(InnerBackend* inner) {
+    if (inherited || stretches_ended())
+        return;
+    try {
+        Pool::instance().run([inner] { destroy(inner); });
+    } catch (const std::exception& error) {
+        TORCH_WARN("an inner group is left as it is, because no thread could be started: ", error.what());
+    }
+}
+
+}  // namespace
+
+std::shared_ptr<InnerBackend> InnerBackend::make(c10::intrusive_ptr<::c10d::Backend> backend,
+                                                 const std::vector<int>& sockets) {
+    if (!backend)
+        return nullptr;
+    std::shared_ptr<InnerBackend> inner(new InnerBackend(std::move(backend), mark_sockets(sockets)), let_go);
+    const std::lock_guard<std::mutex> held(teardown().mutex);
+    ++teardown().alive;
+    ++ever_alive;
+    return inner;
+}
+
+size_t inner_groups_alive() {
+    const std::lock_guard<std::mutex> held(teardown().mutex);
+    return teardown().alive;
+}
+
+bool wait_for_teardown(size_t at_most, std::chrono::milliseconds timeout) {
+    Teardown& state = teardown();
+    std::unique_lock<std::mutex> held(state.mutex);
+    return state.bell.wait_for(held, timeout, [&] { return state.alive <= at_most; });
+}
+
+void leave_inherited_groups_alone() {
+    pthread_atfork(nullptr, nullptr, [] {
+        if (ever_alive > 0)
+            inherited = true;
+    });
+}
+
+}  // namespace taskd::comm

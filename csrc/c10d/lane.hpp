@@ -1,0 +1,183 @@
+// A lane: an ordered queue of operations over an inner group that may fail, hang, or be swapped in the middle.
+//
+// Why: this is where an operation's life is decided - launched, committed, held, drained, failed - against four modes,
+// a swap of the inner group and a clock, all of which may come at any moment. It knows no torch, so that all of these
+// races run under the thread sanitizer (stress/).
+//
+// A lane has no thread of its own: whoever submits to a lane that nobody serves takes one from the pool. The thread
+// that settles an operation gives the lane away first, because settling runs callbacks, and a callback may wait for
+// the lane's next operation.
+//
+// It never blocks in an inner operation: it waits on its bell, which rings when the operation finished, when the mode
+// changed and when the inner group was swapped. What does not wake is abandoned, and what it may still touch is buried
+// with its inner group.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control.hpp"
+#include "pool.hpp"
+
+namespace taskd::comm {
+
+// One inner group, from its making to its end, with what abandoned operations may still touch. The subclass holds the
+// group.
+class Inner {
+  public:
+    virtual ~Inner() = default;
+
+    void bury(std::shared_ptr<void> remains) { graveyard_.push_back(std::move(remains)); }
+
+    bool has_dead() const { return !graveyard_.empty(); }
+
+  private:
+    std::vector<std::shared_ptr<void>> graveyard_;
+};
+
+// Where a guard's lanes find the inner group of the day. Guarded by the control's lock.
+struct Seat {
+    std::string group;
+    std::shared_ptr<Inner> inner;  // empty: never joined
+    uint64_t number = 0;           // how often `inner` was set
+    bool aborted = false;          // the user aborted this group
+};
+
+enum class Ending { kDone, kDrained, kFailed };
+
+class Lane;
+
+// One run of an operation on one inner group. finish() may come at any time, from any thread, even after everybody
+// stopped caring.
+class Flight {
+  public:
+    Flight(std::weak_ptr<Lane> lane, uint64_t number) : lane_(std::move(lane)), number_(number) {}
+
+    void finish(std::exception_ptr error) noexcept;
+
+  private:
+    friend class Lane;
+    // No pointer to the inner group: an inner operation that never ends holds its flight, and would hold its own group.
+    const std::weak_ptr<Lane> lane_;
+    const uint64_t number_;  // of the seat's inner group
+    bool finished_ = false;  // this and the error under the control's lock
+    std::exception_ptr error_;
+    std::string text_;
+};
+
+// One operation. Its lane calls it from one thread at a time and without the lock.
+class Task {
+  public:
+    virtual ~Task() = default;
+
+    // Starts the operation; flight->finish() must follow. What it throws is the caller's fault. May be called again, on
+    // another inner group, after abandon().
+    virtual void launch(Inner& inner, const std::shared_ptr<Flight>& flight) = 0;
+    // The inner operation succeeded: gives the caller the results. May throw.
+    virtual void commit() = 0;
+    // The step is given up: makes the caller's tensors finite.
+    virtual void drain() noexcept = 0;
+    // What an unfinished inner operation may still touch; the task holds it no longer.
+    virtual std::shared_ptr<void> abandon() noexcept = 0;
+    // Completes the operation for its caller, and runs the caller's callbacks.
+    virtual void settle(Ending ending, std::exception_ptr error) noexcept = 0;
+    // An exception of the class that the caller expects, for these words.
+    virtual std::exception_ptr error(const std::string& text) const = 0;
+
+    virtual const std::string& kind() const = 0;
+    virtual uint16_t kind_number() const = 0;
+    virtual uint64_t bytes() const = 0;
+    virtual std::chrono::milliseconds timeout() const = 0;
+
+  private:
+    friend class Lane;
+    Control::Turn born_;
+    Control::Turn failed_at_;
+    uint64_t sequence_ = 0;
+    bool announced_ = false;
+    std::chrono::steady_clock::time_point launched_at_;
+    std::shared_ptr<Flight> flight_;
+    std::shared_ptr<Inner> inner_;  // the one it flies on
+};
+
+// Told when operations enter and leave an inner group (the beat page). Called without the lock.
+class Observer {
+  public:
+    virtual ~Observer() = default;
+    virtual void entered(const Task& task, uint64_t sequence, int64_t epoch) noexcept = 0;
+    virtual void left(uint64_t sequence) noexcept = 0;
+};
+
+class Lane : public std::enable_shared_from_this<Lane> {
+  public:
+    // `width`: how many operations may be in flight at once; 1 keeps the order of collectives.
+    Lane(Control& control, Pool& pool, std::shared_ptr<Seat> seat, size_t width, std::shared_ptr<Observer> observer);
+    ~Lane();
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+
+    // Queues a task. The mode must be NORMAL or PARKED.
+    void submit(std::shared_ptr<Task> task, const Control::Lock& lock);
+
+    // Rings the bell: the seat changed.
+    void nudge(const Control::Lock&) { bell_.notify_all(); }
+
+    // Operations are numbered from 1 again.
+    void restart_sequence(const Control::Lock&) { sequence_ = 0; }
+
+    uint64_t sequence(const Control::Lock&) const { return sequence_; }
+
+    bool idle(const Control::Lock&) const { return !served_ && queue_.empty() && flying_.empty(); }
+
+    // Waits until nothing is queued or in flight, at most until `deadline`. The lock is released meanwhile.
+    bool wait_idle(Control::Lock& lock, std::chrono::steady_clock::time_point deadline);
+
+  private:
+    friend class Flight;
+    using Clock = std::chrono::steady_clock;
+    using TaskPointer = std::shared_ptr<Task>;
+
+    struct Verdict {
+        TaskPointer task;
+        Ending ending = Ending::kDone;
+        std::exception_ptr error;
+        bool abandoned = false;
+    };
+
+    void serve();
+    bool find_verdict(Verdict& verdict, const Control::Lock& lock);
+    bool judge_queued(Task& task, Verdict& verdict, const Control::Lock& lock) const;
+    bool judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock);
+    bool judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock);
+    bool judge_given_up(const Task& task, Verdict& verdict, const Control::Lock& lock) const;
+    void fail(const Task& task, Verdict& verdict, const std::string& what) const;
+    bool may_launch(const Control::Lock& lock) const;
+    void launch_next(Control::Lock& lock);
+    bool recall_flights(Control::Lock& lock);
+    void end(Verdict verdict, Control::Lock& lock);
+    void announce(Task& task, const std::string& text, const Control::Lock& lock);
+    void wait(Control::Lock& lock);
+
+    Control& control_;
+    Pool& pool_;
+    const std::shared_ptr<Seat> seat_;
+    const size_t width_;
+    const std::shared_ptr<Observer> observer_;
+    Control::Bell bell_;
+    bool served_ = false;  // a thread of the pool is in serve() and has not given the lane away
+    uint64_t sequence_ = 0;
+    std::deque<TaskPointer> queue_;
+    std::list<TaskPointer> flying_;
+};
+
+// The text of an exception, whatever it is.
+std::string text_of(const std::exception_ptr& error);
+
+}  // namespace taskd::comm

@@ -1,0 +1,136 @@
+// taskd._c10d: the guard and its control, as Python sees them.
+//
+// A c10d backend is a C++ subclass and fits one torch minor only, so the import compares what it was built for with
+// what runs, before anything else is touched, and refuses in one sentence. The rest of taskd works without this module.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "control.hpp"
+#include "ending.hpp"
+#include "guard.hpp"
+#include "progress.hpp"
+#include "python.hpp"
+#include "record.hpp"
+#include "store.hpp"
+
+#ifndef TASKD_TORCH_VERSION
+#error "TASKD_TORCH_VERSION is the minor version of the torch that this is compiled against, such as \"2.13\""
+#endif
+
+namespace py = pybind11;
+
+namespace taskd::comm {
+
+namespace {
+
+void check_torch() {
+    const auto running = py::module_::import("torch").attr("__version__").attr("__str__")().cast<std::string>();
+    const std::string built = TASKD_TORCH_VERSION;
+    if (running.rfind(built + ".", 0) == 0)
+        return;
+    throw py::import_error("taskd._c10d was built for torch " + built + ", but torch " + running +
+                           " runs; reinstall taskd with `pip install --no-build-isolation` under this torch.");
+}
+
+py::tuple as_tuple(const Failure& failure) {
+    return py::make_tuple(failure.group, failure.kind, failure.sequence, failure.error, failure.epoch, failure.at_ns);
+}
+
+// The interpreter's exit handler: what needs the interpreter ends here, and nothing of the kind begins any more.
+void leave() {
+    end_stretches(std::chrono::milliseconds(2000));
+}
+
+void bind_control(py::module_& m) {
+    py::enum_<Mode>(m, "Mode")
+        .value("NORMAL", Mode::kNormal)
+        .value("PARKED", Mode::kParked)
+        .value("DRAINING", Mode::kDraining)
+        .value("SANDBOX", Mode::kSandbox);
+    const auto free = py::call_guard<py::gil_scoped_release>();
+    py::class_<Control, std::unique_ptr<Control, py::nodelete>>(m, "Control")
+        .def_property_readonly("mode", [](Control& control) { return control.mode(control.lock()); })
+        .def_property_readonly("epoch", [](Control& control) { return control.epoch(control.lock()); })
+        .def_property_readonly("event_fd", &Control::event_fd)
+        .def_property(
+            "attached", [](Control& control) { return control.attached(control.lock()); }, &Control::set_attached)
+        .def_property(
+            "rehearsing", [](Control& control) { return control.rehearsing(control.lock()); }, &Control::set_rehearsing)
+        .def("drain", &Control::drain, py::arg("epoch"), free)
+        .def("park", &Control::park, py::arg("epoch"), free)
+        .def("resume", &Control::resume, py::arg("epoch"), free)
+        .def("abort", &Control::abort, py::arg("reason"), free)
+        .def(
+            "sandbox",
+            [](Control& control, py::object record) {
+                Replay::instance().load(py::isinstance<py::int_>(record) ? read_file(record.cast<int>())
+                                                                         : std::string(py::bytes(record)));
+                control.enter_sandbox();
+            },
+            py::arg("record"))
+        .def("replay_left", [](Control&) { return Replay::instance().left(); })
+        .def(
+            "start_record", [](Control&, int fd) { Recorder::instance().start(fd); }, py::arg("fd"))
+        .def("stop_record", [](Control&) { Recorder::instance().stop(); })
+        .def(
+            "attach_page", [](Control&, int fd) { attach_page(fd); }, py::arg("fd"))
+        .def("wait_until_running", [](Control&) { wait_until_running(); })
+        .def("take_events", [](Control& control) {
+            py::list events;
+            for (const Failure& failure : control.take_events())
+                events.append(as_tuple(failure));
+            return events;
+        });
+    m.attr("control") = py::cast(&Control::instance(), py::return_value_policy::reference);
+}
+
+void bind_guard(py::module_& m) {
+    py::class_<Guard, ::c10d::Backend, c10::intrusive_ptr<Guard>>(m, "Guard")
+        .def(py::init(&Guard::make), py::arg("rank"), py::arg("size"), py::arg("inner").none(true), py::arg("members"),
+             py::arg("ordinal"), py::kw_only(), py::arg("timeout") = std::chrono::milliseconds(kBackendDefaultTimeout),
+             py::arg("sockets") = std::vector<int>{})
+        .def("reconfigure", &Guard::reconfigure, py::arg("epoch"), py::arg("inner").none(true), py::kw_only(),
+             py::arg("sockets") = std::vector<int>{})
+        .def_property_readonly("options", [](Guard& guard) { return guard.getBackendOptions(); })
+        .def_property_readonly("identity", &Guard::identity)
+        .def_property_readonly("number", [](const Guard& guard) { return number_of(guard.identity()); })
+        .def_property_readonly("members", &Guard::members)
+        .def_property_readonly("ordinal", &Guard::ordinal)
+        .def_property_readonly("timeout", &Guard::timeout)
+        .def_property_readonly("sequence", &Guard::sequence)
+        .def_property_readonly("joined", &Guard::joined)
+        .def_property_readonly("idle", &Guard::idle)
+        .def(
+            "monitored_barrier",
+            [](Guard& guard, std::chrono::milliseconds timeout, bool wait_all_ranks) {
+                ::c10d::BarrierOptions options;
+                options.timeout = timeout;
+                guard.monitoredBarrier(options, wait_all_ranks);
+            },
+            py::arg("timeout") = ::c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false,
+            py::call_guard<py::gil_scoped_release>());
+    m.def("live_guards", &Guard::live);
+    m.def("quiesce", &Guard::quiesce, py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
+    m.def("identity_of", &identity_of, py::arg("members"), py::arg("ordinal"));
+    m.def("inner_groups_alive", &inner_groups_alive);
+    m.def("wait_for_teardown", &wait_for_teardown, py::arg("at_most"), py::arg("timeout"),
+          py::call_guard<py::gil_scoped_release>());
+    m.def("pool_threads", [] { return Pool::instance().threads(); });
+}
+
+}  // namespace
+
+}  // namespace taskd::comm
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+    taskd::comm::check_torch();
+    py::module_::import("torch.distributed");  // the types of c10d must be known first
+    taskd::comm::learn_main_thread();
+    taskd::comm::leave_inherited_groups_alone();
+    taskd::comm::bind_control(m);
+    taskd::comm::bind_guard(m);
+    taskd::comm::bind_store(m);
+    py::module_::import("atexit").attr("register")(
+        py::cpp_function(&taskd::comm::leave, py::call_guard<py::gil_scoped_release>()));
+}

@@ -1,0 +1,224 @@
+// See operation.hpp.
+#include "operation.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "ending.hpp"
+#include "python.hpp"
+
+namespace taskd::comm {
+
+namespace {
+
+// On a device, work that was queued before must be done before another thread touches these tensors. Nothing on a CPU.
+void wait_for_devices(const Tensors& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+        if (tensor.device().is_cpu())
+            continue;
+        c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()).synchronize();
+    }
+}
+
+}  // namespace
+
+std::string kind_of(::c10d::OpType type) {
+    std::string name = ::c10d::opTypeToString(type);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) { return std::tolower(letter); });
+    return name;
+}
+
+Operation::Operation(Plan plan, int rank, const std::string& group, std::chrono::milliseconds default_timeout,
+                     std::shared_ptr<Buffers> buffers)
+    : plan_(std::move(plan)),
+      kind_(kind_of(plan_.type)),
+      group_(group),
+      timeout_(plan_.timeout == Plan::kUnsetTimeout ? default_timeout : plan_.timeout),
+      buffers_(std::move(buffers)),
+      work_(c10::make_intrusive<GuardWork>(rank, plan_.type, plan_.title, kind_ + " in group " + group, plan_.value,
+                                           plan_.reads.empty() ? plan_.writes : plan_.reads)) {
+    wait_for_devices(plan_.reads);
+    wait_for_devices(plan_.writes);
+    // From here on threads without an interpreter hold these: they get tensors that Python has never seen.
+    for (at::Tensor& tensor : plan_.reads)
+        tensor = alias_of(tensor);
+    for (at::Tensor& tensor : plan_.writes)
+        tensor = alias_of(tensor);
+}
+
+uint64_t Operation::bytes() const {
+    uint64_t total = 0;
+    for (const at::Tensor& tensor : plan_.writes.empty() ? plan_.reads : plan_.writes) {
+        if (tensor.layout() == at::kStrided)
+            total += tensor.nbytes();
+    }
+    return total;
+}
+
+void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    twins_.clear();
+    for (const at::Tensor& tensor : plan_.writes)
+        twins_.push_back(buffers_->twin(tensor, plan_.copy_in));
+    auto& backend = *static_cast<InnerBackend&>(inner).backend();
+    Tensors reads = plan_.reads;
+    Tensors twins = twins_;
+    try {
+        inner_work_ = plan_.issue(backend, reads, twins);
+    } catch (const c10::DistError&) {
+        flight->finish(std::current_exception());
+        return;
+    } catch (const c10::Error&) {
+        throw;  // torch checks arguments with these
+    } catch (const std::invalid_argument&) {
+        throw;
+    } catch (...) {
+        flight->finish(std::current_exception());  // gloo's own: a connection that is gone already
+        return;
+    }
+    if (!inner_work_) {
+        flight->finish(nullptr);
+        return;
+    }
+    if (!plan_.blocks) {
+        inner_work_->getFuture()->addCallback(
+            [flight](c10::ivalue::Future& future) {
+                flight->finish(future.hasError() ? future.exception_ptr() : nullptr);
+            },
+            /*uses_future=*/false);
+        return;
+    }
+    Pool::instance().run([flight, work = inner_work_] {
+        std::exception_ptr error;
+        try {
+            work->wait(kNoTimeout);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        flight->finish(error);
+    });
+}
+
+void Operation::commit() {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    if (plan_.copy_out) {
+        for (size_t i = 0; i < twins_.size(); ++i)
+            copy_contents(twins_[i], plan_.writes[i]);
+        wait_for_devices(plan_.writes);
+    }
+    if (plan_.peer >= 0 || plan_.type == ::c10d::OpType::RECVANYSOURCE) {
+        if (plan_.type != ::c10d::OpType::SEND)
+            work_->set_source_rank(inner_work_->sourceRank());
+    }
+    if (Recorder::instance().active())
+        record();
+}
+
+const Tensors& Operation::results() const {
+    static const Tensors none;
+    return plan_.type == ::c10d::OpType::SEND ? none : plan_.value;
+}
+
+RecordEntry Operation::form() const {
+    RecordEntry entry;
+    entry.kind = kind_;
+    entry.group = group_;
+    entry.peer = plan_.peer;
+    entry.tag = plan_.tag;
+    for (const at::Tensor& tensor : results()) {
+        entry.tensors.push_back({c10::toString(tensor.scalar_type()), tensor.sizes().vec(), false, ""});
+    }
+    return entry;
+}
+
+void Operation::record() const {
+    RecordEntry entry = form();
+    entry.source = work_->sourceRank();
+    for (size_t i = 0; i < entry.tensors.size(); ++i) {
+        const at::Tensor& tensor = results()[i];
+        if (tensor.layout() != at::kStrided || !Recorder::instance().wants(tensor.nbytes()))
+            continue;
+        const at::Tensor flat = tensor.detach().to(at::kCPU).contiguous();
+        entry.tensors[i].has_bytes = true;
+        entry.tensors[i].bytes.assign(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
+    }
+    Recorder::instance().append(entry);
+}
+
+void Operation::replay(const RecordEntry* entry) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t i = 0; i < results().size(); ++i) {
+        const at::Tensor& tensor = results()[i];
+        if (entry == nullptr || !entry->tensors[i].has_bytes) {
+            if (!plan_.keep)
+                fill_zero(tensor);
+            continue;
+        }
+        const RecordedTensor& recorded = entry->tensors[i];
+        if (recorded.bytes.size() != tensor.nbytes())
+            throw std::invalid_argument("a recorded tensor has a wrong length");
+        const at::Tensor flat = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false));
+        std::copy(recorded.bytes.begin(), recorded.bytes.end(), static_cast<char*>(flat.mutable_data_ptr()));
+        copy_contents(flat, tensor);
+    }
+    if (entry != nullptr)
+        work_->set_source_rank(entry->source);
+}
+
+void Operation::drain() noexcept {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    try {
+        for (const at::Tensor& tensor : plan_.writes) {
+            if (plan_.keep) {
+                make_finite(tensor);
+            } else {
+                fill_zero(tensor);
+            }
+        }
+        wait_for_devices(plan_.writes);
+    } catch (const std::exception& error) {
+        TORCH_WARN(kind_, " of a step given up keeps its tensors as they are: ", error.what());
+    }
+}
+
+std::shared_ptr<void> Operation::abandon() noexcept {
+    auto remains = std::make_shared<Remains>();
+    remains->work = std::move(inner_work_);
+    remains->reads = plan_.reads;
+    remains->twins = std::move(twins_);
+    if (plan_.abortable && remains->work) {
+        try {
+            remains->work->abort();
+        } catch (const std::exception& error) {
+            TORCH_WARN(kind_, " cannot be aborted and ends with its group: ", error.what());
+        }
+    }
+    return remains;
+}
+
+void Operation::settle(Ending ending, std::exception_ptr error) noexcept {
+    const Stretch stretch;
+    if (!stretch) {
+        // Nobody waits any more, and letting go of what the interpreter knows would end this thread in the middle.
+        new std::shared_ptr<Operation>(shared_from_this());
+        return;
+    }
+    // The inner work may still be referred to by its own thread, never again by us; the twins go back to the buffers.
+    inner_work_.reset();
+    twins_.clear();
+    plan_.issue = nullptr;
+    plan_.reads.clear();
+    plan_.writes.clear();
+    plan_.value.clear();
+    c10::intrusive_ptr<GuardWork> work = std::move(work_);
+    work->complete(ending, error);
+    work.reset();
+}
+
+std::exception_ptr Operation::error(const std::string& text) const {
+    return backend_error(text);
+}
+
+}  // namespace taskd::comm

@@ -1,0 +1,97 @@
+// One c10d operation as a lane runs it: which tensors it reads, which it writes, and how to start it on an inner group.
+//
+// Why: the twenty-odd operations of c10d differ only in a plan; launching on private copies, waiting for an inner work
+// without blocking, committing, draining and completing are the same for all, and stand here once.
+//
+// Does not: decide when any of this happens (lane.hpp) or know c10d's options (collectives.cpp makes the plans).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "buffers.hpp"
+#include "inner.hpp"
+#include "lane.hpp"
+#include "record.hpp"
+#include "work.hpp"
+
+namespace taskd::comm {
+
+using Issue =
+    std::function<c10::intrusive_ptr<::c10d::Work>(::c10d::Backend& backend, Tensors& reads, Tensors& writes)>;
+
+struct Plan {
+    ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+    const char* title = "";  // for a profiler
+    std::chrono::milliseconds timeout = kUnsetTimeout;
+    Tensors reads;           // handed to the inner operation as they are
+    Tensors writes;          // the inner operation gets private twins of these
+    Tensors value;           // the caller's result, of the work and its future
+    bool copy_in = false;    // the twins start with the contents of `writes`
+    bool copy_out = true;    // a success is copied back
+    bool keep = false;       // when given up, `writes` keep their contents instead of being zeroed
+    bool blocks = false;     // the inner work has no future: wait on a thread of its own
+    bool abortable = false;  // the inner work can be aborted
+    int peer = -1;           // of a point-to-point operation
+    int tag = 0;
+    Issue issue;
+
+    static constexpr std::chrono::milliseconds kUnsetTimeout{-1};
+};
+
+std::string kind_of(::c10d::OpType type);
+
+class Operation : public Task, public std::enable_shared_from_this<Operation> {
+  public:
+    Operation(Plan plan, int rank, const std::string& group, std::chrono::milliseconds default_timeout,
+              std::shared_ptr<Buffers> buffers);
+
+    void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override;
+    void commit() override;
+    void drain() noexcept override;
+    std::shared_ptr<void> abandon() noexcept override;
+    void settle(Ending ending, std::exception_ptr error) noexcept override;
+    std::exception_ptr error(const std::string& text) const override;
+
+    // Ends with this rank's recorded result, or as if everybody had the same if `entry` is null.
+    void replay(const RecordEntry* entry);
+    // Whose result is looked for in a record; no tensor has bytes.
+    RecordEntry form() const;
+
+    const std::string& kind() const override { return kind_; }
+
+    uint16_t kind_number() const override { return static_cast<uint16_t>(plan_.type); }
+
+    std::chrono::milliseconds timeout() const override { return timeout_; }
+
+    const Plan& plan() const { return plan_; }
+
+    const c10::intrusive_ptr<GuardWork>& work() const { return work_; }
+
+    uint64_t bytes() const override;
+
+  private:
+    const Tensors& results() const;
+    void record() const;
+
+    struct Remains {
+        c10::intrusive_ptr<::c10d::Work> work;
+        Tensors reads;
+        Tensors twins;
+    };
+
+    Plan plan_;
+    const std::string kind_;
+    const std::string group_;
+    const std::chrono::milliseconds timeout_;
+    const std::shared_ptr<Buffers> buffers_;
+    c10::intrusive_ptr<GuardWork> work_;  // until it is settled
+    c10::intrusive_ptr<::c10d::Work> inner_work_;
+    Tensors twins_;
+};
+
+}  // namespace taskd::comm

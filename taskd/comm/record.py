@@ -1,0 +1,113 @@
+"""The record of a set-up, from Python: a file of memory to write it to, and what stands in one.
+
+The guards write it (csrc/c10d/record.hpp has the layout) while control.start_record() is on, and play it back in a
+sandbox. The file's descriptor may be handed to another process, which then keeps what a dead one recorded. Reading it
+here is for people and tests; nothing is executed and no length is trusted. It needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+from taskd.errors import UsageError
+
+MAGIC = b"TSKDREC1"
+VERSION = 1
+MOST_BYTES_PER_TENSOR = 1 << 20
+MOST_BYTES_RECORDED = 64 << 20
+HEAD_BYTES = 16
+FRAME_BYTES = 8
+ALIGNMENT = 8
+
+
+class State(IntEnum):
+    OPEN = 1  # the set-up goes on, or its process died in it
+    CLOSED = 2  # the first step began
+    BROKEN = 3  # it could not be written to its end
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A result. `data` is None if it was too large; its contents then come with the state."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation. Peer, tag and source are -1, 0 and -1 unless it is a message."""
+
+    kind: str
+    group: str
+    peer: int
+    tag: int
+    source: int
+    tensors: tuple[RecordedTensor, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    state: State
+    entries: tuple[Entry, ...]
+    torn: bool
+    """True if something that is no whole entry follows the last one: the process died while it wrote."""
+
+
+def create() -> int:
+    """A new, empty file of memory for control.start_record(); the descriptor is the caller's to close."""
+    return os.memfd_create("taskd-record", os.MFD_CLOEXEC)
+
+
+def read(record: int | bytes) -> Record:
+    """What stands in a record, given as a descriptor or as its bytes. Raises UsageError if it is none."""
+    data = os.pread(record, os.fstat(record).st_size, 0) if isinstance(record, int) else record
+    if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
+        raise UsageError("these bytes are not a record of a set-up; hand over the file that was recorded.")
+    version, state = struct.unpack_from("<II", data, len(MAGIC))
+    if version != VERSION or state not in list(State):
+        raise UsageError(f"the record has version {version}, not {VERSION}; use one release of taskd on all nodes.")
+    entries = []
+    place = HEAD_BYTES
+    while place + FRAME_BYTES <= len(data):
+        length, checksum = struct.unpack_from("<II", data, place)
+        body = data[place + FRAME_BYTES : place + FRAME_BYTES + length]
+        if length == 0 or len(body) < length or zlib.crc32(body) != checksum:
+            break
+        entries.append(_Reader(body).entry())
+        place += -(-(FRAME_BYTES + length) // ALIGNMENT) * ALIGNMENT
+    return Record(State(state), tuple(entries), place < len(data))
+
+
+class _Reader:
+    """Takes numbers and texts off the front of an entry's body."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body, self.place = body, 0
+
+    def number(self, kind: str) -> int:
+        (value,) = struct.unpack_from(f"<{kind}", self.body, self.place)
+        self.place += struct.calcsize(f"<{kind}")
+        return int(value)
+
+    def text(self) -> bytes:
+        length = self.number("I")
+        self.place += length
+        return self.body[self.place - length : self.place]
+
+    def tensor(self) -> RecordedTensor:
+        dtype = self.text().decode()
+        shape = tuple(self.number("q") for _ in range(self.number("I")))
+        has_bytes = self.number("I") != 0
+        data = self.text()
+        return RecordedTensor(dtype, shape, data if has_bytes else None)
+
+    def entry(self) -> Entry:
+        kind, group = self.text().decode(), self.text().decode()
+        peer, tag, source = self.number("i"), self.number("i"), self.number("i")
+        return Entry(kind, group, peer, tag, source, tuple(self.tensor() for _ in range(self.number("I"))))
