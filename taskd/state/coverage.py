@@ -1,0 +1,149 @@
+"""Finds what a step changes and nobody registered: the one mistake that a repair would turn into wrong weights.
+
+A newcomer takes over what was registered. Whatever else its script trains would start anew there and silently differ
+from then on, so such a job must not be healed in place, and the user is told at the first step. Three things are seen:
+an optimizer that steps (torch tells of every one), a module that has other contents after the first step than before
+the loop, and a DistributedDataParallel around registered modules, which is not a mistake but must be known, because
+its buckets are part of the state. Modules are found once, when a loop begins, among all objects that live then.
+
+What it does NOT see: tensors outside of modules that a script changes by hand, and modules made later in the loop whose
+optimizer is registered. It repairs nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from taskd.state.replica import Replica
+
+_CONSEQUENCE = (
+    "if a rank dies, this job cannot be healed in place and starts over; name it in taskd.session().register()"
+)
+_SAMPLE = 32
+"""Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
+_DEPTH = 8
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """One tensor outside of what is registered, and how it was. It may be thrown away at any time."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    sample: torch.Tensor
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Tensor:
+        return cls(weakref.ref(tensor), tensor._version, _sample(tensor))
+
+    def changed(self) -> bool:
+        tensor = self.tensor()
+        if tensor is None:
+            return False
+        return tensor._version != self.version or not torch.equal(_sample(tensor), self.sample)
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    row = tensor.detach()
+    while row.dim() > 1:
+        row = row[0]
+    # As bytes, because not-a-number is unequal to itself.
+    return row.reshape(-1)[:_SAMPLE].cpu().clone().view(torch.uint8)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What is registered (`replica`, and `local`, the rank's own objects) against what lives and moves."""
+
+    replica: Replica
+    local: dict[str, Any]
+    flaws: list[str] = field(default_factory=list)
+    """What was found, one sentence each."""
+    _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
+    _told: set[int] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Find the modules that live now: those around registered ones, and those that nobody registered."""
+        found = _live_modules()
+        inner = {id(child) for module in found for child in module.children()}
+        known = self._known()
+        wrappers, outside = [], []
+        for module in found:
+            strange = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
+            if isinstance(module, DistributedDataParallel) and not strange:
+                wrappers.append(module)
+            if strange and id(module) not in inner:
+                outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
+        self.replica.wrappers = wrappers
+        self._outside = outside
+
+    def check(self) -> list[str]:
+        """What has turned out since the last time: modules that were changed though nobody registered them."""
+        found: list[str] = []
+        if self.flaws:
+            return found  # one is enough, and the others may be its consequences
+        for name, tensors in self._outside:
+            count = sum(tensor.changed() for tensor in tensors)
+            if count:
+                what = "a tensor" if count == 1 else f"{count} tensors"
+                found.append(f"the step changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
+        self.flaws += found
+        return found
+
+    def rebase(self) -> None:
+        """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
+        for at, (name, tensors) in enumerate(self._outside):
+            living = [one.tensor() for one in tensors]
+            self._outside[at] = name, [_Tensor.of(tensor) for tensor in living if tensor is not None]
+
+    def steps(self, optimizer: torch.optim.Optimizer) -> str:
+        """An optimizer steps by itself; a sentence when it is not registered and was not seen before."""
+        if id(optimizer) in self._told or any(optimizer is one for one in self.replica.optimizers.values()):
+            return ""
+        self._told.add(id(optimizer))
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        kind = f"{type(optimizer).__name__} of {count} parameter{'' if count == 1 else 's'}"
+        self.flaws.append(f"the step uses an optimizer that is not registered ({kind}): {_CONSEQUENCE}")
+        return self.flaws[-1]
+
+    def _known(self) -> set[int]:
+        """Where the contents of registered tensors lie: views and wrappers show the same place."""
+        known = {tensor.data_ptr() for _, tensor in self.replica.tensors()}
+        for item in (*self.replica.others.values(), *self.local.values()):
+            state = item.state_dict() if hasattr(item, "state_dict") else item
+            known |= {tensor.data_ptr() for tensor in _tensors_in(state, _DEPTH)}
+        return known
+
+
+def _live_modules() -> list[torch.nn.Module]:
+    """Every module that lives, found by its type: asking an object itself could wake up something lazy."""
+    kinds: set[type] = {torch.nn.Module}
+    fresh = [torch.nn.Module]
+    while fresh:
+        below = [kind for kind in type.__subclasses__(fresh.pop()) if kind not in kinds]
+        kinds.update(below)
+        fresh += below
+    return [item for item in gc.get_objects() if type(item) in kinds and "_parameters" in vars(item)]
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Those that have contents to be compared."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        lazy = torch.nn.parameter.is_lazy(tensor)
+        if not lazy and not tensor.is_meta and tensor.layout is torch.strided and tensor.numel():
+            yield tensor
+
+
+def _tensors_in(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item, depth - 1)

@@ -1,0 +1,139 @@
+"""The part of a process' state that belongs to this rank alone, as a step finds it: taken, put back, written down.
+
+Random generators, buffers of modules, gradients that are carried from step to step, small counters of schedulers and
+scalers, and whatever the user registered as local. A survivor puts its own copy back from memory; a newcomer starts
+from what the dead rank wrote into its record (record.py). Parameters and optimizers are not here: every replica has
+them (replica.py), and a step that was given up has not touched them.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from taskd.errors import PeerError
+from taskd.state import rng, tree
+from taskd.state.replica import Replica
+
+
+@dataclass(slots=True)
+class Captured:
+    """One moment. `gradients` None for a parameter: it had none; False: it had one that means nothing (zero it)."""
+
+    generators: bytes
+    buffers: dict[str, torch.Tensor]
+    local: dict[str, Any]
+    counters: dict[str, Any]
+    gradients: list[torch.Tensor | bool | None]
+
+
+@dataclass(slots=True)
+class LocalState:
+    """What to capture: the modules and objects that were registered."""
+
+    replica: Replica
+    objects: dict[str, Any] = field(default_factory=dict)
+
+    def capture(self, carried: bool) -> Captured:
+        """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
+        gradients: list[torch.Tensor | bool | None] = []
+        for parameter in self._parameters():
+            gradient = parameter.grad
+            gradients.append(None if gradient is None else gradient.detach().clone() if carried else False)
+        return Captured(
+            rng.capture(),
+            {name: buffer.detach().clone() for name, buffer in self._buffers()},
+            {name: copy.deepcopy(_state_of(item)) for name, item in self.objects.items()},
+            {name: copy.deepcopy(item.state_dict()) for name, item in self.replica.others.items()},
+            gradients,
+        )
+
+    def restore(self, moment: Captured) -> None:
+        """Put this rank's own earlier moment back: the step that followed it was given up."""
+        rng.restore(moment.generators)
+        for name, buffer in self._buffers():
+            buffer.detach().copy_(moment.buffers[name])
+        for name, item in self.objects.items():
+            _load(item, copy.deepcopy(moment.local[name]))
+        for name, item in self.replica.others.items():
+            item.load_state_dict(copy.deepcopy(moment.counters[name]))
+        for parameter, gradient in zip(self._parameters(), moment.gradients, strict=True):
+            if gradient is None or parameter.grad is None:
+                parameter.grad = None if gradient is None or gradient is False else torch.as_tensor(gradient).clone()
+            elif gradient is False:
+                parameter.grad.detach().zero_()
+            else:
+                parameter.grad.detach().copy_(torch.as_tensor(gradient))
+
+    def clear_gradients(self, moment: Captured) -> None:
+        """The update that followed this moment was made, but its step was not seen to its end: what its gradients
+        were is of no use, and a script that clears them at a step's end must find them cleared."""
+        for parameter, gradient in zip(self._parameters(), moment.gradients, strict=True):
+            if gradient is None:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.detach().zero_()
+
+    def pack(self, moment: Captured, generators: bytes, opened: bytes) -> list[bytes]:
+        """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
+        and (`opened`) before this epoch's loader was opened: a newcomer does both again."""
+        carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
+        parts = {
+            "generators": generators,
+            "opened": opened,
+            "buffers": moment.buffers,
+            "local": moment.local,
+            "gradients": carried,
+        }
+        return tree.pack(parts, "this rank's local state")
+
+    def adopt(self, data: bytes) -> bytes:
+        """Start from what a dead rank wrote down; returns its `opened`. Raises PeerError if it does not fit."""
+        parts = tree.unpack(data)
+        try:
+            for name, buffer in self._buffers():
+                buffer.detach().copy_(parts["buffers"][name])
+            for name, item in self.objects.items():
+                _load(item, parts["local"][name])
+            for at, parameter in enumerate(self._parameters()):
+                gradient = parts["gradients"].get(str(at))
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)
+            rng.restore(parts["generators"])
+            opened: bytes = parts["opened"]
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise PeerError(
+                f"the local record of this rank does not fit what this process has set up: {error!r}"
+            ) from error
+        return opened
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [tensor for _, tensor in self.replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
+
+    def _buffers(self) -> list[tuple[str, torch.Tensor]]:
+        models = self.replica.models.items()
+        return [(f"{label}.{name}", buffer) for label, model in models for name, buffer in model.named_buffers()]
+
+
+def _state_of(item: Any) -> Any:
+    if hasattr(item, "state_dict"):
+        return item.state_dict()
+    if hasattr(item, "get_state") and hasattr(item, "set_state"):  # torch.Generator
+        return item.get_state()
+    return item
+
+
+def _load(item: Any, state: Any) -> None:
+    if hasattr(item, "load_state_dict"):
+        item.load_state_dict(state)
+    elif hasattr(item, "set_state"):
+        item.set_state(state)
+    elif isinstance(item, torch.Tensor):
+        item.detach().copy_(state)
+    elif isinstance(item, dict):
+        item.clear()
+        item.update(state)
+    else:
+        item[:] = state

@@ -1,0 +1,203 @@
+"""What every data-parallel replica holds (parameters, optimizers, schedulers), and how one rank gives it to another.
+
+A rank that lacks an update (or everything, being new) takes it from one that has it, over the job's own process
+group of the new epoch. Tensors go straight from and into the objects that user code and its frameworks hold, never
+into new ones: DDP, optimizers and schedulers keep references. They travel in chunks with a checksum per tensor; the
+rest travels as a tree (see tree.py), never as a pickle. Who gives and who takes is not decided here.
+
+Invariants: a receiver that raises has not resumed (it reports failure, and the repair is tried again from a whole
+source); a source's own state is only read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from taskd.errors import PeerError, UsageError
+from taskd.state import tree
+
+CHUNK_BYTES = 4 << 20
+IN_FLIGHT = 4
+"""Chunks on the way at once: enough to keep the wire busy while a checksum is made."""
+_TAG = 7_719
+"""Apart from the tags that user code is likely to choose."""
+_NAMES_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Replica:
+    """The objects of one rank whose state all data-parallel ranks share."""
+
+    models: dict[str, torch.nn.Module] = field(default_factory=dict)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    others: dict[str, Any] = field(
+        default_factory=dict
+    )  # schedulers, scalers: anything with state_dict/load_state_dict
+    wrappers: list[torch.nn.Module] = field(default_factory=list)
+    """DistributedDataParallel modules around registered ones, which were found and not named."""
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the models, and what optimizers train besides; named, each once, in an order that is the same
+        on all ranks."""
+        seen: set[int] = set()
+        for label, model in self.models.items():
+            named: Iterable[tuple[str, torch.Tensor]] = (*model.named_parameters(), *model.named_buffers())
+            for name, tensor in named:
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{label}.{name}", tensor
+        for label, optimizer in self.optimizers.items():
+            for at, parameter in enumerate(one for group in optimizer.param_groups for one in group["params"]):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"{label}, parameter {at}", parameter
+
+    def small(self) -> dict[str, Any]:
+        """The state of the optimizers and the other objects."""
+        parts = {f"optimizer {name}": item.state_dict() for name, item in self.optimizers.items()}
+        return parts | {f"object {name}": item.state_dict() for name, item in self.others.items()}
+
+    def load_small(self, parts: dict[str, Any]) -> None:
+        """Put back what `small` gave, here or on another rank."""
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(parts[f"optimizer {name}"])
+        for name, item in self.others.items():
+            item.load_state_dict(parts[f"object {name}"])
+
+    def describe(self) -> list[list[Any]]:
+        """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""
+        return [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in self.tensors()]
+
+
+class _Stream:
+    """Chunks to or from one peer, a few in flight at once."""
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.pending: deque[tuple[Any, torch.Tensor, int]] = deque()
+        self.sums: list[int] = []
+
+    def send(self, data: torch.Tensor) -> None:
+        index = len(self.sums)
+        self.sums.append(0)
+        for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
+            self._add(dist.isend(chunk, self.peer, tag=_TAG), chunk, index)
+            self.sums[index] = _checksum(chunk, self.sums[index])
+
+    def receive(self, data: torch.Tensor) -> None:
+        index = len(self.sums)
+        self.sums.append(0)
+        for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
+            self._add(dist.irecv(chunk, self.peer, tag=_TAG), chunk, -1 - index)
+
+    def _add(self, work: Any, chunk: torch.Tensor, index: int) -> None:
+        self.pending.append((work, chunk, index))
+        if len(self.pending) > IN_FLIGHT:
+            self._finish_one()
+
+    def _finish_one(self) -> None:
+        work, chunk, index = self.pending.popleft()
+        work.wait()
+        if index < 0:
+            self.sums[-1 - index] = _checksum(chunk, self.sums[-1 - index])
+
+    def drain(self) -> None:
+        while self.pending:
+            self._finish_one()
+
+    def send_bytes(self, data: bytes) -> None:
+        self.send(torch.tensor([len(data)], dtype=torch.int64).view(torch.uint8))
+        self.send(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8))
+
+    def receive_bytes(self) -> bytes:
+        head = torch.zeros(1, dtype=torch.int64)
+        self.receive(head.view(torch.uint8))
+        self.drain()
+        length = int(head.item())
+        if not 0 <= length <= _NAMES_BYTES:
+            raise PeerError(f"rank {self.peer} announced {length} bytes of state beside tensors")
+        data = torch.empty(length, dtype=torch.uint8)
+        self.receive(data)
+        self.drain()
+        return tree.bytes_of(data)
+
+
+def _checksum(chunk: torch.Tensor, start: int) -> int:
+    return zlib.crc32((ctypes.c_ubyte * chunk.numel()).from_address(chunk.data_ptr()), start)
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes on the host, without a copy where it lies there already."""
+    return tree.flat_bytes(tensor.detach().cpu().contiguous())
+
+
+def give(replica: Replica, peers: Iterable[int], extra: bytes) -> None:
+    """Send the whole state to each of `peers` (ranks of the default group), with `extra` bytes from the session."""
+    for peer in peers:
+        stream = _Stream(peer)
+        text, small = tree.flatten(replica.small(), "replicated state")
+        names, _ = tree.flatten(replica.describe(), "model")
+        for part in (extra, names, text):
+            stream.send_bytes(part)
+        for tensor in (*(tensor for _, tensor in replica.tensors()), *small):
+            stream.send(_host(tensor))
+        sums = list(stream.sums)
+        stream.send_bytes(tree.flatten(sums)[0])
+        stream.drain()
+
+
+def take(replica: Replica, source: int) -> bytes:
+    """Receive the whole state from `source` into this rank's objects; returns the session's bytes. Raises PeerError."""
+    stream = _Stream(source)
+    extra, names, text = (stream.receive_bytes() for _ in range(3))
+    _compare(replica.describe(), tree.unflatten(names, []), source)
+    labels = []
+    for name, tensor in replica.tensors():
+        _receive_into(stream, tensor)
+        labels.append(name)
+    small = []
+    for dtype, shape, _device in tree.layout(text):
+        small.append(torch.empty(shape, dtype=dtype))
+        stream.receive(tree.flat_bytes(small[-1]))
+    stream.drain()
+    sums = list(stream.sums)
+    theirs = tree.unflatten(stream.receive_bytes(), [])
+    if sums != theirs:
+        wrong = [index for index, (mine, other) in enumerate(zip(sums, theirs, strict=False)) if mine != other]
+        first = wrong[0] - 6 if wrong else len(sums)
+        what = labels[first] if 0 <= first < len(labels) else "the optimizers' state"
+        raise PeerError(f"the state from rank {source} arrived changed: the checksum of {what} differs")
+    replica.load_small(tree.unflatten(text, small))
+    return extra
+
+
+def _receive_into(stream: _Stream, tensor: torch.Tensor) -> None:
+    target = tensor.detach()
+    if target.device.type == "cpu" and target.is_contiguous():
+        stream.receive(tree.flat_bytes(target))
+        return
+    staging = torch.empty(target.shape, dtype=target.dtype)
+    stream.receive(tree.flat_bytes(staging))
+    stream.drain()
+    target.copy_(staging)
+
+
+def _compare(mine: list[list[Any]], theirs: Any, source: int) -> None:
+    if mine == theirs:
+        return
+    here, there = {entry[0]: entry[1:] for entry in mine}, {entry[0]: entry[1:] for entry in theirs}
+    for name in (*here, *there):
+        if here.get(name) != there.get(name):
+            raise UsageError(
+                f"the model is not the same on every rank: {name} is {here.get(name, 'absent')} here "
+                f"and {there.get(name, 'absent')} on rank {source}; set it up from the same arguments everywhere"
+            )
+    raise UsageError(f"the model lists its parameters in another order here than on rank {source}")

@@ -1,0 +1,103 @@
+"""Brings the ranks of a new epoch to one state: compare the set-ups, give or take the update, put local state right.
+
+Called on every rank at the same stage of a repair, after the groups were made anew, so that its own collectives match.
+Which rank gives to which was decided by the manager (the order's `fetches`).
+
+Invariant: returns only when this rank stands at the start of step `order.updates` with the state that the fault-free
+run would have there; whatever keeps it from that is an error with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from taskd.comm import guard
+from taskd.core.messages import Order
+from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
+from taskd.state import manifest, replica
+from taskd.state.record import Record
+
+
+def restore(
+    order: Order, rank: int, loop: Any, inherited: Record | None, alone: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
+    newcomers = {seat.rank for seat in order.seats}
+    _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
+    _settle(order.epoch, loop, alone, rank, newcomers)
+    peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
+    source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
+    if source is not None:
+        loop.let_go()
+        replica.take(loop.replica, source)
+    elif peers:
+        replica.give(loop.replica, peers, b"")
+    if inherited is None:
+        loop.return_to(order.updates)
+        return
+    found = inherited.find(order.updates)
+    if found is None:
+        raise PeerError(
+            f"rank {rank} cannot go on after {order.updates} updates: "
+            f"the record of its life before holds {inherited.held()}"
+        )
+    loop.take_over(order.updates, found[1])
+
+
+def _gather(values: list[int]) -> list[list[int]]:
+    """Every rank's row of numbers."""
+    return [row.tolist() for row in _all(torch.tensor(values, dtype=torch.int64))]
+
+
+def _all(mine: torch.Tensor) -> list[torch.Tensor]:
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    return everyone
+
+
+def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
+    """All ranks agree on what they have set up.
+
+    A newcomer that differs raises Misfit, and the others leave this epoch by StepAbandoned: it ends, and that makes the
+    next one. Where ranks differ that have trained together, every one raises UsageError with the first difference.
+    """
+    digests = _gather([manifest.digest(own)])
+    if all(row == digests[0] for row in digests):
+        return
+    text = json.dumps(own).encode()
+    longest = max(row[0] for row in _gather([len(text)]))
+    padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+    theirs = [json.loads(bytes(row.tolist())) for row in _all(padded)]
+    old = [other for other in range(len(theirs)) if other not in newcomers] or [*range(len(theirs))]
+    usual = max(old, key=lambda at: (digests.count(digests[at]), -at))
+    for other in (*old, *sorted(newcomers)):
+        sentence = manifest.difference(theirs[usual], theirs[other], usual, other)
+        if sentence and other in old:
+            raise UsageError(sentence)
+        if sentence and other == rank:
+            raise Misfit(sentence)
+    if rank not in newcomers or digests[rank] == digests[usual]:
+        raise StepAbandoned("a newcomer is not set up like the others, and ends")
+    raise UsageError(f"the ranks are not set up alike, as rank {rank} sees it, but no difference could be named")
+
+
+def _settle(
+    epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], rank: int, newcomers: set[int]
+) -> None:
+    """Ranks agree on how many loops are over, and on the buckets that DDP has settled on where any rank has."""
+    own = manifest.rebuilt(loop.replica)
+    rows = _gather([loop.arrived, *map(int, own)])
+    loop.arrived = max(row[0] for row in rows)
+    wanted = [any(row[1 + at] for row in rows) for at in range(len(own))]
+    if not any(wanted):
+        return
+    if wanted != own:
+        with alone(epoch):
+            manifest.settle_buckets(loop.replica, wanted)
+    _compare({"DDP buckets, by module": manifest.buckets(loop.replica)}, rank, newcomers)

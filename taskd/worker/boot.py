@@ -1,0 +1,284 @@
+"""What a worker does before its user's code runs, whether it was forked from the standby or started cold.
+
+It becomes the process that the launcher asked for (environment, streams, a session of its own, an end that comes with
+the launcher's), opens its line to the launcher's agent, lets every process group be made guarded, and makes its repair
+known to taskd.session(). A newcomer gets the records of the life before and runs its set-up apart from the others. Then
+the script runs as if Python had been started with it.
+
+Where the guard does not fit the torch that runs, or recovery is off, the script runs unguarded and one sentence says
+so. It does NOT decide anything and returns when the script does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the folder that `-m` put there is not the script's
+
+import ctypes
+import importlib
+import json
+import logging
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, Store
+
+from taskd import _native, config, log
+from taskd.core import limits
+from taskd.core.messages import FromWorker, StageReached, ToWorker
+from taskd.core.worker import Worker
+from taskd.errors import PeerError
+from taskd.state.record import Occasion, Record
+from taskd.wire import local, slots
+from taskd.worker import current, presence, script
+from taskd.worker.copier import Copier
+from taskd.worker.heal import LaunchedRepair
+from taskd.worker.identity import Identity
+from taskd.worker.link import Link
+
+try:
+    from taskd import _c10d
+    from taskd.comm import guard
+
+    _UNFIT = ""
+except ImportError as error:
+    _UNFIT = str(error)
+
+REQUEST_BYTES_MAX = 1 << 22
+_logger = log.get(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the launcher wants: one JSON object in a memory file."""
+
+    environment: dict[str, str]
+    kind: str
+    target: str
+    arguments: list[str]
+    parent: int  # the launcher's process
+    descriptors: dict[str, int]  # name -> place in the list of those that came along
+    guarded: bool
+    job: str
+    node: str
+    rank: int
+    world_size: int
+    local_rank: int
+    incarnation: int
+    epoch: int
+    newcomer: bool
+    generation: int  # how often all ranks have been started together before
+    copies: dict[str, Any] | None = None  # host, port and key of the keeper of copies, if records are copied
+
+
+def begin(descriptors: list[int], forked: bool = True) -> None:
+    """Serve the request in the first descriptor: become a worker and run the script to its end."""
+    request = _read(descriptors[0])
+    _become(request, descriptors, forked)
+    settings = config.load(job_id=request.job, job_node=request.node)
+    log.configure()
+    log.identify(f"rank {request.rank}")
+    _attach(request, descriptors, settings)
+    script.run(request.kind, request.target, request.arguments)
+
+
+def _read(descriptor: int) -> Request:
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return Request(**json.loads(file.read(REQUEST_BYTES_MAX)))
+
+
+# ---- becoming the process that was asked for ------------------------------------------------------------------
+
+
+def _become(request: Request, descriptors: list[int], forked: bool) -> None:
+    # SIGKILL, because no handler of the user's may keep a worker alive that nobody watches any more.
+    _native.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != request.parent:
+        os._exit(1)
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(request.environment)
+    for name, target in (("stdout", 1), ("stderr", 2)):
+        if name in request.descriptors:
+            fd = descriptors[request.descriptors[name]]
+            os.dup2(fd, target)
+            os.close(fd)
+    if forked:
+        _be_fresh()
+        flag = ["-m"] if request.kind == script.MODULE else []
+        _show_as([sys.executable, "-u", *flag, request.target, *request.arguments])
+
+
+def _be_fresh() -> None:
+    """Whatever a new interpreter draws anew must not be the same in all children of one standby."""
+    import multiprocessing.process
+
+    random.seed()
+    torch.default_generator.seed()
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _show_as(words: list[str]) -> None:
+    """Let `ps` and `pkill -f` find the script: write over the standby's own arguments, as far as there is room."""
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), which counts from 1
+    data = b"\0".join(os.fsencode(word) for word in words)[: end - start - 1]
+    if start:
+        ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
+
+
+# ---- joining the job ------------------------------------------------------------------------------------------
+
+
+def _attach(request: Request, descriptors: list[int], settings: config.Config) -> None:
+    """Link, guard and repair, in the order in which each needs the one before."""
+    identity = Identity(
+        request.job, request.node, request.rank, request.world_size, request.local_rank, request.incarnation
+    )
+    guarded = request.guarded and not _UNFIT
+    if request.guarded and _UNFIT:
+        log.once(_logger, logging.WARNING, "unfit", "this job runs unguarded, no rank can be replaced: %s", _UNFIT)
+    if not guarded:
+        there = presence.Presence(settings, identity, newcomer=request.newcomer, launched=True)
+        there.link.epoch = request.epoch
+        presence.establish(there)
+        there.start()
+        return
+    record, setup = _records(request, descriptors)
+    bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    files = (record.descriptor, setup, bell)
+    there = presence.Presence(settings, identity, newcomer=request.newcomer, records=files, launched=True)
+    core = Worker(request.rank, request.incarnation, request.epoch, request.newcomer)
+    line = _Line(there.link, core)
+    inherited = record if request.newcomer else None
+    repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited)
+    there.link.on_message = line.to(repair)
+    _copy(request, record, bell)
+    guard.install()
+    _offer_store(request)
+    _c10d.control.attached = True
+    if request.newcomer:
+        _c10d.control.sandbox(setup)
+    else:
+        _c10d.control.start_record(setup)
+    current.establish(repair)
+    presence.establish(there)
+    there.start()
+    threading.Thread(target=repair.watch_failures, name="taskd-failures", daemon=True).start()
+
+
+def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
+    """This rank's local record and that of its set-up: new ones, or those of the life before, which are continued.
+
+    Continued, because a newcomer that dies before it has trained must leave what its forerunner has left.
+    """
+    named = request.descriptors
+    if not request.newcomer:
+        return Record.create(), os.memfd_create("taskd-setup", os.MFD_CLOEXEC)
+    if "record" not in named or "setup" not in named:
+        raise PeerError(f"rank {request.rank} cannot be replaced: the records of its life before are lost")
+    return Record(descriptors[named["record"]]), descriptors[named["setup"]]
+
+
+def _copy(request: Request, record: Record, bell: int) -> None:
+    """Let the loss of this node not reach the records: hand in copies of each, and tell the agent when there is one."""
+    place = request.copies
+    if place is None:
+        return
+    lineage = slots.lineage(record.descriptor)
+    copier = Copier(
+        place["host"], place["port"], bytes.fromhex(place["key"]), request.rank, request.incarnation, lineage
+    )
+    rung = False
+
+    def copy(occasion: Occasion, step: int, data: bytes) -> None:
+        nonlocal rung
+        copier.send(int(occasion), step, data)
+        if not rung:  # training has begun, so the record of the set-up is whole
+            rung = True
+            os.eventfd_write(bell, 1)
+
+    record.on_write = copy
+    copier.start()
+
+
+class _Line:
+    """Between the link and the repair: what the one says, the other's next hello must not contradict."""
+
+    def __init__(self, link: Link, core: Worker) -> None:
+        self._link, self._core = link, core
+        link.epoch, link.stage = core.epoch, core.stage
+        link.page.store_epoch(core.epoch)
+
+    def say(self, message: FromWorker) -> bool:
+        if isinstance(message, StageReached):
+            self._link.epoch, self._link.stage = message.epoch, message.stage
+            self._link.page.store_epoch(message.epoch)
+        return self._link.say(message)
+
+    def to(self, repair: LaunchedRepair) -> Any:
+        def hear(message: ToWorker) -> None:
+            repair.hear(message)  # type: ignore[arg-type]
+            self._link.epoch = self._core.epoch
+
+        return hear
+
+
+# ---- the store in which groups meet ---------------------------------------------------------------------------
+
+
+def job_store(request: Request, part: str, timeout: timedelta) -> Store:
+    """A new connection to one part of the job's store, which outlives every worker."""
+    store = _c10d.AgentStore(local.store_address(request.job, request.node).encode(), timeout)
+    return PrefixStore(part, store)
+
+
+def _offer_store(request: Request) -> None:
+    """Let `init_process_group` by environment use the job's store."""
+    # torch.distributed has a function of this name, too.
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    original = rendezvous._create_c10d_store
+
+    def create(
+        hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, use_libuv: bool = True
+    ) -> Store:
+        if (hostname, str(port)) == (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")):
+            # A generation sees nothing of what those before have left.
+            return job_store(request, f"generation{request.generation}", timeout)
+        return original(hostname, port, rank, world_size, timeout, use_libuv)
+
+    rendezvous._create_c10d_store = create
+
+
+def _rebuild(request: Request) -> Callable[[int], None]:
+    """What makes the groups of an epoch. Each time over a connection of its own: an attempt that was left behind may
+    still wait on the one before."""
+    within = timedelta(microseconds=limits.DEADLINE_REBUILD_NS // 1000)
+
+    def rebuild(epoch: int) -> None:
+        guard.rebuild(epoch, job_store(request, "repair", within), within=within)
+
+    return rebuild
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m taskd.worker.boot FD,FD...`: the cold start, in an interpreter of its own."""
+    begin([int(number) for number in arguments[0].split(",")], forked=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

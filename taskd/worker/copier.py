@@ -1,0 +1,109 @@
+"""Hands each local record to the kernel for the manager, before a gradient of its step leaves the rank.
+
+A record that only its node has is lost with the node. The training thread therefore also writes it to a connection with
+the manager's keeper of copies: one system call, nobody is woken and nothing is awaited. The kernel delivers what it was
+given even when this process and its launcher are killed in the next moment, so the keeper has every record on which a
+gradient may rest; what is in flight when a whole host goes dark is the one exception.
+
+Failure modes: no keeper yet, or none any more (a thread tries again, training goes on, the copy is behind); a keeper
+that does not read (the training thread waits a moment once, then hangs up); a record that is too large (said once).
+It does NOT know what a record means.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+
+from taskd import _native, log
+from taskd.core import limits
+from taskd.wire import copy_frame
+from taskd.wire.copy_frame import CHALLENGE_BYTES, Frame
+
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+SEND_SECONDS = 1.0
+"""How long the training thread waits for a keeper that does not read, before it goes on without it: once, for the next
+connection begins with the keeper's word."""
+_logger = log.get(__name__)
+
+
+class Copier:
+    """`start` once, then `send` from the training thread for each record. Never raises into training."""
+
+    def __init__(self, host: str, port: int, key: bytes, rank: int, incarnation: int, lineage: int) -> None:
+        self._place, self._key = (host, port), key
+        self._rank, self._incarnation, self._lineage = rank, incarnation, lineage
+        self._lock = threading.Lock()  # of the connection; the thread below only ever makes one
+        self._socket: socket.socket | None = None
+        self._challenge = b""
+        self._number = 0
+        self._sent: dict[int, bytes] = {}  # by occasion: the bytes that went last over this connection
+        self._broken = threading.Event()
+
+    def start(self) -> None:
+        """Connect, soon and again after each break."""
+        self._broken.set()
+        threading.Thread(target=self._connect, name="taskd-copier", daemon=True).start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is sent now reaches the kernel."""
+        return self._socket is not None
+
+    def send(self, occasion: int, step: int, data: bytes) -> None:
+        """Give one slot to the kernel; nothing is sent while there is no connection."""
+        if len(data) > limits.MAX_COPY:
+            text = "the local record of rank %d has %d bytes, at most %d are copied: it does not survive its node"
+            log.once(_logger, logging.WARNING, "copy-large", text, self._rank, len(data), limits.MAX_COPY)
+            return
+        with self._lock:
+            if self._socket is None:
+                return
+            same = self._sent.get(1 - occasion) == data
+            frame = Frame(
+                self._rank, self._incarnation, self._lineage, self._number, step, occasion, same, b"" if same else data
+            )
+            try:
+                self._socket.sendall(copy_frame.pack(self._key, self._challenge, frame))
+            except OSError as error:  # a part of a frame may be on its way, so this connection is of no use any more
+                log.once(_logger, logging.INFO, f"copy {error}", "the keeper of copies does not take any: %s", error)
+                self._hang_up(self._socket)
+                return
+            self._number += 1
+            self._sent[occasion] = data
+
+    def _hang_up(self, sock: socket.socket) -> None:
+        self._socket = None
+        _native.keep_on_fork(sock.fileno())
+        sock.close()
+        self._broken.set()
+
+    def _connect(self) -> None:
+        """The thread: whenever there is no connection, make one."""
+        pause = threading.Event()
+        while True:
+            self._broken.wait()
+            try:
+                sock = socket.create_connection(self._place, CONNECT_SECONDS)
+            except OSError:
+                pause.wait(RETRY_SECONDS)
+                continue
+            _native.close_on_fork(sock.fileno())
+            try:
+                challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+                # No size for its buffer: the kernel lets one that was not set grow far beyond what it lets us set.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                challenge = b""
+            if len(challenge) != CHALLENGE_BYTES:
+                _native.keep_on_fork(sock.fileno())
+                sock.close()
+                pause.wait(RETRY_SECONDS)
+                continue
+            sock.settimeout(SEND_SECONDS)
+            with self._lock:
+                self._challenge, self._number, self._sent = challenge, 0, {}
+                self._broken.clear()
+                self._socket = sock

@@ -1,0 +1,135 @@
+"""Batches by number: opens a loader at any step of an epoch, and gives the same batch again when a step is done again.
+
+With a StepSampler a loader is opened where it is wanted without loading what came before; with any other sampler the
+batches before are loaded and thrown away, with one sentence about it. The random generators are left as opening left
+them on a rank that never failed: a newcomer opens its loader with the generators of that moment (DataLoader draws the
+seed of its worker processes from them) and goes on with its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+
+from taskd import log
+from taskd.errors import UsageError
+from taskd.state import rng
+from taskd.worker.sampler import StepSampler
+
+_logger = log.get(__name__)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for item in batch.values():
+            yield from _tensors(item)
+    elif isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from _tensors(item)
+
+
+def _versions(batch: Any) -> list[int]:
+    """Grow when somebody writes into a tensor of the batch."""
+    return [tensor._version for tensor in _tensors(batch)]
+
+
+class Feed:
+    """One loader over one or more epochs."""
+
+    def __init__(self, loader: Iterable[Any], epochs: int) -> None:
+        if not isinstance(loader, Sized):
+            raise UsageError("steps() needs a loader with a length: a newcomer must know how many steps it is to skip")
+        if epochs < 1:
+            raise UsageError(f"epochs must be 1 or more, not {epochs}")
+        self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
+        self.opened = b""  # the generators as they were when the epoch under way was opened
+        self.before = b""  # and before the last batch was loaded (and, if it was an epoch's first, the epoch opened)
+        self._iterator: Iterator[Any] | None = None
+        self._next = -1
+        self._batch: Any = None
+        self._number = -1
+        self._versions: list[int] = []
+
+    def __len__(self) -> int:
+        return self.per_epoch * self.epochs
+
+    def batch(self, number: int, opened: bytes = b"") -> Any:
+        """Batch `number`, counted over all epochs. `opened`: open as a rank did whose generators stood like this."""
+        if number == self._number:
+            if self._versions != _versions(self._batch):
+                self._again(number)  # the step wrote into its batch
+            return self._batch
+        self.before = rng.capture()
+        if number != self._next or number % self.per_epoch == 0:
+            self._open(number, opened if number % self.per_epoch else b"")
+        self._load(number)
+        return self._batch
+
+    def _again(self, number: int) -> None:
+        """Load a batch once more, drawing what was drawn the first time."""
+        own = rng.capture()
+        if number % self.per_epoch:
+            self._open(number, self.opened)
+            rng.restore(self.before)
+        else:
+            rng.restore(self.before)
+            self._open(number, b"")
+        self._load(number)
+        rng.restore(own)
+
+    def _load(self, number: int) -> None:
+        assert self._iterator is not None
+        try:
+            self._batch = next(self._iterator)
+        except StopIteration:
+            raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
+        self._number, self._next = number, number + 1
+        self._versions = _versions(self._batch)
+
+    def sample(self) -> Any:
+        """Some batch of the right form, loaded in this process without touching the loader: for a rehearsal."""
+        loader: Any = self.loader
+        batches, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
+        data: Any = getattr(loader, "dataset", None)
+        if batches is not None and collate is not None and hasattr(data, "__getitem__"):
+            return collate([data[index] for index in next(iter(batches))])
+        return next(iter(loader))
+
+    def close(self) -> None:
+        """Let the loader's worker processes go."""
+        self._iterator = None
+
+    def _open(self, number: int, opened: bytes) -> None:
+        epoch, position = divmod(number, self.per_epoch)
+        own = b""
+        if opened:
+            own = rng.capture()
+            rng.restore(opened)
+        self.opened = rng.capture()
+        sampler = getattr(self.loader, "batch_sampler", None)
+        steps = sampler if isinstance(sampler, StepSampler) else None
+        for owner in (sampler, getattr(self.loader, "sampler", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+                break
+        if steps is not None:
+            steps.position = position
+        self._iterator = iter(self.loader)
+        if steps is None and position:
+            log.once(
+                _logger,
+                logging.WARNING,
+                "feed-skip",
+                "the loader has no taskd.StepSampler: %d batches are loaded and skipped",
+                position,
+            )
+            for _ in range(position):
+                next(self._iterator)
+        if own:
+            rng.restore(own)

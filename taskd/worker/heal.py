@@ -1,0 +1,335 @@
+"""A training process' part in a repair: orders in, the training thread through the stages, answers out.
+
+Orders arrive on the link's thread. It does what must not wait for the training thread (the guards drain, so that the
+step can be left), and queues the rest; the training thread, once it has left its step, works the queue off: park,
+rebuild the groups, bring the state to the agreed update, resume. core.worker decides, this module does.
+
+Failure modes: a newer epoch in any stage (the guards drain again, whatever the training thread is doing ends with
+StepAbandoned, and the queue goes on with the newer one); making the new groups blocks on a rank that has died (it
+happens on a thread of its own, which is left behind); a script without a session (it can give up no step: the answer
+is `not ok`, and the manager climbs the ladder). Invariant: at most one stage is under way, on the training thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import select
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Protocol
+
+from taskd import log
+from taskd.comm.cpu import Fault, classify
+from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.events import Done, WorkerEvent
+from taskd.core.messages import Evidence, Order, Stop
+from taskd.core.types import EvidenceKind, Stage
+from taskd.core.words import cut
+from taskd.core.worker import Worker, WorkerState
+from taskd.errors import BackendError, Misfit, PeerError, StepAbandoned, UsageError
+from taskd.state.record import Occasion, Record
+
+NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
+UNREPAIRED_SECONDS = 15.0
+"""A rank that died, a node that fell silent: the order that repairs it comes sooner."""
+QUIESCE = timedelta(seconds=10)
+"""How long a copy that is under way in the guard may take to end."""
+EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 1, 2)
+"""A record of a set-up in which nothing was communicated (csrc/c10d/record.hpp)."""
+_logger = log.get(__name__)
+
+
+class Loop(Protocol):
+    """What a repair needs of the session."""
+
+    arrived: int
+
+    @property
+    def replica(self) -> Any: ...
+    def held(self) -> int: ...
+    def flaw(self) -> str: ...
+    def let_go(self) -> None: ...
+    def return_to(self, updates: int) -> None: ...
+    def take_over(self, updates: int, data: bytes) -> None: ...
+
+
+class Repair:
+    """What a session sees of repairs. This one is for a process that nobody repairs: every answer is the quiet one."""
+
+    newcomer = False
+    records = False
+    speaks = False
+    """Whether what all ranks have to say is said by this one."""
+
+    def ordered(self) -> bool:
+        """Whether the step under way is given up."""
+        return False
+
+    def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
+        """Write this rank's local state where its death cannot reach it."""
+
+    def training_begins(self) -> None:
+        """The set-up is over: its results need not be recorded any longer."""
+
+    def committed(self, updates: int) -> None:
+        """A step is done."""
+
+    @contextlib.contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """While this lasts, operations complete on this rank alone."""
+        yield
+
+    def run(self, loop: Loop) -> None:
+        """Go through a repair that was ordered; returns when training goes on."""
+
+    def all_arrived(self, heal: Callable[[], None]) -> bool:
+        """Wait until every rank has ended its loop; False when a repair came instead, and the loop must look again."""
+        return True
+
+
+class LaunchedRepair(Repair):
+    """The real one, in a process that taskd's launcher started."""
+
+    def __init__(
+        self,
+        core: Worker,
+        control: Any,
+        say: Callable[[Any], bool],
+        rebuild: Callable[[int], None],
+        record: Record,
+        inherited: Record | None,
+    ) -> None:
+        """`rebuild(epoch)` makes the groups of an epoch; `inherited`: the record of the life before, for a newcomer."""
+        self.newcomer = core.state is WorkerState.SETUP
+        self.records = True
+        self.speaks = core.rank == 0
+        self._core = core
+        self._control = control
+        self._normal = type(control.mode).NORMAL
+        self._say = say
+        self._rebuild = rebuild
+        self._record = record
+        self._inherited = inherited
+        self._lock = threading.Lock()
+        self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
+        self._has_session = False
+        self._healed = False
+
+    # ---- the link's thread ------------------------------------------------------------------------------------
+
+    def hear(self, message: Order | Stop) -> None:
+        """Take the manager's word."""
+        self._feed(message)
+
+    def _feed(self, event: WorkerEvent) -> None:
+        with self._lock:
+            for effect in self._core.step(time.monotonic_ns(), event):
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        if isinstance(effect, Reach):
+            self._say(effect.message)
+        elif isinstance(effect, Quit):
+            _leave_at_once(effect)
+        elif isinstance(effect, Park) and not self._has_session and not self.newcomer:
+            for answer in self._core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
+                self._carry_out(answer)
+        else:
+            if isinstance(effect, Park) and self._core.state is not WorkerState.SETUP:
+                self._control.drain(effect.epoch)
+            self._todo.put(effect)
+
+    def watch_failures(self) -> None:
+        """Tell the manager what the guards saw fail; what nobody repairs is raised in the script after all, for then
+        it is the script's own mistake, or its end. The body of a daemon thread."""
+        poller = select.poll()
+        poller.register(self._control.event_fd, select.POLLIN)
+        let_go_at, failed_in = 0.0, -1
+        while True:
+            left_ms = (let_go_at - time.monotonic()) * 1000 if failed_in >= 0 else None
+            if left_ms is not None and left_ms <= 0:
+                self._let_go(failed_in)
+                failed_in = -1
+                continue
+            poller.poll(left_ms)
+            for group, kind, sequence, error, epoch, _at_ns in self._control.take_events():
+                text = f"{kind} {sequence} of group {group}: {error}"
+                rank, incarnation = self._core.rank, self._core.incarnation
+                self._say(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, incarnation, rank, 0, cut(text)))
+                own_mistake = classify(error) is Fault.ARGUMENTS
+                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else UNREPAIRED_SECONDS), epoch
+
+    def _let_go(self, epoch: int) -> None:
+        """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
+        with self._lock:
+            if self._control.mode != self._normal or self._core.state is not WorkerState.RUNNING:
+                return
+            try:
+                self._control.resume(epoch)
+            except ValueError:
+                return  # a repair has begun just now
+        _logger.warning("a collective has failed and nobody repairs it: its error is raised in the script")
+
+    # ---- the training thread ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A session exists: from now on a step can be given up."""
+        with self._lock:
+            self._has_session = True
+
+    def ordered(self) -> bool:
+        return bool(self._control.mode != self._normal)
+
+    def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
+        try:
+            self._record.write(occasion, step, pieces)
+        except (OSError, UsageError) as error:
+            self.records = False
+            _logger.warning(
+                "this rank's local state can no longer be kept, so its death would not be healed in place: %s", error
+            )
+
+    def training_begins(self) -> None:
+        self._control.stop_record()
+
+    def committed(self, updates: int) -> None:
+        if self._healed:
+            self._healed = False
+            self._answer(self._core.epoch, Stage.RUNNING, updates)
+
+    @contextlib.contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        self._control.rehearsing = True
+        try:
+            yield
+        finally:
+            self._control.rehearsing = False
+
+    def run(self, loop: Loop) -> None:
+        if self.newcomer:
+            self._answer(self._core.epoch, Stage.PARKED, -1)
+        while True:
+            effect = self._todo.get()
+            try:
+                if self._follow(effect, loop):
+                    self._healed = True
+                    return
+            except StepAbandoned:
+                continue  # a newer epoch: its Park stands in the queue, or will
+            except Misfit as error:
+                self._failed(effect, error)
+                _leave_at_once(Quit(1, cut(str(error))))
+            except (BackendError, PeerError, UsageError, RuntimeError, OSError, ValueError) as error:
+                self._failed(effect, error)
+
+    def all_arrived(self, heal: Callable[[], None]) -> bool:
+        import torch.distributed as dist
+
+        try:
+            if dist.is_initialized():
+                dist.barrier()
+            return True
+        except StepAbandoned:
+            heal()
+            return False
+
+    def _follow(self, effect: WorkerEffect, loop: Loop) -> bool:
+        """Do one effect; True when training goes on."""
+        if isinstance(effect, Park):
+            self._let_operations_end()
+            held = loop.held()
+            flaw = loop.flaw()
+            if not flaw and held < 0 and not self.newcomer:  # a newcomer holds nothing, and nobody expects it to
+                flaw = "its update is torn"
+            self._answer(effect.epoch, Stage.PARKED, -1 if flaw else held, ok=not flaw, reason=cut(flaw))
+        elif isinstance(effect, Rebuild):
+            self._rebuild_groups(effect.order.epoch)
+            self._answer(effect.order.epoch, Stage.REBUILT, loop.held())
+        elif isinstance(effect, Restore):
+            from taskd.state.restore import restore
+
+            restore(
+                effect.order, self._core.rank, loop, self._inherited if self.newcomer else None, self.rehearsing_apart
+            )
+            self.newcomer = False
+            self._answer(effect.order.epoch, Stage.RESTORED, effect.order.updates)
+        elif isinstance(effect, Resume):
+            self._control.resume(effect.epoch)
+            self._answer(effect.epoch, Stage.RUNNING, effect.updates)
+            return True
+        return False
+
+    @staticmethod
+    def _let_operations_end() -> None:
+        """No operation of the step that was given up may touch a tensor any more."""
+        from taskd.comm import guard
+
+        guard.quiesce(QUIESCE)
+
+    def _rebuild_groups(self, epoch: int) -> None:
+        """On a thread of its own: a group waits for all its members, and one of them may be dying."""
+        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                self._rebuild(epoch)
+                ended.put(None)
+            except BaseException as error:
+                ended.put(error)
+
+        threading.Thread(target=work, name="taskd-rebuild", daemon=True).start()
+        while True:
+            try:
+                error = ended.get(timeout=0.02)
+                break
+            except queue.Empty:
+                if self._core.epoch != epoch:
+                    raise StepAbandoned(f"epoch {epoch} is over") from None
+        if error is not None:
+            raise error
+        self._resume(epoch)
+
+    def _resume(self, epoch: int) -> None:
+        """Operations run again, unless a newer epoch has begun."""
+        try:
+            self._control.resume(epoch)
+        except ValueError:
+            raise StepAbandoned(f"epoch {epoch} is over") from None
+
+    @contextlib.contextmanager
+    def rehearsing_apart(self, epoch: int) -> Iterator[None]:
+        """Inside of a repair: let operations complete on this rank alone for a moment."""
+        with self._lock:
+            if self._core.epoch != epoch:
+                raise StepAbandoned(f"epoch {epoch} is over")
+            self._control.sandbox(EMPTY_RECORD)
+        try:
+            with self.rehearsing():
+                yield
+        finally:
+            self._resume(epoch)
+
+    def _answer(self, epoch: int, stage: Stage, updates: int, *, ok: bool = True, reason: str = "") -> None:
+        self._feed(Done(epoch, stage, updates, ok, reason))
+
+    def _failed(self, effect: WorkerEffect, error: Exception) -> None:
+        _logger.warning("a stage of the repair failed: %s", error)
+        epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self._core.epoch
+        stage = {Park: Stage.PARKED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}.get(type(effect), Stage.RUNNING)
+        self._answer(epoch, stage, -1, ok=False, reason=cut(str(error) or repr(error)))
+
+
+def _leave_at_once(quit_effect: Quit) -> None:
+    """End this process wherever its training thread is: another incarnation has its seat, or the job stops."""
+    _logger.log(logging.WARNING if quit_effect.exit_code else logging.INFO, "this process ends: %s", quit_effect.reason)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(quit_effect.exit_code)

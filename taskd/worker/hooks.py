@@ -1,0 +1,166 @@
+"""Progress marks: a training loop says where it is, and the beat page shows it to the node's agent.
+
+`step_end`, `optimizer_begin` and `optimizer_end` are called by scripts (through tft_pause_train and its family) or by
+taskd's own session. Scripts that call nothing are followed through torch's global optimizer hooks: the first optimizer
+that steps counts the steps, whatever others step beside it. Once a script has told its own number, that number stands.
+Without a worker every call is a test of one variable. Nothing here blocks, waits, sends or raises, and torch is not
+imported: the hooks are put in when the script has done so itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from taskd import log
+from taskd.core.types import Phase
+
+if TYPE_CHECKING:
+    from taskd._native import Page
+
+_logger = log.get(__name__)
+_OPTIMIZER = int(Phase.OPTIMIZER)
+_APPLIED = int(Phase.APPLIED)
+_BETWEEN = int(Phase.BETWEEN)
+_STEP_MAX = 2**62
+
+
+class _Progress:
+    """What this process knows of its own step."""
+
+    __slots__ = ("handles", "leader", "page", "step", "told", "under_way")
+
+    def __init__(self) -> None:
+        self.page: Page | None = None
+        self.step = -1  # the step that is under way, or the last one
+        self.under_way = False
+        self.told = False  # the script has said a number itself
+        self.leader: weakref.ref[Any] | None = None
+        self.handles: list[Any] = []
+
+
+_progress = _Progress()
+
+
+def step_end(iteration: int) -> None:
+    """The training loop has ended step `iteration` (tft_pause_train's argument)."""
+    page = _progress.page
+    if page is None:
+        return
+    step = _number(iteration)
+    if step is not None:
+        _progress.step, _progress.under_way, _progress.told = step, False, True
+        page.store_step(step, _BETWEEN)
+
+
+def optimizer_begin(step: int = -1) -> None:
+    """The update of `step` begins; -1: of the step after the last one told."""
+    page = _progress.page
+    if page is None:
+        return
+    number = _number(step)
+    if number is not None:
+        _begin(number if number >= 0 else _progress.step + 1)
+        _progress.told = True
+        page.store_step(_progress.step, _OPTIMIZER)
+
+
+def optimizer_end(step: int = -1) -> None:
+    """The update of `step` is made; -1: of the step that began."""
+    page = _progress.page
+    if page is None:
+        return
+    number = _number(step)
+    if number is not None:
+        _begin(number if number >= 0 else _progress.step)
+        _progress.under_way, _progress.told = False, True
+        page.store_step(_progress.step, _APPLIED)
+
+
+def mark_step(step: int, phase: Phase) -> None:
+    """The session's own mark, which knows both; from now on the script counts as having told its number."""
+    page = _progress.page
+    if page is not None:
+        _progress.step, _progress.told = step, True
+        page.store_step(step, phase)
+
+
+def mark_phase(phase: Phase) -> None:
+    """The session's own mark inside of a step."""
+    page = _progress.page
+    if page is not None:
+        page.store_phase(phase)
+
+
+def attach(page: Page) -> None:
+    """Write progress into this page from now on, and follow torch's optimizers if the script has imported torch."""
+    _progress.page = page
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if optimizer is None or _progress.handles:
+        return
+    try:
+        _progress.handles = [
+            optimizer.register_optimizer_step_pre_hook(_before_update),
+            optimizer.register_optimizer_step_post_hook(_after_update),
+        ]
+    except AttributeError:
+        log.once(
+            _logger, logging.INFO, "hooks", "this torch has no global optimizer hooks; steps are shown only when told"
+        )
+
+
+def detach() -> None:
+    """Stop writing, take the hooks out and forget the step: what follows is another run."""
+    _progress.page = None
+    for handle in _progress.handles:
+        handle.remove()
+    _progress.handles = []
+    _progress.step, _progress.under_way, _progress.told, _progress.leader = -1, False, False, None
+
+
+def _begin(step: int) -> None:
+    _progress.step, _progress.under_way = step, True
+
+
+def _before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
+    page = _progress.page
+    if page is None:
+        return
+    if _progress.told:
+        # The number told last is that of the step that ended; this update, and those beside it, belong to the next.
+        if not _progress.under_way:
+            _begin(_progress.step + 1)
+    else:
+        leader = _progress.leader() if _progress.leader is not None else None
+        if leader is None:  # the first one, or the first after the leader was thrown away: the count goes on
+            _progress.leader = weakref.ref(optimizer)
+            leader = optimizer
+        if leader is optimizer:
+            _begin(_progress.step + 1)
+    page.store_step(_progress.step, _OPTIMIZER)
+
+
+def _after_update(optimizer: Any, args: Any, kwargs: Any) -> None:
+    page = _progress.page
+    if page is not None:
+        page.store_phase(_APPLIED)
+
+
+def _number(value: Any) -> int | None:
+    try:
+        step = operator.index(value)
+    except TypeError:
+        step = -2
+    if -1 <= step < _STEP_MAX:
+        return step
+    log.once(
+        _logger,
+        logging.WARNING,
+        "step-number",
+        "a step must be a whole number from 0 on, not %r; it is not shown",
+        value,
+    )
+    return None

@@ -1,0 +1,98 @@
+"""Who this training process is: job, node, rank, world size, incarnation, read from what launchers leave behind.
+
+torchrun's variables are read first, then torch.distributed if the script has initialised it (it knows best how many
+ranks there are), then the configuration. It does NOT judge the rank that a script gives (taskd.api does) and imports
+no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.config import Config
+from taskd.core import limits
+
+INCARNATION_VARIABLE = "_TASKD_INCARNATION"
+"""Set by taskd's own launcher, which numbers each rank's lives by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One life of one rank."""
+
+    job: str
+    node: str
+    rank: int
+    world_size: int
+    local_rank: int
+    incarnation: int  # 0: nobody counts restarts here, the agent picks the next number
+
+
+def find(config: Config, rank: int, environ: Mapping[str, str] | None = None) -> Identity:
+    """The identity of this process, which its script calls `rank`."""
+    environ = os.environ if environ is None else environ
+    return Identity(
+        job=config.job.id,
+        node=node_name(config, environ),
+        rank=rank,
+        world_size=world_size(config, environ),
+        local_rank=_number(environ, "LOCAL_RANK", 0, limits.MAX_NODES) or 0,
+        incarnation=_incarnation(environ),
+    )
+
+
+def node_name(config: Config, environ: Mapping[str, str] | None = None) -> str:
+    """The configured name; else by torchrun's or the pod's number of this node; else the host's name.
+
+    The number comes before the host's name, because two torchrun nodes on one host are two nodes. TORCHELASTIC_RUN_ID
+    is not used for the job's name in the same way: a user's manager.py, outside torchrun, could not know it.
+    """
+    environ = os.environ if environ is None else environ
+    if not config.sources.get("job.node", "default").startswith("default"):
+        return config.job.node
+    for variable in ("GROUP_RANK", "NODE_RANK"):
+        number = _number(environ, variable, 0, limits.MAX_NODES)
+        if number is not None:
+            return f"node-{number}"
+    return config.job.node
+
+
+def world_size(config: Config, environ: Mapping[str, str] | None = None) -> int:
+    """How many ranks the job has."""
+    environ = os.environ if environ is None else environ
+    distributed = initialised_distributed()
+    if distributed is not None:
+        return int(distributed.get_world_size())
+    given = _number(environ, "WORLD_SIZE", 1, limits.MAX_RANKS)
+    # Without LOCAL_RANK this is not a launcher's child: a pod's own WORLD_SIZE counts nodes.
+    if given is not None and "LOCAL_RANK" in environ:
+        return given
+    return max(config.job.node_nums * config.job.proc_per_node, given or 1)
+
+
+def initialised_distributed() -> Any:
+    """torch.distributed, if the script has imported and initialised it; else None. Imports nothing."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not getattr(distributed, "is_initialized", lambda: False)():
+        return None
+    return distributed
+
+
+def _incarnation(environ: Mapping[str, str]) -> int:
+    given = _number(environ, INCARNATION_VARIABLE, 1, limits.MAX_INCARNATION)
+    if given is not None:
+        return given
+    restarts = _number(environ, "TORCHELASTIC_RESTART_COUNT", 0, limits.MAX_INCARNATION - 1)
+    return 0 if restarts is None else restarts + 1
+
+
+def _number(environ: Mapping[str, str], variable: str, low: int, high: int) -> int | None:
+    text = environ.get(variable, "").strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        return None
+    value = int(text)
+    return value if low <= value <= high else None

@@ -1,0 +1,100 @@
+"""This process' presence in the job: link, follower, progress hooks and exit hooks as one thing, at most one per
+process.
+
+The drop-in API and taskd's own launcher both come here, so that a script that calls the API under the launcher finds
+what is already there. In a forked child there is none. This module does NOT check what a user passes in.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from taskd import log
+from taskd.config import Config
+from taskd.core.messages import Evidence
+from taskd.core.types import EvidenceKind
+from taskd.wire.codec import cut
+from taskd.worker import hooks
+from taskd.worker.exits import ExitWatch
+from taskd.worker.follower import Follower
+from taskd.worker.identity import Identity, find
+from taskd.worker.link import Link
+
+EXCEPTION_EXIT = 1
+"""What Python ends with after an uncaught exception."""
+
+
+class Presence:
+    """Made once per process; `start`, `wait`, `end`."""
+
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        framework: str = "pt",
+        newcomer: bool = False,
+        records: tuple[int, ...] = (),
+        launched: bool = False,
+    ) -> None:
+        """`launched`: taskd's launcher started this process, it is the agent and has the key."""
+        self.config, self.identity, self.framework, self.launched = config, identity, framework, launched
+        self.started = False
+        self.link = Link(config, identity, framework, records=records, launched=launched)
+        self.follower = Follower(self.link, newcomer)
+        self._exits = ExitWatch(self._leave, self._crash)
+
+    def start(self) -> None:
+        """Beat, connect and follow; returns at once."""
+        log.identify(f"rank {self.identity.rank}")
+        global _lives
+        self.started = True
+        _lives += 1
+        self.link.start()
+        if self.framework == "pt":
+            hooks.attach(self.link.page)
+        self._exits.install()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the manager has acknowledged this rank, within this time."""
+        return self.link.wait(seconds)
+
+    def end(self, reason: str) -> None:
+        """Leave the job in good order; training may go on without taskd."""
+        self._exits.remove()
+        hooks.detach()
+        if self.started:
+            self.link.leave(reason)
+            self.link.close()
+
+    def _leave(self) -> None:
+        hooks.detach()
+        self.link.leave("the script has ended")
+
+    def _crash(self, sentence: str) -> None:
+        rank = self.identity.rank
+        text = cut(f"rank {rank} raised {sentence}")
+        self.link.say(Evidence(EvidenceKind.EXCEPTION, rank, self.link.incarnation, rank, EXCEPTION_EXIT, text))
+
+
+_current: tuple[int, Presence] | None = None
+_lives = 0
+"""How often this process has been a worker before."""
+
+
+def current() -> Presence | None:
+    """This process' presence, if it has one."""
+    return _current[1] if _current is not None and _current[0] == os.getpid() else None
+
+
+def establish(presence: Presence | None) -> None:
+    """Make this the process' presence (None: it has none any more)."""
+    global _current
+    _current = None if presence is None else (os.getpid(), presence)
+
+
+def who(config: Config, rank: int) -> Identity:
+    """This process' identity as `rank`. One that was a worker before comes back as a later incarnation, whatever number
+    its launcher gave the process; the agent picks the next one."""
+    found = find(config, rank)
+    return replace(found, incarnation=0) if _lives else found

@@ -1,0 +1,65 @@
+"""`@taskd.resilient` on a train-step function: the same transaction for loops that should stay as they are.
+
+The function is called once per step with its batch, in the same order on every rank. A call whose step was given up
+runs again with the same arguments; a call whose update was taken from another rank, and every call that a newcomer
+makes for steps which are done already, returns None. Since nobody can tell when the last call was made, the ranks do
+not wait for each other after it, as they do at the end of `session.steps`. It offers no other way to the transaction:
+it is `session.steps` seen from inside of the loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from taskd.state import rng
+from taskd.worker.current import session
+from taskd.worker.session import Step
+
+
+class _Calls:
+    """Stands where a session expects a loader, and keeps the step that a newcomer was given ahead of its calls."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.steps: Generator[Step, None, None] | None = None
+        self.ahead: Step | None = None
+        self.generators = b""  # as they stood when that step was handed out
+
+    def __len__(self) -> int:
+        return 2**62  # nobody knows how often the function will be called; no loop ends here
+
+    def __iter__(self) -> Iterator[None]:
+        return itertools.repeat(None)
+
+    def next(self) -> Step:
+        """The next step of the session, or the one that is still to be used."""
+        if self.steps is None:
+            self.steps = session().steps(self)
+        if self.ahead is None:
+            self.ahead = next(self.steps)
+            self.generators = rng.capture()
+        return self.ahead
+
+
+def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make each call of a train-step function one step of the session; register model and optimizer before."""
+    calls = _Calls()
+
+    @functools.wraps(function)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        number, calls.made = calls.made, calls.made + 1
+        result = None
+        while session().updates <= number:
+            one = calls.next()
+            if one.number > number and not one.rehearsal:
+                break  # a newcomer's loop still runs through steps that are done
+            calls.ahead = None
+            rng.restore(calls.generators)
+            with one:
+                result = function(*args, **kwargs)
+        return result
+
+    return step

@@ -1,0 +1,368 @@
+"""The step as a transaction: `for step in session.steps(loader): with step: ...`.
+
+A session knows what a step consumes and what it changes, so that a step can be given up anywhere and done again with
+the same result to the last bit. In a healthy step it sends nothing and asks nobody: it notes the random generators and
+buffers, and leaves a copy in this rank's record. When a repair is ordered the step is left by StepAbandoned, the `with`
+catches it, and the training thread itself goes through the repair (heal.py); then the loop hands out the agreed step.
+
+Failure modes: a fault before, in and after the optimizer (updates.py decides what this rank then holds); a fault while
+a repair is under way (the repair starts over); a fault between two steps or after the last one (the loop waits at its
+own boundaries). What is outside of `with step:` is not done again, so collectives belong inside of it.
+
+Invariants: `updates` counts steps whose update this rank holds, whole; a step that was given up has reached no
+optimizer, no file, no log; nothing of a rehearsal is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from taskd import log
+from taskd.core.types import Phase
+from taskd.errors import StepAbandoned, UsageError
+from taskd.state.coverage import Coverage
+from taskd.state.local import Captured, LocalState
+from taskd.state.record import Occasion
+from taskd.state.replica import Replica
+from taskd.worker import hooks
+from taskd.worker.feed import Feed
+from taskd.worker.heal import Repair
+from taskd.worker.updates import TORN, WHOLE, Updates
+
+_logger = log.get(__name__)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Step:
+    """One step of the loop. `with step:` is the transaction; what it gives is the batch."""
+
+    def __init__(
+        self, session: Session, number: int, batch: Any, *, again: bool = False, rehearsal: bool = False
+    ) -> None:
+        self.number = number
+        """Counted from 0 over the whole job."""
+        self.batch = batch
+        self.again = again
+        """Whether it is done again."""
+        self.rehearsal = rehearsal
+        """Whether it only lets a newcomer learn what the others learned in their first step; nothing of it is kept."""
+        self.used = False
+        self._session = session
+
+    def __enter__(self) -> Any:
+        self.used = True
+        self._session._enter(self)
+        return self.batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._session._exit(self, error)
+
+
+class Session:
+    """One per training process. `taskd.session()` gives it."""
+
+    def __init__(self, repair: Repair) -> None:
+        self.updates = 0
+        """How many steps are done: the number of the next one."""
+        self.arrived = 0
+        """How many loops are over on every rank."""
+        self._repair = repair
+        self._replica = Replica()
+        self._local = LocalState(self._replica)
+        self._updates = Updates(self._replica, self._given_up)
+        self._coverage = Coverage(self._replica, self._local.objects)
+        self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
+        self._planned = 0  # steps of all loops entered so far
+        self._loops = 0  # and how many they are
+        self._current: Step | None = None
+        self._moment: Captured | None = None  # as the step under way, or the last one, found things
+        self._moment_of = -1
+        self._last_number = -1
+        self._opened = b""  # for a newcomer's first batch: the generators when its epoch was opened
+        self._feed: Feed | None = None
+        self._torn = False
+        self._patched = _Patches(self)
+
+    # ---- registration -----------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        local: dict[str, Any] | None = None,
+        **replicated: Any,
+    ) -> None:
+        """Name what the training changes. Each of the first four is one object, a list or a dict of them.
+
+        `replicated` objects have state_dict() and load_state_dict() and are the same on every rank; those in `local`
+        (also tensors, dicts, lists and torch.Generators) are this rank's own. Raises UsageError.
+        """
+        if self._current is not None:
+            raise UsageError("register() was called inside a step; register everything before the loop")
+        for name, item in _named("model", model, torch.nn.Module):
+            self._add(self._replica.models, name, item)
+        for name, item in _named("optimizer", optimizer, torch.optim.Optimizer):
+            self._add(self._replica.optimizers, name, item)
+            self._updates.follow_optimizer(name, item)
+        for label, group, method in (("scheduler", scheduler, "step"), ("scaler", scaler, "update")):
+            for name, item in _named(label, group, object):
+                self._add_other(name, item)
+                self._updates.follow_call(name, item, method)
+        for name, item in replicated.items():
+            self._add_other(name, item)
+        for name, item in (local or {}).items():
+            self._add(self._local.objects, name, item)
+
+    def _add_other(self, name: str, item: Any) -> None:
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise UsageError(
+                f"{name} is a {type(item).__name__} without state_dict() and load_state_dict(): it cannot be kept"
+            )
+        self._add(self._replica.others, name, item)
+
+    @staticmethod
+    def _add(table: dict[str, Any], name: str, item: Any) -> None:
+        if table.get(name, item) is not item:
+            raise UsageError(f"{name} is registered already; give the second one another name")
+        table[name] = item
+
+    # ---- the loop ---------------------------------------------------------------------------------------------
+
+    def steps(self, loader: Iterable[Any], *, epochs: int = 1) -> Generator[Step, None, None]:
+        """The steps of this loop, in order; one that was given up comes again. The body belongs inside `with step:`."""
+        if not self._replica.models:
+            raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
+        feed = Feed(loader, epochs)
+        start, end = self._planned, self._planned + len(feed)
+        self._planned = end
+        self._loops += 1
+        ordinal = self._loops
+        self._feed = feed
+        if self._repair.records:
+            self._coverage.look()
+        if self._repair.newcomer:
+            yield from self._rehearse(feed)
+            self._heal()
+            self._coverage.rebase()
+        self._repair.training_begins()
+        with self._patched:
+            while True:
+                while self.updates < end:
+                    if self._given_up():
+                        self._heal()
+                        continue
+                    yield self._next(feed, self.updates, start)
+                    self._check_used()
+                if self.arrived >= ordinal or self._repair.all_arrived(self._heal):
+                    break
+        self.arrived = max(self.arrived, ordinal)
+        feed.close()
+        if self.updates == end:
+            hooks.mark_step(end - 1, Phase.BETWEEN)
+
+    def _next(self, feed: Feed, number: int, start: int) -> Step:
+        opened, self._opened = self._opened, b""
+        batch = feed.batch(number - start, opened)
+        step = Step(self, number, batch, again=number == self._last_number)
+        self._last_number = number
+        self._handed = step
+        return step
+
+    def _check_used(self) -> None:
+        if not self._handed.used:
+            raise UsageError("a step was not used: put the body of the loop inside `with step:`")
+
+    def _rehearse(self, feed: Feed) -> Iterator[Step]:
+        """A newcomer's first step: the body runs on some batch and sends nothing, so that DDP learns its layout."""
+        step = Step(self, 0, feed.sample(), rehearsal=True)
+        self._handed = step
+        with self._repair.rehearsing():
+            yield step
+        self._check_used()
+        for parameter in (parameter for model in self._replica.models.values() for parameter in model.parameters()):
+            parameter.grad = None
+
+    # ---- the transaction --------------------------------------------------------------------------------------
+
+    def _given_up(self) -> bool:
+        return self._repair.ordered()
+
+    def _enter(self, step: Step) -> None:
+        if self._current is not None:
+            raise UsageError("a step was entered inside of another one")
+        self._current = step
+        self._updates.begin()
+        if step.rehearsal:
+            return
+        if self._moment_of != step.number or not step.again:
+            self._moment = self._local.capture(self._carried())
+            self._moment_of = step.number
+            assert self._feed is not None
+            self._write(Occasion.START, self._moment, self._feed.before)
+        hooks.mark_step(step.number, Phase.BODY)
+
+    def _carried(self) -> bool:
+        """Whether gradients of steps before count on: the last step made some and no optimizer used them."""
+        return self.updates > 0 and not self._updated
+
+    def _write(self, occasion: Occasion, moment: Captured, generators: bytes) -> None:
+        if self._repair.records:
+            assert self._feed is not None
+            self._repair.record(occasion, self._moment_of, self._local.pack(moment, generators, self._feed.opened))
+
+    def _forward_ended(self) -> None:
+        """Called before any gradient leaves this rank."""
+        step = self._current
+        if step is None or step.rehearsal or not self._repair.records or self._given_up():
+            return
+        moment = self._local.capture(False)
+        self._write(Occasion.FORWARD, moment, moment.generators)
+
+    def _exit(self, step: Step, error: BaseException | None) -> bool:
+        self._current = None
+        if step.rehearsal:
+            self._updates.give_up()
+            return error is None or isinstance(error, StepAbandoned)
+        given_up = self._given_up() or isinstance(error, StepAbandoned)
+        if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
+            return False  # the user's own error, or an interrupt: neither is ours to swallow
+        if not given_up:
+            self._updated = self._updates.commit()
+            self._commit(step)
+            return True
+        held = self._updates.give_up()
+        self._torn = held == TORN
+        if held == WHOLE:
+            self._updated = True
+            assert self._moment is not None
+            self._local.clear_gradients(self._moment)
+            self._commit(step)
+        self._heal()
+        return True
+
+    def _commit(self, step: Step) -> None:
+        self.updates = step.number + 1
+        self._repair.committed(self.updates)
+        hooks.mark_step(step.number, Phase.BETWEEN)
+        if not self._checked:
+            self._checked = True
+            self._warn(self._coverage.check())
+
+    def _warn(self, sentences: list[str]) -> None:
+        for sentence in sentences:
+            _logger.log(logging.WARNING if self._repair.speaks else logging.INFO, "%s", sentence)
+
+    def _optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """Any optimizer, registered or not."""
+        if self._current is None or self._updates.stepping or not self._repair.records:
+            return
+        sentence = self._coverage.steps(optimizer)
+        if sentence:
+            self._warn([sentence])
+
+    # ---- a repair ---------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        hooks.mark_phase(Phase.PARKED)
+        self._repair.run(self)
+        self._torn = False
+
+    @property
+    def replica(self) -> Replica:
+        """What every replica holds: for the repair."""
+        return self._replica
+
+    def held(self) -> int:
+        """The updates that this rank's parameters and optimizers hold, whole; -1: none."""
+        return -1 if self._torn or self._repair.newcomer else self.updates
+
+    def flaw(self) -> str:
+        """Why what this rank holds is not all that its training needs, or nothing."""
+        if self._repair.newcomer:
+            return ""
+        if self._checked:
+            self._warn(self._coverage.check())
+        return self._coverage.flaws[0] if self._coverage.flaws else ""
+
+    def let_go(self) -> None:
+        """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing."""
+        self._torn = True
+
+    def return_to(self, updates: int) -> None:
+        """Stand where the agreed step begins, parameters and optimizers being there already."""
+        if self._moment is not None and self._moment_of == updates:
+            self._local.restore(self._moment)
+        elif self._moment is not None and self.updates < updates:
+            self._local.clear_gradients(self._moment)
+            self._updated = True
+        self.updates = updates
+        self._torn = False
+
+    def take_over(self, updates: int, data: bytes) -> None:
+        """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
+        self._opened = self._local.adopt(data)
+        self.updates = updates
+        self._updated = True
+
+    _updated = True
+    _handed: Step
+
+
+class _Patches:
+    """What must know of a step given up and is not ours: torch.autograd.backward and torch.save, while a loop runs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: list[tuple[Any, str, Any]] = []
+        self._hook: Any = None
+
+    def __enter__(self) -> None:
+        session = self._session
+        backward, save = torch.autograd.backward, torch.save
+
+        def backward_of_step(*args: Any, **kwargs: Any) -> Any:
+            session._forward_ended()
+            return backward(*args, **kwargs)
+
+        def save_of_step(*args: Any, **kwargs: Any) -> Any:
+            if session._current is not None and session._given_up():
+                raise StepAbandoned("torch.save() belongs to a step that is given up")
+            return save(*args, **kwargs)
+
+        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
+        torch.autograd.backward = backward_of_step  # type: ignore[assignment]
+        torch.save = save_of_step
+        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: session._optimizer_steps(optimizer))
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in self._kept:
+            setattr(owner, name, original)
+        self._kept = []
+        self._hook.remove()
+
+
+def _named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:
+    """One object, a list or a dict of them, as (name, object) pairs."""
+    if given is None:
+        return []
+    if isinstance(given, dict):
+        pairs = [(f"{label} {name}", item) for name, item in given.items()]
+    elif isinstance(given, (list, tuple)):
+        pairs = [(f"{label} {at}", item) for at, item in enumerate(given)]
+    else:
+        pairs = [(label, given)]
+    for name, item in pairs:
+        if not isinstance(item, kind):
+            raise UsageError(f"{name} is a {type(item).__name__}, not a {kind.__module__}.{kind.__qualname__}")
+    return pairs
