@@ -1,0 +1,69 @@
+"""The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS`, started by taskd-run or by torchrun.
+
+A stack of square layers, so that WIDTH and DEPTH set the state's size and little is computed. With taskd it runs over
+the session, with torchrun over the same lines, where the session does nothing. At its end every rank prints one JSON
+line with its median step time, and rank 0 the hash of the weights. It measures nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+
+SAMPLES = 8
+
+
+class Rows(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows of numbers made from their index."""
+
+    def __init__(self, count: int, width: int) -> None:
+        self.count, self.width = count, width
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.sin(torch.arange(self.width) * (index + 1.0))
+
+
+def main(width: int, depth: int, steps: int) -> None:
+    torch.manual_seed(7)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    data = Rows(steps * SAMPLES * world_size, width)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=taskd.StepSampler(data, SAMPLES))
+    layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    session = taskd.session()
+    session.register(model=model, optimizer=optimizer)
+    times = []
+    for step in session.steps(loader):
+        begin = time.perf_counter()
+        with step as rows:
+            optimizer.zero_grad()
+            model(rows).square().mean().backward()
+            optimizer.step()
+        times.append(time.perf_counter() - begin)
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    found = {"rank": rank, "step_ms": statistics.median(times[len(times) // 5 :]) * 1e3}
+    found |= {"weights": digest.hexdigest()} if rank == 0 else {}
+    sys.stdout.write(json.dumps(found) + "\n")  # in one piece: the ranks share a pipe
+    sys.stdout.flush()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*(int(word) for word in sys.argv[1:4]))

@@ -1,0 +1,1 @@
+"""The command `taskd`: one file per command group, loaded when its command is called."""

@@ -1,0 +1,71 @@
+"""`taskd bench NAME`: measure one thing on this machine and print it as a table, or as one JSON object.
+
+The exit code is 0 when it measured, whatever it measured: a goal that is missed is a fact, not a failure of the
+command. The measuring itself is in taskd.bench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Any
+
+from taskd.bench import report
+from taskd.cli import table
+from taskd.errors import UsageError
+
+BENCHES = {
+    "beat": ("cost of a progress store; the beat behind a held GIL", "taskd.bench.beat"),
+    "detect": ("kill, agent and node loss until the manager knows; false alarms (12 minutes)", "taskd.bench.detect"),
+    "import": ("import taskd, taskd --help, manager ready", "taskd.bench.starts"),
+    "recovery": (
+        "fault to the first step of all ranks, by fault and phase (20 minutes)",
+        "taskd.bench.recovery",
+    ),
+    "steady": ("step time with everything on, over plain torchrun and gloo", "taskd.bench.steady"),
+}
+"""Name: what it measures, module with `measure() -> dict[str, Figure]`."""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        "bench", help="measure on this machine", description="Measure one thing on this machine."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="what to measure; see --list")
+    parser.add_argument("--list", action="store_true", help="name all benchmarks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    if arguments.list:
+        print(table.render(["name", "measures"], [(name, line) for name, (line, _) in BENCHES.items()]), end="")
+        return 0
+    if arguments.name not in BENCHES:
+        given = f"{arguments.name!r} is no benchmark" if arguments.name else "no benchmark was named"
+        raise UsageError(f"{given}; there are {', '.join(BENCHES)}")
+    where = report.machine()
+    figures: dict[str, report.Figure] = importlib.import_module(BENCHES[arguments.name][1]).measure()
+    if arguments.json:
+        print(report.as_json(arguments.name, where, figures))
+        return 0
+    colour = table.wants_colour()
+    print(", ".join(f"{key} {value}" for key, value in where.items() if value is not None))
+    rows = [_row(name, figure) for name, figure in figures.items()]
+    headers = ["figure", "value", "unit", "goal", "met", "runs", ""]
+    print(table.render(headers, rows, right=["value", "runs"], colour=colour), end="")
+    for name, figure in figures.items():
+        if figure.reason:
+            print(f"{name}: {figure.reason}", file=sys.stderr)
+    return 0
+
+
+def _row(name: str, figure: report.Figure) -> list[Any]:
+    met = figure.as_json()["met"]
+    verdict = None if met is None else table.Cell("yes", "green") if met else table.Cell("no", "red")
+    value = None if figure.value is None else f"{figure.value:.4g}"
+    spread = f"{min(figure.runs):.4g} to {max(figure.runs):.4g}" if len(figure.runs) > 1 else ""
+    return [name, value, figure.unit, figure.goal, verdict, len(figure.runs) or None, spread]

@@ -1,0 +1,95 @@
+"""`taskd incidents [ID]`: every fault of the job: what happened, who, why this strategy, its phases, how it ended.
+
+Without a number one line each; with one the whole story, phases in milliseconds. The sentences are the core's own.
+It does NOT act on incidents.
+
+Exit codes: 0; 2 when there is no such incident; 3 when no manager answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from taskd.cli import table
+from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
+from taskd.cli.events import clock
+from taskd.cli.status import span
+from taskd.cli.table import Cell
+
+HEADERS = ("ID", "OPENED", "KIND", "RANKS", "STRATEGY", "OUTCOME", "TOOK", "REASON")
+OUTCOME_STYLES = {"healed": "green", "open": "red", "exited": "red", "observed": "yellow"}
+RANKS_SHOWN = 8
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `taskd incidents`."""
+    parser = subparsers.add_parser(
+        "incidents", help="show every fault: who, why this strategy, its phases, its outcome"
+    )
+    parser.add_argument("id", nargs="?", metavar="ID", help="only this one, with its whole story")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print all incidents, or one."""
+    with Asker(arguments) as asker:
+        try:
+            answer = asker.ask("incidents", arguments.id or "")
+        except NoManager as error:
+            print(f"taskd: {error}", file=sys.stderr)
+            return EXIT_NO_MANAGER
+    incidents = answer["incidents"]
+    if arguments.json:
+        print(json.dumps(incidents[0] if arguments.id else answer))
+    elif arguments.id:
+        sys.stdout.write(story(incidents[0], table.wants_colour()))
+    elif not incidents:
+        print("no incident: nothing has failed")
+    else:
+        table.show(HEADERS, [_row(incident) for incident in incidents], right=("ID", "TOOK"))
+    return 0
+
+
+def _row(incident: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        incident["id"],
+        clock(incident["opened_wall_ns"]),
+        incident["kind"],
+        _ranks(incident["ranks"]),
+        incident["strategy"],
+        Cell(incident["outcome"], OUTCOME_STYLES.get(incident["outcome"], "")),
+        span(int(incident["duration_ms"])),
+        incident["reason"],
+    )
+
+
+def story(incident: dict[str, Any], colour: bool) -> str:
+    """One incident from open to closed."""
+    outcome = table.paint(incident["outcome"], OUTCOME_STYLES.get(incident["outcome"], ""), colour)
+    title = table.paint(f"incident {incident['id']}", "bold", colour)
+    took = f"{'took' if incident['closed_wall_ns'] else 'so far'} {span(int(incident['duration_ms']))}"
+    lines = [
+        f"{title}  {table.clean(incident['kind'])}, {outcome}",
+        f"  opened    {clock(incident['opened_wall_ns'])}, {took}",
+        f"  ranks     {_ranks(incident['ranks'])}",
+        f"  nodes     {', '.join(table.clean(node) for node in incident['nodes']) or '-'}",
+        f"  strategy  {incident['strategy']}, {incident['attempts']} attempt{'' if incident['attempts'] == 1 else 's'}",
+        f"  why       {table.clean(incident['reason'])}",
+    ]
+    if incident["phases"]:
+        lines.append("  phases")
+        width = max(len(phase["name"]) for phase in incident["phases"])
+        lines += [f"    {table.clean(phase['name']).ljust(width)}  {phase['ms']:>8} ms" for phase in incident["phases"]]
+    if incident["notes"]:
+        lines.append("  notes")
+        lines += [f"    {table.clean(note)}" for note in incident["notes"]]
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:RANKS_SHOWN])
+    return (shown + (f" and {len(ranks) - RANKS_SHOWN} more" if len(ranks) > RANKS_SHOWN else "")) or "-"

@@ -1,0 +1,118 @@
+"""The command `taskd`: finds the file of the command that was called, loads it and runs it.
+
+The commands stand in a static table, so that `taskd --help` needs none of their files: it must answer at once and load
+neither torch nor zmq. The file of a command offers `register(subparsers)`, which adds its parser and sets `run` on it,
+a function from the parsed arguments to the exit code.
+
+Exit codes: 0 done, 1 the command's own "no" or another's fault, 2 a usage error (one sentence, no traceback), 130 an
+interrupt, 141 a reader that went away. It does NOT do any command's work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import taskd
+from taskd.errors import TaskdError, UsageError
+
+COMMANDS = (
+    ("status", "show every rank: node, pid, epoch, step, phase, beat, step time", "taskd.cli.status"),
+    ("events", "show what happened in the job, and with --follow what happens", "taskd.cli.events"),
+    ("incidents", "show every fault: who, why this strategy, its phases, its outcome", "taskd.cli.incidents"),
+    ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
+    ("config", "show every setting, its value and where it came from", "taskd.cli.config"),
+    ("sim", "play a job with faults under virtual time, and check every step of it", "taskd.cli.sim"),
+    ("bench", "measure on this machine, and compare with the goals", "taskd.cli.bench"),
+    ("doctor", "check this machine and say what to mend, and how", "taskd.cli.doctor"),
+)
+"""Name, help in one line, module. In the order in which `taskd --help` shows them."""
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our way of refusing: one sentence, no usage text before it."""
+
+    see = ""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.rstrip('.')}; see `{self.see or self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _refuse(error, EXIT_USAGE)
+    except TaskdError as error:
+        return _refuse(error, 1)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `taskd events | head`: the interpreter would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def build_parser(command: str | None = None) -> Parser:
+    """The parser, in which only the wanted command is loaded."""
+    # The list is our own: argparse would break the line of a command with a long name.
+    columns = max(len(name) for name, _, _ in COMMANDS)
+    lines = [f"  {name:{columns}}  {line}" for name, line, _ in COMMANDS]
+    parser = Parser(
+        prog="taskd",
+        usage="taskd [-h] [--version] COMMAND ...",
+        description="Keeps a distributed PyTorch training job alive from the inside.",
+        epilog="\n".join(["commands:", *lines, "", "`taskd COMMAND --help` explains a command."]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.see = f"taskd {command}" if command else "taskd"  # argparse reports stray words from the outermost parser
+    parser.add_argument("--version", action="version", version=f"taskd {taskd.__version__}")
+    subparsers = parser.add_subparsers(prog="taskd", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    for name, _, module in COMMANDS:
+        if name == command:
+            importlib.import_module(module).register(subparsers)
+        else:
+            subparsers.add_parser(name, add_help=False)
+    return parser
+
+
+def _run(arguments: list[str]) -> int:
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    names = [name for name, _, _ in COMMANDS]
+    if command is not None and command not in names:
+        import difflib  # only on the way to a refusal
+
+        close = difflib.get_close_matches(command, names, n=1)
+        guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        raise UsageError(f"there is no command {command!r}; {guess}")
+    parser = build_parser(command)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as leave:  # --help and --version have printed
+        return int(leave.code or 0)
+    if command is None:
+        parser.print_help()
+        return 0
+    return int(parsed.run(parsed))
+
+
+def _refuse(error: TaskdError, code: int) -> int:
+    print(f"taskd: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

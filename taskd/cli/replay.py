@@ -1,0 +1,74 @@
+"""`taskd replay FILE`: run a manager's journal through the core again and print the decisions it makes.
+
+They are compared with the recorded ones; the first difference is named and the exit code is 1. A journal that a manager
+is writing at this moment may be read too. With --json one object per step, and one with the result at the end.
+It does NOT change the journal and sends nothing to anybody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from taskd.cli import table
+from taskd.cli.events import clock
+from taskd.core.effects import ManagerEffect
+from taskd.errors import UsageError
+from taskd.manager import journal, record, replay
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `taskd replay`."""
+    parser = subparsers.add_parser("replay", help="run a manager's journal through the core again and compare")
+    parser.add_argument("file", metavar="FILE", help="the journal, for instance /tmp/taskd-0/JOB/journal.db")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every decision again; 1 at the first that differs, UsageError when the file is no journal."""
+    count = 0
+    then, now = replay.Decisions(), replay.Decisions()
+    try:
+        meta, rows = journal.read(arguments.file)
+        if "settings" not in meta:
+            raise UsageError(f"{arguments.file} holds no job yet: its manager has not begun")
+        core = replay.make_core(json.loads(meta["settings"]), int(meta["term"]))
+        for step in replay.steps(core, rows):
+            count += 1
+            recorded, replayed = then.among(step.recorded), now.among(step.effects)
+            if recorded != replayed and record.events_of(step.row.events):
+                _print_difference(step.row, recorded, replayed, arguments.json)
+                return 1
+            _print(step.row, replayed, arguments.json)
+    except (journal.Broken, record.Unreadable) as error:
+        raise UsageError(f"{arguments.file} cannot be replayed (after {count} steps): {error}") from None
+    if arguments.json:
+        print(json.dumps({"steps": count, "same": True}))
+    else:
+        print(f"{count} steps replayed, every decision is the same as the recorded one")
+    return 0
+
+
+def _print(row: journal.Row, decisions: list[ManagerEffect], as_json: bool) -> None:
+    texts = [record.describe(effect) for effect in decisions]
+    if as_json:
+        print(json.dumps({"step": row.number, "at_ns": row.at_ns, "wall_ns": row.wall_ns, "decisions": texts}))
+        return
+    for text in texts:
+        print(f"{clock(row.wall_ns)}  #{row.number}  {table.clean(text)}")
+
+
+def _print_difference(
+    row: journal.Row, recorded: list[ManagerEffect], replayed: list[ManagerEffect], as_json: bool
+) -> None:
+    texts = {"recorded": [record.describe(e) for e in recorded], "replayed": [record.describe(e) for e in replayed]}
+    if as_json:
+        print(json.dumps({"step": row.number, "same": False, **texts}))
+        return
+    pairs = list(zip(recorded, replayed, strict=False))
+    at = next((index for index, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    print(f"step {row.number} at {clock(row.wall_ns)}: decision {at + 1} differs")
+    for name, lines in texts.items():
+        print(f"  {name}: {table.clean(lines[at]) if at < len(lines) else '(no such decision)'}")

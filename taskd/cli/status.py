@@ -1,0 +1,181 @@
+"""`taskd status`: every rank's node, process, epoch, step, phase, beat, step time and state, with the job's line above.
+
+With --watch the table is drawn again in place on a terminal (one write per picture, so nothing flickers), and printed
+again and again into anything else; it ends with Ctrl-C, or on a pipe when the manager has gone. The facts are the
+manager's own; nothing is computed here. It does NOT change anything in the job.
+
+Exit codes: 0, or 3 when no manager answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import threading
+from typing import Any
+
+from taskd.cli import table
+from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
+from taskd.cli.table import Cell
+
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+HEADERS = ("RANK", "NODE", "PID", "STATE", "EPOCH", "STEP", "PHASE", "BEAT", "STEP TIME", "NOTE")
+RIGHT = ("RANK", "PID", "EPOCH", "STEP", "BEAT", "STEP TIME")
+STATE_STYLES = {
+    "alive": "green",
+    "suspect": "yellow",
+    "starting": "cyan",
+    "dead": "red",
+    "absent": "dim",
+    "left": "dim",
+}
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `taskd status`."""
+    parser = subparsers.add_parser("status", help="show every rank: node, pid, epoch, step, phase, beat, step time")
+    add_arguments(parser)
+    parser.add_argument("--watch", action="store_true", help="go on, drawing the table again and again")
+    parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="time between two pictures")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the status once, or until interrupted."""
+    with Asker(arguments) as asker:
+        try:
+            if arguments.watch:
+                return _watch(asker, arguments)
+            _print(asker.ask("status"), arguments.json)
+        except NoManager as error:
+            print(f"taskd: {error}", file=sys.stderr)
+            return EXIT_NO_MANAGER
+    return 0
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        sys.stdout.write(picture(facts, table.wants_colour()))
+
+
+def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
+    in_place = sys.stdout.isatty() and not arguments.json and os.environ.get("TERM") != "dumb"
+    pause = threading.Event()
+    shown = False
+    if in_place:
+        sys.stdout.write(ENTER_SCREEN)
+    try:
+        while True:
+            try:
+                facts = asker.ask("status")
+            except NoManager as error:
+                if not in_place or not shown:
+                    raise
+                _draw(f"{error}\nstill looking; Ctrl-C ends\n")
+            else:
+                shown = True
+                if in_place:
+                    _draw(picture(facts, table.wants_colour()))
+                else:
+                    _print(facts, arguments.json)
+                    sys.stdout.flush()
+            pause.wait(max(0.05, arguments.interval))
+            if not in_place and not arguments.json:
+                print()
+    except KeyboardInterrupt:
+        return 0  # the ordinary end of watching
+    finally:
+        if in_place:
+            sys.stdout.write(LEAVE_SCREEN)
+            sys.stdout.flush()
+
+
+def _draw(text: str) -> None:
+    """One picture in one write: the old one is overwritten line by line and never cleared as a whole."""
+    size = shutil.get_terminal_size()
+    lines = text.splitlines()
+    if len(lines) > size.lines:
+        left_out = len(lines) - size.lines + 1
+        lines = [*lines[: size.lines - 1], f"... {left_out} more lines; `taskd status` prints all"]
+    sys.stdout.write(HOME + f"{CLEAR_LINE}\n".join(lines) + CLEAR_LINE + CLEAR_BELOW)
+    sys.stdout.flush()
+
+
+def picture(facts: dict[str, Any], colour: bool) -> str:
+    """The whole status as text."""
+    rows = [_row(rank) for rank in facts["ranks"]]
+    return _header(facts, colour) + table.render(HEADERS, rows, right=RIGHT, colour=colour) + _footer(facts, colour)
+
+
+def _header(facts: dict[str, Any], colour: bool) -> str:
+    manager = facts["manager"]
+    states = [rank["state"] for rank in facts["ranks"]]
+    alive = sum(state == "alive" for state in states)
+    where = f"{table.clean(manager['host'])}:{manager['port']}"
+    parts = [
+        table.paint(f"job {table.clean(facts['job'])}", "bold", colour),
+        f"manager {where} (pid {manager['pid']}, up {span(manager['uptime_ms'])})",
+        f"term {facts['term']}",
+        f"epoch {facts['epoch']}",
+        table.paint(f"{alive} of {len(states)} ranks alive", "green" if alive == len(states) else "yellow", colour),
+    ]
+    known, opened = facts["incidents"]["known"], facts["incidents"]["open"]
+    incidents = f"{known} incident{'' if known == 1 else 's'}" + (f", {opened} open" if opened else "")
+    parts.append(table.paint(incidents, "red" if opened else "", colour))
+    return " | ".join(parts) + "\n\n"
+
+
+def _row(rank: dict[str, Any]) -> tuple[Any, ...]:
+    state = str(rank["state"])
+    reported = rank["beat_age_ms"] is not None
+    code = rank.get("exit_code")
+    note = f"incarnation {rank['incarnation']}" if rank["incarnation"] > 1 else ""
+    if state == "dead":
+        note = f"exit code {code}" + (f", {note}" if note else "")
+    if rank.get("stage") not in (None, "running") and state not in ("dead", "left", "absent"):
+        note = f"{rank['stage']}" + (f", {note}" if note else "")
+    return (
+        rank["rank"],
+        rank["node"],
+        rank["pid"] or None,
+        Cell(state, STATE_STYLES.get(state, "")),
+        rank["epoch"],
+        rank["step"] if rank["step"] is not None and rank["step"] >= 0 else None,
+        rank["phase"],
+        f"{rank['beat_age_ms']} ms" if reported and state in ("alive", "suspect") else None,
+        f"{rank['step_ms']} ms" if rank["step_ms"] else None,
+        note,
+    )
+
+
+def _footer(facts: dict[str, Any], colour: bool) -> str:
+    manager = facts["manager"]
+    lines = []
+    if facts.get("left_out"):
+        lines.append(f"{facts['left_out']} more ranks, too many for one answer")
+    down = [node for node in facts["nodes"] if node["state"] not in ("up", "left")]
+    for node in down[:8]:
+        text = f"node {table.clean(node['node'])} is {node['state']}, last heard {span(node['age_ms'])} ago"
+        lines.append(table.paint(text, "yellow", colour))
+    if manager["journal"].startswith("memory only"):
+        lines.append(table.paint(f"journal: {table.clean(manager['journal'])}", "yellow", colour))
+    refused = {**facts.get("counters", {}), **manager["refused"]}
+    if refused:
+        lines.append("dropped: " + ", ".join(f"{table.clean(name)} {count}" for name, count in sorted(refused.items())))
+    return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def span(ms: int) -> str:
+    """A duration as people say it."""
+    if ms < 10_000:
+        return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+    seconds = ms // 1000
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h {seconds % 3600 // 60} min"

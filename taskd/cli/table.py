@@ -1,0 +1,99 @@
+"""Plain tables and colours for a terminal: aligned columns, no frames, nothing that a pipe would have to strip.
+
+Colours appear only when the stream is a terminal that wants them (NO_COLOR and TERM=dumb are honoured). What comes from
+other machines (node names, errors) is shown with its control characters replaced, so that nobody can write into an
+operator's terminal. It does NOT fetch, sort or judge what it prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with a style out of STYLES; any other object in a row is shown as plain text."""
+
+    value: Any
+    style: str = ""
+
+
+def wants_colour(stream: TextIO | None = None) -> bool:
+    """Whether this stream is a terminal that wants colours."""
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def paint(text: str, style: str, colour: bool) -> str:
+    """The text in a style, or as it is."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if colour and style else text
+
+
+def render(
+    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), colour: bool = False
+) -> str:
+    """A table as text with a newline at its end; columns whose header is in `right` stand flush right.
+
+    None is shown as "-". Trailing blanks are left out.
+    """
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    texts = [[clean(cell.value) for cell in row] for row in cells]
+    assert all(len(row) == len(headers) for row in texts)
+    widths = [max([width(header), *(width(row[i]) for row in texts)]) for i, header in enumerate(headers)]
+    flush_right = [header in set(right) for header in headers]
+    lines = [_line(headers, ["bold"] * len(headers), widths, flush_right, colour)]
+    for row, text in zip(cells, texts, strict=True):
+        lines.append(_line(text, [cell.style for cell in row], widths, flush_right, colour))
+    return "\n".join(lines) + "\n"
+
+
+def show(
+    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), stream: TextIO | None = None
+) -> None:
+    """Print a table, in colours where the stream wants them."""
+    stream = sys.stdout if stream is None else stream
+    stream.write(render(headers, rows, right=right, colour=wants_colour(stream)))
+
+
+def clean(value: Any) -> str:
+    """A value as one line without control characters."""
+    if value is None:
+        return "-"
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def width(text: str) -> int:
+    """Columns that a text takes: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _line(
+    texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], right: Sequence[bool], colour: bool
+) -> str:
+    parts = []
+    for text, style, columns, flush_right in zip(texts, styles, widths, right, strict=True):
+        blanks = " " * (columns - width(text))
+        painted = paint(text, style, colour)
+        parts.append(blanks + painted if flush_right else painted + blanks)
+    return GAP.join(parts).rstrip()
