@@ -1,0 +1,306 @@
+"""What every test stands on: a clean environment, a time limit, and proof that nothing was left behind.
+
+taskd is about processes that outlive others, so a test that leaves one running is a finding, not litter. Every process
+that a test starts inherits this run's mark in its environment, however many times it forks and whoever its parent is by
+then. After each test, new living processes with the mark, new files in /dev/shm and sockets "@taskd/..." still held
+here fail the test, by name.
+
+It starts nothing of taskd's; fixtures of one room live in that room's own conftest.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 60
+LIMIT_SLOW_S = 300
+# How much longer a test may hold the interpreter's lock (so that no signal handler of ours runs) before all ends.
+LAST_RESORT_S = 30
+# Processes that are on their way out get this long; agents notice the death of their last worker within it.
+LEAVING_S = 5.0
+# In the environment of every process that descends from this run, and of no other's.
+MARK_NAME = "PYTEST_RUN_MARK"
+MARK_VALUE = f"{os.getpid()}-{time.monotonic_ns()}"
+
+# What the environment of the person who runs the tests, or of a job they run in, would otherwise decide.
+FOREIGN_NAMES = {
+    "MINDX_TASK_ID",
+    "PROCESS_RECOVER",
+    "ELASTIC_PROCESS_RECOVER_ENABLE",
+    "HIGH_AVAILABILITY",
+    "ENABLE_RESTART_FAULT_PROCESS",
+    "HCCL_OP_RETRY_ENABLE",
+    "HCCL_OP_RETRY_PARAMS",
+    "HCCL_CONNECT_TIMEOUT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "POD_IP",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "PYTHONUNBUFFERED",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[MARK_NAME] = MARK_VALUE
+    for name in list(os.environ):
+        if name.startswith("TASKD_") or name in FOREIGN_NAMES:
+            del os.environ[name]
+    # A shell that starts us in the background lets us and all that we start ignore Ctrl-C, which some tests press.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The true standard error: pytest replaces number 2 while a test runs, and what it caught dies with the process.
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        config.stash[TRUE_STDERR] = os.dup(2)
+
+
+TRUE_STDERR = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, so that what is broken shows early; and the reason of each skip, found out once."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    for marker, reason_of in (("root", why_no_namespaces), ("gpu", why_no_device)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = reason_of() if marked else None
+        for item in marked:
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def why_no_namespaces() -> str | None:
+    """The sentence that says why network namespaces cannot be had here; None if they can."""
+    if os.geteuid() != 0:
+        return "needs root for network namespaces; run `make test` as root to include it"
+    missing = [tool for tool in ("ip", "nft") if not shutil.which(tool)]
+    if missing:
+        return f"needs {' and '.join(missing)} for network namespaces; install iproute2 and nftables to include it"
+    name = f"taskd-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode != 0:
+        return f"network namespaces are forbidden here ({made.stderr.strip()}); run where `ip netns add` works"
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+    return None
+
+
+def why_no_device() -> str | None:
+    if Path("/dev/nvidiactl").exists() or any(Path("/dev").glob("davinci[0-9]*")):
+        return None
+    return "needs a GPU or an NPU; this machine has neither"
+
+
+# ---- a time limit for each test
+
+
+class Limit:
+    """Stops what runs inside it after `seconds`, showing where every thread was."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        marker = item.get_closest_marker("limit")
+        slow = item.get_closest_marker("slow") is not None
+        self.seconds = marker.args[0] if marker else LIMIT_SLOW_S if slow else LIMIT_S
+        self.stderr = item.config.stash[TRUE_STDERR]
+
+    def __enter__(self) -> None:
+        self.before = signal.signal(signal.SIGALRM, self.on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        faulthandler.dump_traceback_later(self.seconds + LAST_RESORT_S, exit=True, file=self.stderr)
+
+    def __exit__(self, *_: object) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.before)
+
+    def on_alarm(self, *_: object) -> None:
+        with tempfile.TemporaryFile("w+") as threads:
+            faulthandler.dump_traceback(threads)
+            threads.seek(0)
+            pytest.fail(f"longer than its limit of {self.seconds} s; every thread:\n{threads.read()}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    with Limit(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    with Limit(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    with Limit(item):
+        return (yield)
+
+
+# ---- nothing is left behind
+
+
+def all_pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def ours_among(pids: set[int]) -> dict[int, str]:
+    """Of these, the living processes that descend from this run: pid -> command line."""
+    mark = f"{MARK_NAME}={MARK_VALUE}".encode()
+    found = {}
+    for pid in pids - {os.getpid()}:
+        try:
+            if mark not in Path(f"/proc/{pid}/environ").read_bytes():
+                continue
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+        except OSError:
+            continue  # gone since it was listed, or another user's
+        # multiprocessing's own helper lives as long as the interpreter does.
+        if state not in "ZX" and "multiprocessing.resource_tracker" not in command:
+            found[pid] = command
+    return found
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:  # an orphan: somebody else reaps it
+        while ours_among({pid}):
+            time.sleep(0.02)
+
+
+def shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "taskd" in name}
+
+
+def own_sockets() -> set[str]:
+    """Names of abstract sockets "@taskd/..." that this process holds open."""
+    inodes = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # the descriptor that listed the folder
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return {row[7] for row in rows if len(row) > 7 and row[7].startswith("@taskd/") and row[6] in inodes}
+
+
+def leftovers(before: tuple[set[int], set[str], set[str]]) -> list[str]:
+    """Sentences about what is here now and was not before; waits for what is on its way out, then ends what stays."""
+    pids, shm, sockets = before
+    deadline = time.monotonic() + LEAVING_S
+    while new := ours_among(all_pids() - pids):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)  # other people's processes: there is nothing to wait on
+    for pid in new:
+        end(pid)
+    return [
+        *(f"process {pid} was still running, and was killed: {command}" for pid, command in new.items()),
+        *(f"/dev/shm/{name} was left behind" for name in sorted(shared_memory() - shm)),
+        *(f"the socket {name} is still open in the test's own process" for name in sorted(own_sockets() - sockets)),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a process, a file in /dev/shm or one of our sockets behind."""
+    before = all_pids(), shared_memory(), own_sockets()
+    yield
+    found = leftovers(before)
+    if found:
+        pytest.fail("left behind:\n  " + "\n  ".join(found), pytrace=False)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What fixtures of a whole module or session left; no test is there to take the blame, so the run does."""
+    found = leftovers((set(), set(), set()))
+    if found:
+        print("\nleft behind by the whole run:\n  " + "\n  ".join(found), file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+# ---- what tests ask for
+
+
+@pytest.fixture(autouse=True)
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This test's own TASKD_RUN_DIR, which its child processes inherit. taskd makes it; here it does not exist yet."""
+    path = tmp_path / "run"
+    monkeypatch.setenv("TASKD_RUN_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Finds a TCP port nobody uses, below the range from which the kernel takes ports for outgoing connections."""
+    given: set[int] = set()
+
+    def find() -> int:
+        while True:
+            port = random.SystemRandom().randrange(12000, 30000)
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("0.0.0.0", port))
+                except OSError:
+                    continue
+            if port not in given:
+                given.add(port)
+                return port
+
+    return find
+
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """Runs a piece of Python, or a file, in a process of its own with this checkout importable.
+
+    run_python(code_or_file, *args, env=None, timeout=30, check=True) returns the CompletedProcess with text output.
+    `env` is added to the environment (None takes a name out); the working folder is the test's own. With `check` an
+    exit code other than 0 fails the test and shows what the process said.
+    """
+
+    def run(
+        code: str | Path, *args: str, env: dict[str, str | None] | None = None, timeout: float = 30, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        merged: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        what = [str(code)] if isinstance(code, Path) else ["-c", code]
+        done = subprocess.run(
+            [sys.executable, *what, *args],
+            env={name: value for name, value in merged.items() if value is not None},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if check and done.returncode != 0:
+            pytest.fail(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}", pytrace=False)
+        return done
+
+    return run

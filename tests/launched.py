@@ -1,0 +1,172 @@
+"""Runs taskd-run as a user does, on one or several nodes of this machine, and reads what it says.
+
+Everything is real: launchers, standby, manager, workers. A run has a job name, a folder and a manager's port of its
+own; what is asked about it goes through the operators' line. It judges nothing but exit codes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 60.0
+
+
+class Launched:
+    """One job. A context manager: whatever still runs at its end is killed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        *words: str,
+        nodes: Sequence[Sequence[str]] = ((),),
+        env: Mapping[str, str | None] | None = None,
+        job: str = "job",
+    ) -> None:
+        """`words` follow each node's own words: options, script, arguments."""
+        self.folder, self.job = folder, job
+        merged: dict[str, str | None] = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TASKD_JOB_ID": job,
+            "TASKD_MANAGER_PORT": str(port),
+            "TASKD_STD_LOG_LEVEL": "info",
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        }
+        self.environment = {name: value for name, value in merged.items() if value is not None}
+        self.lines: list[str] = []
+        self.launchers: list[subprocess.Popen[str]] = []
+        self._readers: list[threading.Thread] = []
+        self._heard = threading.Condition()
+        for own in nodes:
+            self.launch(*own, *words)
+
+    def launch(self, *words: str) -> subprocess.Popen[str]:
+        """Start the launcher of one more node."""
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "taskd.run", *words],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        reader = threading.Thread(target=self._read, args=(launcher,))
+        self.launchers.append(launcher)
+        self._readers.append(reader)
+        reader.start()
+        return launcher
+
+    def _read(self, launcher: subprocess.Popen[str]) -> None:
+        assert launcher.stdout is not None
+        for line in launcher.stdout:
+            with self._heard:
+                self.lines.append(line.rstrip("\n"))
+                self._heard.notify_all()
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for launcher in self.launchers:
+            if launcher.poll() is None:
+                launcher.kill()
+        for launcher, reader in zip(self.launchers, self._readers, strict=True):
+            launcher.wait()
+            reader.join()
+            assert launcher.stdout is not None
+            launcher.stdout.close()
+
+    # ---- what it says -----------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for_line(self, part: str, patience_s: float = PATIENCE_S) -> str:
+        """The first line with this part; fails the test, with all that was said, if none comes."""
+        with self._heard:
+            found = self._heard.wait_for(lambda: next((x for x in self.lines if part in x), None), patience_s)
+        if not found:
+            pytest.fail(f"nobody said {part!r}:\n{self.text}", pytrace=False)
+        return found
+
+    def end(self, code: int | None = 0, patience_s: float = 2 * PATIENCE_S) -> list[int]:
+        """Wait for all launchers; fails the test if one ends otherwise (None: however they end)."""
+        codes = []
+        try:
+            for launcher in self.launchers:
+                codes.append(launcher.wait(patience_s))
+        except subprocess.TimeoutExpired:
+            shown = subprocess.run(
+                [sys.executable, "-m", "taskd", "status"], env=self.environment, capture_output=True, text=True
+            ).stdout
+            pytest.fail(f"the job does not end:\n{self.text}\n{shown}", pytrace=False)
+        for reader in self._readers:
+            reader.join()
+        if code is not None and any(found != code for found in codes):
+            pytest.fail(f"exit codes {codes}, not {code}:\n{self.text}", pytrace=False)
+        return codes
+
+    def said(self, word: str) -> list[str]:
+        """What follows this word in each line that begins with it."""
+        return [line[len(word) :].strip() for line in self.lines if line.startswith(word)]
+
+    # ---- the operators' line ----------------------------------------------------------------------------------
+
+    def ask(self, topic: str, *words: str) -> Any:
+        """`taskd TOPIC --json`, or None while there is no manager."""
+        done = subprocess.run(
+            [sys.executable, "-m", "taskd", topic, "--json", *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def pids(self) -> dict[int, int]:
+        """The processes of the ranks that live, by rank."""
+        facts = self.ask("status") or {"ranks": []}
+        return {row["rank"]: row["pid"] for row in facts["ranks"] if row["state"] == "alive"}
+
+    def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> int:
+        pid = wait_until(lambda: self.pids().get(rank), f"rank {rank} alive")
+        os.kill(pid, number)
+        return pid
+
+
+def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """Look at other processes' visible state until it is so."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The living children of a process."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] not in "ZX":
+            found.append(int(name))
+    return found

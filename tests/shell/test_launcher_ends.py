@@ -1,0 +1,185 @@
+"""However a launcher, a worker or the standby ends: nobody stays behind, and the job ends or goes on as it should.
+
+The fixture of every test (nothing_left_behind) fails it when a process of the job lives on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launched import Launched, children, wait_until
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Any]
+WAIT = """
+import os, signal, sys, time
+def ended(number, frame):
+    os.write(1, f"told {os.environ['RANK']} {number}\\n".encode())
+    sys.exit(0)
+if "handler" in sys.argv:
+    signal.signal(signal.SIGTERM, ended)
+if "child" in sys.argv and os.fork() == 0:
+    time.sleep(300)
+os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
+time.sleep(300)
+"""
+LIVES = """
+import os, sys, time
+marks = sys.argv[1]
+life = len([name for name in os.listdir(marks) if name.startswith(os.environ["RANK"])])
+open(f"{marks}/{os.environ['RANK']}-{life}", "w").close()
+os.write(1, f"life {os.environ['RANK']} {life} {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n".encode())
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+go, step = torch.zeros(1), 0
+while step < 5 or not go.item():
+    step += 1
+    go = torch.tensor([float("hold" not in sys.argv or os.path.exists("go"))])
+    dist.all_reduce(go)
+    if step == 2 and life < int(sys.argv[2]) and os.environ["RANK"] == "1":
+        os._exit(7)
+    time.sleep(0.05)
+os.write(1, f"done {os.environ['RANK']}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
+    """taskd-run with these words in the test's folder, where wait.py and lives.py lie."""
+    (tmp_path / "wait.py").write_text(WAIT)
+    (tmp_path / "lives.py").write_text(LIVES)
+    (tmp_path / "marks").mkdir()
+
+    @contextmanager
+    def run(*words: str, nodes: Any = ((),), **variables: str | None) -> Iterator[Launched]:
+        with Launched(tmp_path, free_port(), *words, nodes=nodes, env=variables) as launched:
+            yield launched
+
+    return run
+
+
+def workers_up(launched: Launched, count: int) -> list[int]:
+    wait_until(lambda: len(launched.said("up")) == count, "all workers up")
+    return [int(line.split()[1]) for line in launched.said("up")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_workers(start: Start, number: signal.Signals) -> None:
+    with start("--nproc-per-node", "2", "wait.py", *(["handler"] if number == signal.SIGTERM else [])) as launched:
+        workers_up(launched, 2)
+        launched.launchers[0].send_signal(number)
+        launched.end(1)
+    if number == signal.SIGTERM:
+        assert sorted(launched.said("told")) == ["0 15", "1 15"]
+    assert f"the job was ended by {number.name}" in launched.text
+    assert "Traceback" not in launched.text.replace("KeyboardInterrupt", "") or number == signal.SIGINT
+
+
+def test_a_killed_launcher_takes_everybody_along(start: Start) -> None:
+    with start("--nproc-per-node", "2", "wait.py", "child") as launched:
+        pids = workers_up(launched, 2)
+        launcher = launched.launchers[0].pid
+        everybody = {*pids, *children(launcher)}
+        assert len(everybody) >= 4, "two workers, the standby, the manager"
+        os.kill(launcher, signal.SIGKILL)
+        launched.launchers[0].wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), "the workers' end")
+        # What a worker forked by itself is the user's own; here it must not outlive the test.
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            if _group_of(int(name)) in pids:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def test_a_dead_standby_is_replaced(start: Start) -> None:
+    with start("--nproc-per-node", "2", "lives.py", "marks", "1") as launched:
+        standby = wait_until(lambda: _standby(launched.launchers[0].pid), "a standby")
+        os.kill(standby, signal.SIGKILL)
+        launched.end()
+    assert "this node's standby is started again" in launched.text
+    assert sorted(launched.said("done")) == ["0", "1"]
+
+
+def _standby(launcher: int) -> int:
+    for pid in children(launcher):
+        if b"standby_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return 0
+
+
+def test_a_script_without_steps_starts_over(start: Start) -> None:
+    """It has no step to go back to: all ranks start again, as under torchrun, and their groups meet anew."""
+    with start("--nproc-per-node", "2", "lives.py", "marks", "2") as launched:
+        launched.end()
+    assert sorted(launched.said("done")) == ["0", "1"]
+    assert sorted(launched.said("life")) == [f"{rank} {life} {life}" for rank in (0, 1) for life in (0, 1, 2)]
+
+
+def test_restarts_are_counted_for_each_rank(start: Start) -> None:
+    with start("--nproc-per-node", "2", "--max-restarts", "1", "lives.py", "marks", "9") as launched:
+        launched.end(1)
+    assert "exitcode  : 7" in launched.text, launched.text
+    assert len([line for line in launched.said("life") if line.startswith("1 ")]) == 2
+
+
+def test_a_manager_that_dies_is_replaced(start: Start) -> None:
+    with start("--nproc-per-node", "2", "wait.py") as launched:
+        workers_up(launched, 2)
+        launched.wait_for_line("all 2 ranks are here")
+        facts = launched.ask("status")
+        os.kill(facts["manager"]["pid"], signal.SIGKILL)
+        launched.wait_for_line("is started again")
+        again = wait_until(lambda: launched.ask("status"), "another manager")
+        assert again["manager"]["pid"] != facts["manager"]["pid"]
+        wait_until(lambda: len(launched.pids()) == 2, "both ranks known to it")
+        launched.launchers[0].send_signal(signal.SIGTERM)
+        launched.end(1)
+
+
+def test_two_launchers_of_one_name(start: Start) -> None:
+    with start("--nproc-per-node", "1", "wait.py", TASKD_NODE="same") as launched:
+        workers_up(launched, 1)
+        second = launched.launch("--nproc-per-node", "1", "wait.py")
+        assert second.wait(60) == 1
+        assert "another name by TASKD_NODE" in launched.text
+        launched.launchers[0].send_signal(signal.SIGTERM)
+        launched.launchers[0].wait(60)
+
+
+def test_a_spare_waits_and_ends_with_the_job(start: Start, free_port: Callable[[], int]) -> None:
+    words = ["--nnodes", "1:2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "spares"]
+    words += ["--rdzv-endpoint", f"localhost:{free_port()}", "lives.py", "marks", "0", "hold"]
+    with start(*words, nodes=[[], []]) as launched:
+        launched.wait_for_line("is a spare")
+        (launched.folder / "go").touch()
+        launched.end()
+    assert sorted(launched.said("done")) == ["0", "1"]
+
+
+def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -> None:
+    """A peer that left in good order is nobody's fault to repair: a collective must not wait for it for ever."""
+    (tmp_path / "early.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 1: os._exit(0)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    with start("--nproc-per-node", "2", "early.py") as launched:
+        launched.end(1)
+    assert "nobody repairs it" in launched.text
+    assert "DistBackendError: allreduce #1 in group 0@0-1 failed" in launched.text

@@ -1,0 +1,204 @@
+"""The manager's front door with a real manager behind it: who is let in, who is not, and what it says about each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from taskd.core import limits
+from taskd.core.messages import Answer, Goodbye, Question, Reply, Stop, WorkerLeaving
+from taskd.wire import keys
+from taskd.wire.codec import VERSION, Envelope, encode
+from tests.shell.manager_process import HandAgent, ManagerProcess, wait_for
+
+
+@pytest.fixture
+def manager(run_dir: Path, free_port: Callable[[], int]) -> Iterator[ManagerProcess]:
+    process = ManagerProcess(run_dir, free_port()).start()
+    yield process
+    assert process.end() == 0, process.said()
+
+
+def refused(manager: ManagerProcess) -> dict[str, int]:
+    counts: dict[str, int] = manager.status()["manager"]["refused"]
+    return counts
+
+
+def strangers(manager: ManagerProcess) -> int:
+    """Of two sides that do not agree on encryption either may hang up first."""
+    counts = refused(manager)
+    return counts.get("no key", 0) + counts.get("silent", 0)
+
+
+def lines(manager: ManagerProcess, words: str) -> list[str]:
+    return [line for line in manager.said().splitlines() if words in line]
+
+
+def test_an_agent_with_the_key_is_let_in(manager: ManagerProcess) -> None:
+    with HandAgent(manager, "a", (0, 1)) as agent:
+        agent.join()
+        with agent.beating():
+            wait_for(lambda: manager.status()["ranks"][0]["state"] == "alive", "it lives")
+            ranks = {rank["rank"]: rank for rank in manager.status()["ranks"]}
+    assert ranks[1]["state"] in ("alive", "suspect") and ranks[2]["state"] == "absent"
+    assert ranks[0]["node"] == "a" and ranks[0]["pid"] == os.getpid() and ranks[0]["step"] == 5
+    assert not lines(manager, "refused")
+
+
+def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager: ManagerProcess) -> None:
+    true_key = keys.find(manager.config())
+    assert true_key is not None
+    with HandAgent(manager, "thief", (2,), keys.Key(os.urandom(32), "made up")) as thief:
+        thief.hello()
+        wait_for(lambda: refused(manager).get("no key"), "a peer with another key is counted")
+        assert thief.receive(0.2) is None
+    with zmq.Context() as context:
+        before = strangers(manager)
+        plain = context.socket(zmq.DEALER)
+        plain.linger = 0
+        plain.connect(f"tcp://127.0.0.1:{manager.port}")
+        plain.send(encode(Question("status", ""), Envelope("job", "", 1, 1)))
+        wait_for(lambda: strangers(manager) > before, "a peer without a key is counted")
+        assert not plain.poll(200)
+        plain.close(0)
+        # It knows the manager's public key, but not the job's: that is what ZAP is for.
+        public, secret = zmq.curve_keypair()
+        half = context.socket(zmq.DEALER)
+        half.linger = 0
+        half.curve_serverkey, half.curve_publickey, half.curve_secretkey = true_key.server.public, public, secret
+        half.connect(f"tcp://127.0.0.1:{manager.port}")
+        half.send(b"let me in")
+        wait_for(lambda: refused(manager).get("wrong key"), "a peer with a key pair of its own is counted")
+        assert not half.poll(200)
+        half.close(0)
+    with socket.create_connection(("127.0.0.1", manager.port)) as web:
+        web.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8)
+        wait_for(lambda: refused(manager).get("not taskd"), "a browser is counted")
+    facts = manager.status()
+    assert all(rank["state"] == "absent" for rank in facts["ranks"]) and not facts["nodes"]
+    for words in ("does not hold this job's key, or looks", "TASKD_KEY_FILE differs", "is no message of taskd"):
+        # One line for each address, however often it tries; who has gone before it could be looked up has none.
+        known = [line for line in lines(manager, words) if "an unknown address" not in line]
+        assert len(known) <= 1 <= len(lines(manager, words)) <= 2
+
+
+def test_who_only_looks_whether_anybody_listens_is_no_warning(manager: ManagerProcess) -> None:
+    for _ in range(3):
+        socket.create_connection(("127.0.0.1", manager.port)).close()
+    wait_for(lambda: refused(manager).get("silent", 0) >= 3, "three silent peers are counted")
+    assert not lines(manager, "refused")
+
+
+def test_what_is_no_message_is_dropped_with_one_line_and_a_counter(manager: ManagerProcess) -> None:
+    good = encode(Goodbye("x"), Envelope("job", "a", 1, 1))
+    row = msgpack.unpackb(good)
+    hostile: list[tuple[str, tuple[bytes, ...]]] = [
+        ("garbage", (b"garbage",)),
+        ("garbage", (good[:-1],)),
+        ("garbage", (b"",)),
+        ("garbage", (b"\x91" * 3000,)),
+        ("garbage", (good, good)),
+        ("oversized", (bytes(limits.MAX_MESSAGE_BYTES + 1),)),
+        ("version", (msgpack.packb([VERSION + 6, *row[1:]]),)),
+        ("unknown", (msgpack.packb([VERSION, 99, *row[2:]]),)),
+        ("bounds", (msgpack.packb([*row[:6], "x" * 5000]),)),
+        ("unexpected", (encode(Stop(1, 1, ""), Envelope("job", "a", 1, 1)),)),
+        ("unexpected", (encode(WorkerLeaving(0, 1, ""), Envelope("job", "a", 1, 1)),)),
+        ("unexpected", (encode(Reply(True, ""), Envelope("job", "a", 1, 1)),)),
+        ("unexpected", (encode(Goodbye("nobody"), Envelope("job", "", 1, 1)),)),
+    ]
+    expected: dict[str, int] = {}
+    with HandAgent(manager, "a", (0, 1)) as agent:
+        agent.join()
+        for kind, frames in hostile * 2:
+            agent.raw(*frames)
+            expected[kind] = expected.get(kind, 0) + 1
+        found = wait_for(
+            lambda: (r := refused(manager)).get("unexpected") == expected["unexpected"] and r, "all counted"
+        )
+        assert {kind: found[kind] for kind in expected} == expected
+        with agent.beating():  # whoever sent nonsense is still who it was
+            wait_for(lambda: [r["state"] for r in manager.status()["ranks"]][:2] == ["alive"] * 2, "both ranks live")
+    for words in (
+        "speaks version 7, this side speaks 1",
+        f"more than a message may have ({limits.MAX_MESSAGE_BYTES})",
+        "message number 99 is unknown",
+        "Goodbye.reason is",
+        "no agent says that to a manager",
+    ):
+        assert len(lines(manager, words)) == 1, words
+
+
+def test_what_exceeds_every_bound_costs_its_connection_and_nobody_elses(manager: ManagerProcess) -> None:
+    with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
+        agent.join()
+        other.join()
+        other.raw(bytes(2 * limits.MAX_MESSAGE_BYTES + 1))
+        with agent.beating():
+            wait_for(lambda: lines(manager, "the connection of node b has ended"), "the loss has a name")
+            wait_for(lambda: manager.status()["ranks"][0]["state"] == "alive", "the other node is heard")
+
+
+def test_an_agent_of_another_job_is_told_so(manager: ManagerProcess) -> None:
+    with HandAgent(manager, "a", (0, 1)) as agent:
+        agent.job = "other"
+        agent.hello()
+        answer = agent.receive()
+        agent.hello()
+        agent.receive()
+    assert isinstance(answer, Answer) and not answer.accepted
+    assert answer.reason == "this is the manager of job job, the agent of node a asks for other"
+    assert refused(manager)["wrong job"] == 2
+    assert len(lines(manager, "asks for other")) == 1
+    assert not manager.status()["nodes"]
+
+
+def test_repeated_and_late_messages_change_nothing_and_are_counted(manager: ManagerProcess) -> None:
+    with HandAgent(manager, "a", (0, 1)) as agent:
+        agent.join()
+        agent.states[0] = {"step": 7, "updates": 7}
+        agent.report()
+        old = encode(Goodbye("I am going"), Envelope("job", "a", agent.life, 1))  # a number it had long before
+        again = encode(Goodbye("I am going"), Envelope("job", "a", agent.life, agent.sequence))
+        before = sum(manager.status()["counters"].values())
+        agent.raw(old)
+        agent.raw(again)
+        facts = wait_for(
+            lambda: sum((f := manager.status())["counters"].values()) >= before + 2 and f, "both are counted"
+        )
+    assert facts["nodes"][0]["state"] != "left" and facts["ranks"][0]["step"] == 7
+
+
+def test_a_broken_connection_has_a_name(manager: ManagerProcess) -> None:
+    """The monitor knows descriptors, messages know theirs: together they say whose connection broke."""
+    with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
+        agent.join()
+        other.join()
+        # The connection breaks, the agent lives on and comes back on another one.
+        agent.socket.close(0)
+        wait_for(lambda: lines(manager, "the connection of node a has ended"), "the loss has a name")
+        agent.connect()
+        agent.confirmed.clear()
+        agent.join()
+        assert not lines(manager, "the connection of node b has ended")
+        with agent.beating(), other.beating():
+            wait_for(lambda: [n["state"] for n in manager.status()["nodes"]] == ["up", "up"], "both are heard again")
+
+
+def test_many_agents_at_once(manager: ManagerProcess) -> None:
+    """Every connection of a burst is accepted and answered."""
+    agents: list[Any] = [HandAgent(manager, f"n{number}", ()) for number in range(60)]
+    try:
+        for agent in agents:
+            agent.hello(node=agent.node, world_size=0)
+        assert all(agent.receive() is not None for agent in agents)
+    finally:
+        for agent in agents:
+            agent.close()

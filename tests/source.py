@@ -1,0 +1,99 @@
+"""Reads the project's own files for the tests that judge their form.
+
+Each Python file is read and parsed once, whoever asks. It judges nothing itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_OURS = {".git", ".venv", "build", "dist", "shared", "__pycache__", ".hypothesis", ".ruff_cache", ".mypy_cache"}
+
+
+class Source:
+    """One Python file, read and parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path.relative_to(ROOT))
+        self.text = path.read_text()
+        self.lines = self.text.splitlines()
+        self.tree = ast.parse(self.text, self.name)
+
+    @property
+    def room(self) -> str:
+        """Which room of taskd/ this is: "core", "errors", ..., "__init__" for taskd/__init__.py."""
+        return Path(self.name).parts[1].removesuffix(".py")
+
+    def at(self, node: ast.AST | int) -> str:
+        return f"{self.name}:{node if isinstance(node, int) else node.lineno}"
+
+    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+
+    def imports(self) -> Iterator[tuple[str, int]]:
+        """(module, line) of every import, inside functions too; those for type checkers only are none."""
+        unreal = {
+            id(inner)
+            for node in self.nodes(ast.If)
+            if "TYPE_CHECKING" in ast.unparse(node.test)
+            for statement in node.body
+            for inner in ast.walk(statement)
+        }
+        for node in self.nodes(ast.Import, ast.ImportFrom):
+            if id(node) in unreal:
+                continue
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                package = [] if node.level == 0 else list(Path(self.name).parts[: -node.level])
+                base = ".".join([*package, *([node.module] if node.module else [])])
+                # `from taskd import log` imports the room log, `from taskd.log import get` does too.
+                yield from ((f"{base}.{alias.name}" if base == "taskd" else base, node.lineno) for alias in node.names)
+
+
+@cache
+def files_below(*folders: str) -> list[Path]:
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return sorted(path for path in found if not NOT_OURS & set(path.relative_to(ROOT).parts))
+
+
+@cache
+def python(*folders: str) -> list[Source]:
+    return [Source(path) for path in files_below(*folders) if path.suffix == ".py"]
+
+
+@cache
+def texts() -> list[tuple[str, list[str]]]:
+    """Every file that people write, as (name, lines)."""
+    kinds = {
+        ".py",
+        ".pyi",
+        ".cpp",
+        ".hpp",
+        ".h",
+        ".md",
+        ".toml",
+        ".txt",
+        ".sh",
+        ".yaml",
+        ".yml",
+        ".html",
+        ".in",
+        ".pth",
+        "",
+    }
+    found = [path for path in files_below(".") if path.suffix in kinds and not path.name.startswith(".coverage")]
+    return [(str(path.relative_to(ROOT)), path.read_text().splitlines()) for path in found]
+
+
+def clean(breaches: list[str]) -> None:
+    """Fails with one line per breach, and no traceback of the rule that found them."""
+    if breaches:
+        pytest.fail("\n".join(breaches), pytrace=False)

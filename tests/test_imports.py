@@ -1,0 +1,150 @@
+"""Who may import whom: the map of docs/ARCHITECTURE.md as a table, and tests that walk the real import graph.
+
+Whoever changes the map changes the table. A breach is named as file:line with the cure beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+
+from tests.source import ROOT, clean, python, texts
+
+# Room of taskd/ -> the rooms it may import, itself and taskd/__init__.py (which imports nothing) aside.
+COMMON = {"errors", "log", "config"}
+SHELLS = {"manager", "agent", "worker"}
+MAY_IMPORT = {
+    "__init__": {"errors", "api", "worker", "comm", "state"},  # names to be looked up, none at import
+    "__main__": {"cli"},
+    "errors": set[str](),
+    "log": {"errors"},
+    "config": {"core", "errors", "log"},
+    "core": set[str](),
+    "wire": {"core", *COMMON},
+    "manager": {"core", "wire", *COMMON},
+    "agent": {"core", "wire", "check", "_native", *COMMON},
+    "worker": {"core", "wire", "comm", "state", "_native", "_c10d", *COMMON},
+    "comm": {"core", "wire", "_native", "_c10d", *COMMON},
+    "state": {"core", "wire", "comm", "_native", *COMMON},
+    "check": {"core", "wire", "comm", "_native", *COMMON},
+    "sim": {"core", "wire", *COMMON},
+    "api": {"core", "wire", "manager", "agent", "worker", "comm", "state", *COMMON},
+    "compat": {"api", "worker", *COMMON},
+    "bench": {"core", "wire", "sim", "check", "comm", "state", "_native", "_c10d", *COMMON, *SHELLS},
+    "cli": {"core", "wire", "sim", "check", "bench", "_native", *COMMON, *SHELLS},
+    "run": {"core", "agent", "check", *COMMON},
+}
+NATIVE = {"_native", "_c10d"}
+TORCH_ROOMS = {"worker", "comm", "state", "check", "bench"}
+# agent/ is mostly the torch-free side process; these are its launcher side.
+TORCH_FILES = re.compile(r"taskd/agent/(launch|standby|elastic)\w*\.py")
+OTHER_PEOPLES = {"core": set[str](), "wire": {"msgpack"}, "taskd/wire/keys.py": {"msgpack", "zmq"}}
+IMPURE = {
+    "asyncio", "concurrent", "datetime", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
+    "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "_thread", "time", "uuid",
+}  # fmt: skip
+# Lines that import a mere table of numbers from an impure module.
+PURE_AFTER_ALL = {"from signal import Signals"}
+
+
+def room_of(module: str) -> str:
+    """The room that a module of ours is in; "__init__" for the package itself and the names in it."""
+    name = module.split(".")[1] if "." in module else ""
+    inside = ROOT / "taskd" / name
+    known = name in MAY_IMPORT or (name and (inside.is_dir() or inside.with_suffix(".py").is_file())) or name in NATIVE
+    return name if known else "__init__"
+
+
+def test_rooms_import_only_what_the_map_allows() -> None:
+    breaches = []
+    for source in python("taskd"):
+        if source.room not in MAY_IMPORT:
+            breaches.append(f"{source.name}:1 a new room; give it a row in MAY_IMPORT here and in docs/ARCHITECTURE.md")
+            continue
+        for module, line in source.imports():
+            if module.split(".")[0] != "taskd":
+                continue
+            room = room_of(module)
+            if room not in {"__init__", source.room, *MAY_IMPORT[source.room]}:
+                breaches.append(
+                    f"{source.at(line)} {source.room} may not import {module}; move what both need to a "
+                    f"lower room (core, wire) or turn the dependency round"
+                )
+    clean(breaches)
+
+
+def test_the_map_has_no_circle() -> None:
+    left = {room: allowed & MAY_IMPORT.keys() for room, allowed in MAY_IMPORT.items()}
+    while ready := {room for room, allowed in left.items() if not allowed & left.keys()}:
+        left = {room: allowed for room, allowed in left.items() if room not in ready}
+    assert not left, f"these rooms may import each other in a circle: {sorted(left)}"
+
+
+def test_nobody_imports_cli_and_sim_imports_no_shell() -> None:
+    """Says of the table itself what must stay true however it grows."""
+    assert [room for room, allowed in MAY_IMPORT.items() if "cli" in allowed] == ["__main__"], "nobody else imports cli"
+    assert not MAY_IMPORT["sim"] & (SHELLS | {"comm", "state", "check", "api"}), "sim is one shell among others"
+    assert not MAY_IMPORT["core"], "core imports the standard library only"
+
+
+def test_torch_stays_in_its_rooms() -> None:
+    clean(
+        [
+            f"{source.at(line)} imports {module}; only {', '.join(sorted(TORCH_ROOMS))} and agent's launcher side "
+            f"may, so that manager, agent and command line start quickly and run where torch is absent"
+            for source in python("taskd")
+            if source.room not in TORCH_ROOMS and not TORCH_FILES.fullmatch(source.name)
+            for module, line in source.imports()
+            if module.split(".")[0] in {"torch", "torch_npu", "numpy"}
+        ]
+    )
+
+
+def test_torch_free_rooms_load_without_torch(run_python: Callable[..., object]) -> None:
+    """The same as above, of what really happens: every module of these rooms is imported where torch cannot be."""
+    modules = [
+        source.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for source in python("taskd")
+        if source.room not in TORCH_ROOMS and not TORCH_FILES.fullmatch(source.name) and "__main__" not in source.name
+    ]
+    run_python(
+        "import importlib, sys\n"
+        "sys.modules.update(dict.fromkeys(('torch', 'numpy', 'torch_npu')))  # None makes the import fail\n"
+        "for module in sys.argv[1:]: importlib.import_module(module)\n",
+        *modules,
+    )
+
+
+def test_core_is_pure_and_wire_nearly() -> None:
+    breaches = []
+    for source in python("taskd/core", "taskd/wire"):
+        allowed = OTHER_PEOPLES.get(source.name, OTHER_PEOPLES[source.room])
+        for module, line in source.imports():
+            top = module.split(".")[0]
+            if top not in sys.stdlib_module_names and top != "taskd" and top not in allowed:
+                breaches.append(f"{source.at(line)} {source.room} may not import {module}; a shell does that")
+            if source.room == "core" and top in IMPURE and source.lines[line - 1] not in PURE_AFTER_ALL:
+                breaches.append(
+                    f"{source.at(line)} core may not import {module}; let a shell pass the value in an event"
+                )
+        if source.room == "core":
+            breaches += [
+                f"{source.at(node)} core may not call {node.func.id}(); return an effect that asks a shell for it"
+                for node in source.nodes(ast.Call)
+                if isinstance(node.func, ast.Name) and node.func.id in {"print", "open", "input", "exec", "eval"}
+            ]
+    clean(breaches)
+
+
+def test_native_and_rail_know_nothing_of_torch() -> None:
+    clean(
+        [
+            f"{name}:{number} includes torch; that belongs in csrc/c10d"
+            for name, lines in texts()
+            if name.startswith(("csrc/native/", "csrc/rail/"))
+            for number, line in enumerate(lines, 1)
+            if re.match(r"\s*#\s*include\s*[<\"](torch|ATen|c10)/", line)
+        ]
+    )

@@ -1,0 +1,178 @@
+"""The rules of the house, kept by reading the source instead of by arguing about it.
+
+One test per rule. A breach is named as file:line with the cure beside it, so that the message is enough to mend it.
+
+It judges form only: what code does is for the tests of its own room. Taste that a formatter can settle is the
+formatter's. Who may import whom is in test_imports.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.source import ROOT, clean, python, texts
+
+FILE_LINES = {".py": 400, ".cpp": 450, ".hpp": 450, ".h": 450}
+FUNCTION_LINES = 70
+FAKE_LINES = 60
+
+UNPICKLING_MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+UNPICKLING_CALLS = re.compile(r"(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?")
+
+
+# ---- size and prose
+
+
+def test_files_are_short() -> None:
+    clean(
+        [
+            f"{name}:{len(lines)} the file has {len(lines)} lines, {limit} at most; split it by what its parts know"
+            for name, lines in texts()
+            if (limit := FILE_LINES.get(Path(name).suffix)) and len(lines) > limit
+        ]
+    )
+
+
+def test_functions_are_short() -> None:
+    clean(
+        [
+            f"{source.at(node)} {node.name}() has {length} lines, {FUNCTION_LINES} at most; give its parts names"
+            for source in python("taskd", "samples", "tests", "tools")
+            for node in source.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+            if (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES
+        ]
+    )
+
+
+def test_modules_open_with_what_they_are() -> None:
+    """Two sentences at least in taskd/, where what a module does not do matters; one elsewhere and in an __init__."""
+    breaches = []
+    for source in python("taskd", "samples", "tests", "tools"):
+        prose = ast.get_docstring(source.tree) or ""
+        sentences = len(re.findall(r"[.!?:](?=\s|$)", prose))
+        wanted = 2 if source.name.startswith("taskd/") and not source.path.name.startswith("__") else 1
+        if source.text and sentences < wanted:
+            breaches.append(f"{source.name}:1 opens with {sentences} sentences; say what it is, why, what it is not")
+    for name, lines in texts():
+        # A header speaks for the .cpp of the same name.
+        told_by_header = name.endswith(".cpp") and (ROOT / name).with_suffix(".hpp").exists()
+        if name.startswith("csrc/") and not told_by_header and not lines[0].startswith(("//", "/*")):
+            breaches.append(f"{name}:1 does not open with a comment; say what it is, why, and what it does not do")
+    clean(breaches)
+
+
+def test_fakes_are_small() -> None:
+    clean(
+        [
+            f"{source.at(node)} {node.name} has {length} lines, {FAKE_LINES} at most; use the real thing"
+            for source in python("tests")
+            for node in source.nodes(ast.ClassDef)
+            if re.match(r"_?(Fake|Stub|Mock|Dummy)", node.name)
+            if (length := node.end_lineno - node.lineno + 1) > FAKE_LINES
+        ]
+    )
+
+
+# ---- what the product never does
+
+
+def test_nothing_is_unpickled() -> None:
+    breaches = []
+    for source in python("taskd"):
+        breaches += [
+            f"{source.at(line)} imports {module}; send a message of taskd/core through taskd/wire, or bytes with bounds"
+            for module, line in source.imports()
+            if module.split(".")[0] in UNPICKLING_MODULES
+        ]
+        for node in source.nodes(ast.Call):
+            called = ast.unparse(node.func)
+            safe = {keyword.arg for keyword in node.keywords if ast.unparse(keyword.value) == "True"}
+            if UNPICKLING_CALLS.fullmatch(called.rpartition(".")[2]) or (
+                called == "torch.load" and "weights_only" not in safe
+            ):
+                breaches.append(
+                    f"{source.at(node)} {called}() unpickles what another process sent; send tensors or bytes"
+                )
+    clean(breaches)
+
+
+def test_sleeps_have_a_reason() -> None:
+    breaches = []
+    for source in python("taskd"):
+        for node in source.nodes(ast.Call):
+            called = ast.unparse(node.func)
+            if called in {"time.sleep", "sleep"} and "#" not in source.lines[node.lineno - 1]:
+                breaches.append(
+                    f"{source.at(node)} sleeps; wait for an event, or say on this line why nothing else will do"
+                )
+    clean(breaches)
+
+
+def test_no_error_is_swallowed_whole() -> None:
+    breaches = []
+    for source in python("taskd", "samples"):
+        for node in source.nodes(ast.ExceptHandler):
+            kinds = ast.unparse(node.type) if node.type else ""
+            only_pass = all(isinstance(inner, ast.Pass) for inner in node.body)
+            if kinds in {"", "Exception", "BaseException"} and only_pass:
+                breaches.append(f"{source.at(node)} swallows every error; name the expected ones, or log and go on")
+        breaches += [
+            f"{source.at(node)} swallows every error; name the expected ones, or log and go on"
+            for node in source.nodes(ast.Call)
+            if re.fullmatch(r"(contextlib\.)?suppress\((Base)?Exception\)", ast.unparse(node))
+        ]
+    clean(breaches)
+
+
+def test_only_commands_print() -> None:
+    clean(
+        [
+            f"{source.at(node)} prints; a training job's terminal is the user's: use the module's logger"
+            for source in python("taskd")
+            if source.room not in {"cli", "run", "bench"}
+            for node in source.nodes(ast.Call)
+            if isinstance(node.func, ast.Name) and node.func.id == "print"
+            if not any(keyword.arg == "file" for keyword in node.keywords)
+        ]
+    )
+
+
+def test_durations_carry_their_unit() -> None:
+    """timeout_ms, age_ns: never `timeout` of an int or a float. The drop-in's names are other people's."""
+    bare = re.compile(r"(\w+_)?(timeout|interval|delay|deadline|duration|age|period|latency)")
+    breaches = []
+    for source in python("taskd"):
+        if source.room in {"api", "compat"}:
+            continue
+        for node in source.nodes(ast.arg, ast.AnnAssign):
+            name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+            kind = ast.unparse(node.annotation) if node.annotation else ""
+            if bare.fullmatch(name.removeprefix("self.").lower()) and re.search(r"\b(int|float)\b", kind):
+                breaches.append(f"{source.at(node)} {name}: {kind} has no unit; it comes last: {name}_ms, {name}_ns")
+    clean(breaches)
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK"]) + r")\b")
+    clean(
+        [
+            f"{name}:{number} {found[0]}: do it now, or write it as a limit in the documentation"
+            for name, lines in texts()
+            for number, line in enumerate(lines, 1)
+            if (found := words.search(line))
+        ]
+    )
+
+
+def test_no_path_of_one_machine() -> None:
+    paths = re.compile("(?<![\\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me", "op" + "t/pypi"]) + ")/\\w")
+    clean(
+        [
+            f"{name}:{number} names a path of one machine ({found[0]}...); take it from the configuration"
+            for name, lines in texts()
+            for number, line in enumerate(lines, 1)
+            if (found := paths.search(line))
+        ]
+    )

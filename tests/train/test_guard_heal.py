@@ -1,0 +1,40 @@
+"""A rank is killed in the middle of a step; the others keep their process and their DDP, and the weights are the same.
+
+Three real ranks and a real SIGKILL. The orchestration stands in workers/guard_heal.py, by hand; the session's own is
+tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.guarded import Ranks
+
+pytestmark = pytest.mark.limit(180)
+
+SIZE, VICTIM = 3, 2
+
+
+def run(folder: Path, port: int, kill_step: int) -> list[dict[str, Any]]:
+    folder.mkdir()
+    with Ranks("guard_heal", SIZE, folder, str(port), str(kill_step)) as ranks:
+        if kill_step >= 0:
+            victim = ranks.processes[VICTIM]
+            said = victim.communicate(timeout=120)[0]
+            assert victim.returncode == -signal.SIGKILL, said
+            ranks.start(VICTIM, "newcomer")
+        return [said_of[0] for said_of in ranks.results(timeout_s=120)]
+
+
+def test_weights_are_identical_after_a_kill(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    calm = run(tmp_path / "calm", free_port(), -1)
+    healed = run(tmp_path / "healed", free_port(), 4)
+    assert {said["hash"] for said in healed} == {calm[0]["hash"]} == {said["hash"] for said in calm}
+    assert [said["epoch"] for said in healed] == [1] * SIZE
+    # The same names in a survivor and in the newcomer, though they made their groups at different times.
+    assert [said["groups"] for said in healed] == [["0@0-2", "0@0,2"], ["0@0-2"], ["0@0-2", "0@0,2"]]

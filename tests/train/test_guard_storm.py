@@ -1,0 +1,32 @@
+"""Drains and rebuilds at random moments: every outcome is right, nothing hangs, nothing is left behind.
+
+Real ranks run workers/guard_storm.py; a seed changes what collides with what.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.train.guarded import Ranks
+
+pytestmark = pytest.mark.limit(180)
+
+MOST_GROWTH_MIB = 24
+
+
+@pytest.mark.parametrize(("size", "rounds"), [(2, 200), (3, 40)])
+def test_storm(tmp_path: Path, size: int, rounds: int) -> None:
+    with Ranks("guard_storm", size, tmp_path, "storm", str(rounds), "7") as ranks:
+        counts = [said_of[0] for said_of in ranks.results(timeout_s=120)]
+    for count in counts:
+        assert count["done"] > rounds and count["abandoned"] > rounds, counts
+
+
+def test_reconfigurations_leave_nothing_behind(tmp_path: Path) -> None:
+    with Ranks("guard_storm", 2, tmp_path, "leak", "125", "7") as ranks:
+        for (said,) in ranks.results(timeout_s=120):
+            before, after = said["before"], said["after"]
+            assert after["fds"] == before["fds"] and after["threads"] == before["threads"], said
+            assert after["rss_mib"] - before["rss_mib"] <= MOST_GROWTH_MIB, said

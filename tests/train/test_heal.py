@@ -1,0 +1,126 @@
+"""Ranks are killed and replaced in place; the final weights of every rank are those of the run without faults.
+
+The weights' hash covers parameters, each rank's own BatchNorm buffers and both optimizers' state. Where a rank dies is
+part of each story: nobody, some or all survivors may have applied the update by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launched import ROOT, Launched
+
+SCRIPT = Path(__file__).parent / "workers" / "heal_ddp.py"
+STEPS = 24
+RANKS = 4
+BATCH = 4
+
+Start = Callable[..., Any]
+_undisturbed: dict[tuple[str, ...], list[str]] = {}
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
+    """Run the training with these kills; `more` are further arguments of the script, `options` of the launcher."""
+
+    @contextmanager
+    def run(kills: str, *more: str, options: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
+        folder = tmp_path / (kills.replace(",", "_") or "calm")
+        folder.mkdir()
+        words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--kills", kills]
+        job = f"job-{len(list(tmp_path.iterdir()))}"
+        with Launched(folder, free_port(), *words, "--steps", str(STEPS), *more, env=variables, job=job) as launched:
+            yield launched
+
+    return run
+
+
+@pytest.fixture
+def undisturbed(start: Start) -> Callable[..., list[str]]:
+    """What every rank's weights are when nobody dies, found out once for each set of arguments."""
+
+    def find(*more: str) -> list[str]:
+        if more not in _undisturbed:
+            with start("", *more) as launched:
+                launched.end()
+                _undisturbed[more] = sorted(launched.said("weights"))
+        return _undisturbed[more]
+
+    return find
+
+
+def samples(folder: Path) -> list[int]:
+    return sorted(int(word) for file in (folder / "ids").iterdir() for word in file.read_text().split())
+
+
+def check(launched: Launched, wanted: list[str]) -> None:
+    """The job has ended well with these weights, every sample was used exactly once, and nobody started over."""
+    launched.end()
+    assert sorted(launched.said("weights")) == wanted, launched.text
+    assert samples(launched.folder) == list(range(STEPS * BATCH * RANKS))
+    assert "respawn" not in launched.text, launched.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        "2:5:start,1:8:forward,3:11:backward,0:14:backward",
+        "1:5:optimizer,2:9:applied,0:13:end,3:17:between",
+    ],
+)
+def test_killed_in_turn_at_every_place(start: Start, undisturbed: Callable[..., list[str]], kills: str) -> None:
+    wanted = undisturbed()
+    with start(kills) as launched:
+        check(launched, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [
+        "1:6:backward,3:6:backward",
+        "0:6:start,1:6:optimizer,2:6:applied",
+        "2:6:backward,2:-1:setup",
+        f"1:{STEPS - 1}:end,0:{STEPS - 1}:between",
+    ],
+    ids=["two at once", "three in different places", "the newcomer, too", "in the last step"],
+)
+def test_several_at_once(start: Start, undisturbed: Callable[..., list[str]], kills: str) -> None:
+    wanted = undisturbed()
+    with start(kills) as launched:
+        check(launched, wanted)
+
+
+@pytest.mark.slow
+def test_loader_workers_and_accumulation(start: Start, undisturbed: Callable[..., list[str]]) -> None:
+    more = ("--loader-workers", "1", "--accumulate", "2")
+    wanted = undisturbed(*more)
+    with start("1:7:backward,0:12:applied", *more) as launched:
+        check(launched, wanted)
+
+
+@pytest.mark.slow
+def test_other_ways_to_die(start: Start, undisturbed: Callable[..., list[str]]) -> None:
+    wanted = undisturbed()
+    with start("1:5:backward:term,2:9:start:exit,3:13:applied:raise") as launched:
+        check(launched, wanted)
+
+
+@pytest.mark.slow
+def test_without_the_standby(start: Start, undisturbed: Callable[..., list[str]], tmp_path: Path) -> None:
+    """A module that starts a thread when it is imported makes forking wrong: workers start cold, and heal as well."""
+    wanted = undisturbed()
+    (tmp_path / "threaded.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    with start("2:7:backward", options=("--preload", "threaded"), PYTHONPATH=path) as launched:
+        check(launched, wanted)
+    assert launched.text.count("started without the standby, which takes seconds: it has 2 threads") == RANKS + 1

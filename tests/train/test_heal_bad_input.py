@@ -1,0 +1,192 @@
+"""What users do wrong, or differently: a clear sentence, or training goes on; nothing is lost, and nothing hangs.
+
+Each test is a whole job. Rank 1 kills itself in the middle, and the weights tell whether the job healed: they are those
+of the undisturbed run, or the job says why it could not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.launched import Launched
+
+SCRIPT = Path(__file__).parent / "workers" / "bad_input.py"
+PATIENCE_S = 240.0
+RANKS = 2
+
+Start = Callable[..., AbstractContextManager[Launched]]
+_calm: list[str] = []
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
+    """Run the training with this mistake; `more` are further arguments of the script, `options` of the launcher."""
+
+    @contextmanager
+    def run(case: str, *more: str, options: tuple[str, ...] = ()) -> Iterator[Launched]:
+        folder = tmp_path / (case or "plain").replace(" ", "-")
+        folder.mkdir()
+        words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--case", case, *more]
+        with Launched(folder, free_port(), *words, job=f"job-{os.getpid()}-{len(list(tmp_path.iterdir()))}") as job:
+            yield job
+
+    return run
+
+
+@pytest.fixture
+def calm(start: Start) -> list[str]:
+    """What every rank's weights are when nobody dies."""
+    if not _calm:
+        with start("calm", "--at", "-1") as job:
+            job.end(patience_s=PATIENCE_S)
+            _calm.extend(sorted(job.said("weights")))
+    return _calm
+
+
+def check_healed(job: Launched, weights: list[str]) -> None:
+    """One rank was replaced, nobody started over, and nothing else is different."""
+    job.end(patience_s=PATIENCE_S)
+    assert sorted(job.said("weights")) == weights, job.text
+    assert "respawn" not in job.text, job.text
+    assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
+
+
+# ---- a set-up that is not the same in a newcomer -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("shape", "params[0] in this process with sizes [12, 8] appears not to match"),
+        ("collectives", "this set-up calls allreduce in group 0@0-1 of (Float[2]) where the recorded one called"),
+        ("name", "the ranks are not set up alike: model tensors, model.module.second.weight: float32[8, 16] on rank 0"),
+        ("groups", "the ranks are not set up alike: optimizers, optimizer 0: "),
+    ],
+)
+def test_a_newcomer_that_is_set_up_otherwise(start: Start, case: str, sentence: str) -> None:
+    with start(case, options=("--max-restarts", "2")) as job:
+        job.end(1, patience_s=PATIENCE_S)
+        assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 3, job.text
+        ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
+        assert len(ends) == 1 and sentence in ends[0] and "rank 1 was started again 2 times" in ends[0], job.text
+        assert any("incident 1 is exited" in line and sentence in line for line in job.lines), job.text
+
+
+# ---- what was not registered ---------------------------------------------------------------------------------------
+
+
+def check_started_over(job: Launched, sentence: str) -> list[str]:
+    """The job said at once what is missing, and did not go on with wrong weights."""
+    job.end(patience_s=PATIENCE_S)
+    said = [at for at, line in enumerate(job.lines) if line.startswith("taskd[rank 0]: ") and sentence in line]
+    died = next(at for at, line in enumerate(job.lines) if "rank 1 died (SIGKILL)" in line)
+    assert said and said[0] < died, job.text
+    assert len(said) == 2, job.text  # once in each life
+    decision = next(line for line in job.lines if line.endswith("so all start again: respawn"))
+    assert sentence in decision, job.text
+    assert job.text.count("begin 0") == 2 and job.said("step").count("0") == 2, job.text
+    weights = [line.split()[1] for line in job.said("weights")]
+    assert len(weights) == RANKS and len(set(weights)) == 1, job.text
+    return sorted(job.said("weights"))
+
+
+def test_a_second_model_and_its_optimizer(start: Start) -> None:
+    """Not named at all it is refused; an optimizer that is named brings its parameters along."""
+    with start("second optimizer") as job:
+        weights = check_started_over(job, "the step uses an optimizer that is not registered (SGD of 2 parameters)")
+    with start("second model") as job:
+        check_healed(job, weights)
+
+
+def test_an_average_of_the_weights(start: Start) -> None:
+    with start("average") as job:
+        weights = check_started_over(job, "the step changes 6 tensors of a module that is not registered (Net)")
+    with start("average registered") as job:
+        check_healed(job, weights)
+
+
+def test_the_module_inside_is_registered(start: Start, calm: list[str]) -> None:
+    with start("inner") as job:
+        check_healed(job, calm)
+
+
+# ---- files, signals, children --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["few files", "small files"])
+def test_limits_of_files(start: Start, calm: list[str], case: str) -> None:
+    with start(case) as job:
+        check_healed(job, calm)
+
+
+def test_no_file_can_be_opened_any_more(start: Start, calm: list[str]) -> None:
+    """The groups cannot be made anew then: said, and the job starts over instead of waiting."""
+    with start("no files") as job:
+        job.end(patience_s=PATIENCE_S)
+        decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
+        assert "Too many open files" in decision, job.text
+        assert sorted(job.said("weights")) == calm, job.text
+
+
+def test_shared_memory_is_full(start: Start) -> None:
+    with start("full shared memory") as job:
+        codes = job.end(None, patience_s=PATIENCE_S)
+        if "this needs root" in job.text:
+            pytest.skip("mounts need root")
+        ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
+        assert codes == [1] and len(ends) == 1 and "No space left on device" in ends[0], job.text
+
+
+def test_the_scripts_own_handler_of_sigterm(start: Start, calm: list[str]) -> None:
+    with start("term") as job:
+        check_healed(job, calm)
+        assert job.said("handler of rank") == ["1"], job.text
+        assert "rank 1 died (exit code 7)" in job.text, job.text
+
+
+def test_children_outlive_a_rank(start: Start, calm: list[str]) -> None:
+    with start("children") as job:
+        try:
+            check_healed(job, calm)
+            children = [int(path.name.split("-")[1]) for path in job.folder.glob("child-*")]
+            assert len(children) == 2 * RANKS
+            assert all(Path(f"/proc/{pid}").exists() for pid in children)
+        finally:
+            for path in job.folder.glob("child-*"):
+                os.kill(int(path.name.split("-")[1]), signal.SIGKILL)
+
+
+# ---- how a session is used -----------------------------------------------------------------------------------------
+
+
+def test_two_loops_one_after_another(start: Start) -> None:
+    found = []
+    for at in ("-1", "4", "11"):
+        with start(f"two loops{' ' * (len(found))}", "--at", at) as job:
+            job.end(patience_s=PATIENCE_S)
+            assert "respawn" not in job.text, job.text
+            found.append(sorted(job.said("weights")))
+    assert found[0] == found[1] == found[2]
+
+
+def test_leaving_a_loop_early(start: Start, calm: list[str]) -> None:
+    with start("break") as job:
+        job.end(patience_s=PATIENCE_S)
+        assert "respawn" not in job.text, job.text
+        weights = [line.split()[1] for line in job.said("weights")]
+        assert len(weights) == RANKS and len(set(weights)) == 1, job.text
+
+
+def test_an_error_of_the_user(start: Start) -> None:
+    with start("error", options=("--max-restarts", "2")) as job:
+        job.end(1, patience_s=PATIENCE_S)
+        assert job.text.count("begin 1") == 3 and job.text.count("begin 0") == 1, job.text
+        ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
+        assert len(ends) == 1 and "ValueError: this batch cannot be used" in ends[0], job.text

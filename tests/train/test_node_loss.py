@@ -1,0 +1,149 @@
+"""Whole nodes are lost: a launcher is killed and its workers with it; their ranks go on on a spare node, with the same
+weights to the last bit as in the run without faults.
+
+What only the dead ranks had (generators, BatchNorm's buffers) comes from copies; where in the step the node is lost is
+part of each story, because a survivor may have applied the update by then.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launched import Launched, wait_until
+
+SCRIPT = Path(__file__).parent / "workers" / "heal_ddp.py"
+STEPS = 40
+BATCH = 4
+RANKS = 4
+NODES = 2
+LONG_S = 150.0
+"""A busy machine takes its time to import torch in a dozen processes."""
+
+Start = Callable[..., Any]
+_undisturbed: list[str] = []
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
+    """Run the training on two nodes and so many spare ones; they meet as `meet` says."""
+
+    @contextmanager
+    def run(kills: str, spares: int = 1, meet: str = "static") -> Iterator[Launched]:
+        folder = tmp_path / (kills.replace(",", "_") or "calm")
+        folder.mkdir()
+        words = ["--nnodes", f"{NODES}:{NODES + spares}", "--nproc-per-node", "2", "--max-restarts", "10"]
+        port = free_port()
+        places: list[Sequence[str]] = []
+        for node in range(NODES + spares):
+            if meet == "static":
+                places.append(["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)])
+            else:
+                places.append(["--rdzv-backend", meet, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "nodes"])
+        words += [str(SCRIPT), "--folder", str(folder), "--kills", kills, "--steps", str(STEPS)]
+        with Launched(folder, free_port(), *words, nodes=places, job=tmp_path.name) as launched:
+            launched.places, launched.words = places, words  # type: ignore[attr-defined]
+            yield launched
+
+    return run
+
+
+@pytest.fixture
+def undisturbed(start: Start) -> list[str]:
+    """What every rank's weights are when no node is lost."""
+    if not _undisturbed:
+        with start("", spares=0) as launched:
+            launched.end()
+            _undisturbed.extend(sorted(launched.said("weights")))
+    return _undisturbed
+
+
+def allow(launched: Launched, *steps: int) -> None:
+    """Nodes may be lost in these steps: every rank is known and has a copy elsewhere."""
+
+    def known() -> bool:
+        facts = launched.ask("status")
+        return facts is not None and facts["manager"]["records"]["whole"] == RANKS
+
+    launched.wait_for_line(f"all {RANKS} ranks are here", LONG_S)
+    wait_until(known, "copies of all records")
+    for step in steps:
+        (launched.folder / f"allowed-{step}").touch()
+
+
+def check(launched: Launched, wanted: list[str], losses: int) -> None:
+    """Nodes were lost, and nothing else is different."""
+    codes = launched.end(code=None)
+    assert sorted(launched.said("weights")) == wanted, launched.text
+    assert codes.count(-signal.SIGKILL) == losses and codes.count(0) == len(codes) - losses, launched.text
+    found = sorted(int(word) for file in (launched.folder / "ids").iterdir() for word in file.read_text().split())
+    assert found == list(range(STEPS * BATCH * RANKS))
+    assert "respawn" not in launched.text, launched.text
+    assert "a stage of the repair failed" not in launched.text, launched.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "meet"),
+    [("start", "applied", "static"), ("forward", "optimizer", "c10d"), ("backward", "between", "static")],
+)
+def test_two_nodes_are_lost_in_turn_and_two_spares_wait(
+    start: Start, undisturbed: list[str], first: str, second: str, meet: str
+) -> None:
+    with start(f"2:7:{first}:node,3:20:{second}:node", spares=2, meet=meet) as launched:
+        allow(launched, 7)
+        launched.wait_for_line("is healed")
+        allow(launched, 20)
+        check(launched, undisturbed, 2)
+
+
+@pytest.mark.slow
+def test_the_launcher_of_a_lost_node_comes_back_as_a_spare(start: Start, undisturbed: list[str]) -> None:
+    with start("2:5:backward:node,2:25:applied:node") as launched:
+        allow(launched, 5)
+        assert "node-1" in launched.wait_for_line(" is lost: ")
+        launched.launch(*launched.places[1], *launched.words)  # type: ignore[attr-defined]
+        launched.wait_for_line("node spare-2 is here", LONG_S)
+        allow(launched, 25)
+        check(launched, undisturbed, 2)
+
+
+@pytest.mark.slow
+def test_a_spare_that_comes_within_the_time_is_used(start: Start, undisturbed: list[str]) -> None:
+    """It is stopped meanwhile, so that it is late by no more than is meant."""
+    with start("2:7:applied:node") as launched:
+        launched.wait_for_line("node spare-1 is here", LONG_S)
+        launched.launchers[NODES].send_signal(signal.SIGSTOP)
+        launched.wait_for_line("node spare-1 has been silent")
+        allow(launched, 7)
+        launched.wait_for_line("for a node with room")
+        launched.launchers[NODES].send_signal(signal.SIGCONT)
+        check(launched, undisturbed, 1)
+
+
+@pytest.mark.slow
+def test_the_spare_has_died_and_nobody_comes(start: Start) -> None:
+    with start("2:30:applied:node") as launched:
+        launched.wait_for_line("node spare-1 is here", LONG_S)
+        spare = launched.launchers[NODES]
+        spare.kill()
+        launched.wait_for_line("node spare-1 is lost")
+        allow(launched, 30)
+        launched.wait_for_line("for a node with room")
+        codes = launched.end(code=None)
+        assert codes[1:] == [-signal.SIGKILL, -signal.SIGKILL] and codes[0] == 1, launched.text
+        assert re.search(r"the job ends: ranks 2-3 died .* on node node-1", launched.text), launched.text
+        assert not launched.said("weights")
+
+
+@pytest.mark.slow
+def test_the_spare_dies_while_the_ranks_it_takes_are_set_up(start: Start, undisturbed: list[str]) -> None:
+    with start("2:7:forward:node,2:-1:setup:node", spares=2) as launched:
+        allow(launched, 7, -1)
+        check(launched, undisturbed, 2)

@@ -1,0 +1,223 @@
+"""A small training that does one thing wrong, or one thing that others have found hard, named by --case.
+
+Rank 1 kills itself once, in the backward of step --at (never, if that is negative); what a case does only in the
+process that replaces it, it knows from a file in --folder. Prints "weights RANK HASH" at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import ctypes
+import hashlib
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import taskd
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--folder", type=Path, required=True)
+parser.add_argument("--case", default="")
+parser.add_argument("--steps", type=int, default=8)
+parser.add_argument("--at", type=int, default=4)
+args = parser.parse_args()
+CASE = args.case.strip()
+BATCH = 4
+
+
+def say(line: str) -> None:
+    """In one piece: unbuffered, print() writes the line's end by itself."""
+    os.write(1, f"{line}\n".encode())
+
+
+def once(name: str) -> bool:
+    """Whether this is the first time."""
+    try:
+        (args.folder / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, last: str) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, width), nn.LayerNorm(width), nn.ReLU(), nn.Dropout(0.2))
+        setattr(self, last, nn.Linear(width, 8))
+        self.last = last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return getattr(self, self.last)(self.first(x))
+
+
+def linger() -> int:
+    """A child that lives on after its parent was killed, with whatever it has inherited."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # out of reach of whoever ends its parent's group
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.dup2(1, 2)
+        signal.alarm(120)
+        while True:
+            signal.pause()
+    (args.folder / f"child-{child}").touch()
+    return child
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def have_children(rank: int) -> None:
+    """Every way in which scripts make processes, with the groups, the store and our own line open."""
+    if once(f"forked-{rank}"):
+        linger()
+        words = [sys.executable, "-c", "import signal; signal.alarm(120); signal.pause()"]
+        # close_fds=False: whatever may be inherited is.
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        child = subprocess.Popen(words, close_fds=False, **quiet)
+        (args.folder / f"child-{child.pid}").touch()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(double, range(4)) == [0, 2, 4, 6]
+
+
+def handle_term(rank: int) -> None:
+    def leave(*_: object) -> None:
+        say(f"handler of rank {rank}")
+        sys.exit(7)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def fill_shared_memory() -> None:
+    """A mount of one page, seen by this thread and the processes that it makes, and nothing left of it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, private, all_below = 0x20000, 1 << 18, 1 << 14
+    if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private | all_below, None):
+        say("this needs root")
+        sys.exit(1)
+    assert libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"size=4k") == 0
+    Path("/dev/shm/all").write_bytes(bytes(4096))
+
+
+def narrow(rank: int) -> None:
+    """Take away what a process usually may do, after its start."""
+    if CASE == "few files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    elif CASE == "no files":  # not one more than there are
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, 4096))
+    elif CASE == "full shared memory":
+        fill_shared_memory()
+    elif CASE == "small files":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def build(rank: int, newcomer: bool) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    different = CASE if newcomer else ""
+    if different == "collectives":
+        dist.all_reduce(torch.zeros(2))
+    dist.broadcast(torch.zeros(3), 0)
+    net = Net(12 if different == "shape" else 16, "other" if different == "name" else "second")
+    model = DistributedDataParallel(net)
+    groups: Any = model.parameters()
+    if different == "groups":
+        groups = [{"params": net.first.parameters()}, {"params": net.second.parameters()}]
+    return model, torch.optim.AdamW(groups, lr=1e-2)
+
+
+class Training:
+    def __init__(self) -> None:
+        torch.manual_seed(7)
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.rank = rank = dist.get_rank()
+        say(f"begin {rank} {os.getpid()}")
+        self.newcomer = rank == 1 and not once("born-1")
+        self.model, self.optimizer = build(rank, self.newcomer)
+        self.others: list[tuple[Any, Any]] = []
+        self.average = copy.deepcopy(self.model.module) if CASE.startswith("average") else None
+        if CASE in ("second optimizer", "second model"):
+            more = DistributedDataParallel(nn.Linear(8, 8))
+            self.others.append((more, torch.optim.SGD(more.parameters(), lr=0.1)))
+        self.session = taskd.session()
+        optimizers = [self.optimizer]
+        if CASE == "second model":  # its optimizer is named, the module itself is not
+            optimizers.append(self.others[0][1])
+        named = {"average": self.average} if CASE == "average registered" else {}
+        self.session.register(model=self.model.module if CASE == "inner" else self.model, optimizer=optimizers, **named)
+        self.model.module.first[0].weight.register_hook(self.die)
+        if CASE == "children":
+            have_children(rank)
+        elif CASE == "term":
+            handle_term(rank)
+        narrow(rank)
+        torch.manual_seed(100 + rank)
+        self.number = -1
+
+    def die(self, _: torch.Tensor) -> None:
+        if self.rank == 1 and self.number == args.at and once("dead-1"):
+            os.kill(os.getpid(), signal.SIGTERM if CASE == "term" else signal.SIGKILL)
+            signal.pause()
+
+    def loader(self, workers: int = 0) -> DataLoader[Any]:
+        count = args.steps * BATCH * dist.get_world_size()
+        data = TensorDataset(torch.randn(count, 8, generator=torch.Generator().manual_seed(1)))
+        own = torch.Generator()  # so that loader processes change nothing in the rank's own numbers
+        return DataLoader(
+            data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), num_workers=workers, generator=own
+        )
+
+    def step(self, step: Any, batch: list[torch.Tensor]) -> None:
+        self.number = -2 if step.rehearsal else step.number
+        if CASE == "error" and self.rank == 1 and self.number == 3:
+            raise ValueError("this batch cannot be used")
+        (inputs,) = batch
+        self.optimizer.zero_grad()
+        loss = nn.functional.mse_loss(self.model(inputs), inputs)
+        for model, _ in self.others:
+            model.zero_grad()
+            loss = loss + nn.functional.mse_loss(model(inputs), inputs)
+        loss.backward()
+        self.optimizer.step()
+        for _, optimizer in self.others:
+            optimizer.step()
+        if self.average is not None:
+            for mine, new in zip(self.average.parameters(), self.model.module.parameters(), strict=True):
+                mine.data.lerp_(new.data, 0.1)
+        if self.rank == 0 and not step.rehearsal:
+            say(f"step {step.number}")
+
+    def run(self) -> None:
+        workers = 1 if CASE in ("small files", "few files", "full shared memory") else 0
+        loops = 2 if CASE == "two loops" else 1
+        for loop in range(loops):
+            for step in self.session.steps(self.loader(workers)):
+                with step as batch:
+                    self.step(step, batch)
+                if CASE == "break" and step.number == args.steps - 3:
+                    break
+            say(f"loop {loop} ended on {self.rank}")
+        state = [value.detach().double().flatten() for value in self.model.module.state_dict().values()]
+        for item in (self.average, *(model for model, _ in self.others)):
+            if item is not None:
+                state += [value.detach().double().flatten() for value in item.state_dict().values()]
+        say(f"weights {self.rank} {hashlib.sha256(torch.cat(state).numpy().tobytes()).hexdigest()}")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    Training().run()

@@ -1,0 +1,57 @@
+"""Runs every API of torch.distributed that a user may call over guarded groups, and reports each by name.
+
+Arguments: RANK SIZE FOLDER HOW, where HOW is "install" (guards from the start) or "adopt" (gloo first, then guarded),
+and, after it, the names of the cases to run (all but the compiled ones if none is named).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from datetime import timedelta
+
+import cases_collectives
+import cases_frameworks
+import torch
+import torch.distributed as dist
+from cases import CASES, COMPILED, FOLDER, HOW, RANK, SIZE
+
+from taskd import _c10d
+from taskd.comm import guard
+
+MODULES = (cases_collectives, cases_frameworks)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    if HOW == "install":
+        guard.install(hostname="127.0.0.1")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=30)
+    )
+    if HOW == "adopt":
+        assert guard.adopt() == [f"0@0-{SIZE - 1}"]
+        assert guard.adopt() == []
+    everything = {**CASES, **COMPILED}
+    for name in sys.argv[5:] or CASES:
+        try:
+            everything[name]()
+            outcome = "ok"
+        except Exception:
+            outcome = traceback.format_exc()
+        print(json.dumps({"case": name, "outcome": outcome}), flush=True)
+        if outcome != "ok":
+            sys.exit("a rank that failed leaves, because the others wait for it")
+        dist.barrier()
+    dist.destroy_process_group()
+    gc.collect()
+    if HOW == "install":
+        _c10d.wait_for_teardown(0, timedelta(seconds=5))
+    left = {"groups": guard.groups(), "inner": _c10d.inner_groups_alive() if HOW == "install" else 0}
+    print(json.dumps({"case": "the end", "outcome": "ok" if left == {"groups": [], "inner": 0} else str(left)}))
+
+
+if __name__ == "__main__":
+    main()
