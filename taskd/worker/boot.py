@@ -121,7 +121,11 @@ def _become(request: Request, descriptors: list[int], forked: bool) -> None:
 
 
 def _be_fresh() -> None:
-    """Whatever a new interpreter draws anew must not be the same in all children of one standby."""
+    """Whatever a new interpreter draws anew must not be the same in all children of one standby.
+
+    torch seeds its generator on the CPU from the system's randomness, too; those of accelerators begin with a fixed
+    seed when they are first used, so they are left alone.
+    """
     import multiprocessing.process
 
     random.seed()

@@ -31,7 +31,7 @@ MAY_DIFFER = {
 """What need not be as under torchrun, and why."""
 DUMP = """
 import json, os, signal, sys, threading, multiprocessing, random
-import torch
+import numpy, torch
 found = {
     "environment": dict(os.environ), "argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__,
     "spec": getattr(__spec__, "name", None), "package": __package__, "cwd": os.getcwd(),
@@ -41,7 +41,7 @@ found = {
     "term": str(signal.getsignal(signal.SIGTERM)), "process": multiprocessing.current_process().name,
 }
 os.write(1, ("found " + json.dumps(found) + "\\n").encode())
-os.write(1, f"drawn {torch.rand(1).item()} {random.random()}\\n".encode())
+os.write(1, f"drawn {torch.rand(1).item()} {random.random()} {numpy.random.rand()} {torch.initial_seed()}\\n".encode())
 """
 
 
@@ -99,7 +99,9 @@ def test_a_worker_finds_what_it_finds_under_torchrun(start: Start, tmp_path: Pat
                 continue  # torchrun makes such workers with multiprocessing
             assert own[name] == row[name], name
     drawn = launched.said("drawn")
-    assert len({word for line in drawn for word in line.split()}) == 4, "generators are the same in two workers"
+    assert len({word for line in drawn for word in line.split()}) == 8, "generators are the same in two workers"
+    python = [line for line in reference.stdout.splitlines() if line.startswith("drawn ")]
+    assert len({word for line in python for word in line.split()[1:]}) == 8, "under python they are the same"
 
 
 def test_exit_codes_and_tracebacks_are_pythons(start: Start, tmp_path: Path) -> None:
