@@ -47,6 +47,7 @@ struct Settings {
     int last_port = 0;
     Retry retry;
     std::string title;  // of this process in sentences: "rank 3"
+    std::string node;   // where it runs; travels in the endpoint, and the peers count by it (counters.hpp)
 };
 
 // The caller's fault, or a peer's that cannot be reached; says what to do.

@@ -74,6 +74,18 @@ COPY_REPEAT_NS = 250 * MS
 DEADLINE_COPY_NS = 30 * SECOND
 """How long a newcomer waits for the records of the life before."""
 
+# ---- rails ------------------------------------------------------------------------------------------------------
+MAX_RAILS = 16
+"""Rails of one process."""
+MAX_RAIL_NAME = 31
+MAX_RAIL_REPORTS = 256
+"""Rails by peer node in one report; what does not fit comes with the next one."""
+MAX_RAIL_RECORDS = 16_384
+"""Rails by peer node that are kept of one node: csrc/rail/counters.hpp has as many records for one process."""
+MAX_ERRNO = 4_095
+RAIL_NEWS_NS = 10 * SECOND
+"""A rail whose state has changed is reported with every beat for so long, so that traffic on it is seen at once."""
+
 # ---- rhythm ---------------------------------------------------------------------------------------------------
 FULL_REPORT_NS = 2 * SECOND
 """Reports between two full ones carry just what changed; a full one heals whatever a lost message left behind."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from taskd.core import limits
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+from taskd.core.types import EvidenceKind, Phase, RailState, RankState, Stage, StoreOperation, StoreStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,37 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RailReport:
+    """How one rail of a node stands toward one peer node, over all pairs of their ranks. Counters only grow, as long as
+    the agent lives. The node itself is a peer when several of its ranks talk over a rail."""
+
+    rail: Annotated[str, AtMost(limits.MAX_RAIL_NAME)]
+    peer: Name
+    state: RailState  # the worst of the pairs: DOWN, PROBING, SUSPECT, UP
+    age_ms: Annotated[int, Between(0, 2**53)]  # for how long the state has been so
+    pairs: Count  # of ranks that use the rail between the two nodes
+    pairs_up: Count
+    pairs_moved: Count  # whose rail has carried data, either way, since the state of the pair last changed
+    bytes_out: Count
+    bytes_in: Count
+    round_trip_ns: Count  # the longest of the pairs; 0: not measured yet
+    downs: Count  # how often the rail of a pair went down
+    hedged: Count
+    retransmitted: Count
+    duplicates: Count
+    last_error: Annotated[int, Between(0, limits.MAX_ERRNO)]  # the system's number for it; 0: none yet
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """One node's beat: what changed since the last one, or everything when `full`."""
+    """One node's beat: what changed since the last one, or everything when `full`. Rails by peer node are too many for
+    that: those with news come at once, the others in turn."""
 
     full: bool
     term: Count  # the manager's term that the agent follows; 0: none yet
     ranks: Annotated[tuple[RankReport, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
     epoch: Epoch = 0  # the newest that the agent knows of, for a manager that has lost its journal
+    rails: Annotated[tuple[RailReport, ...], AtMost(limits.MAX_RAIL_REPORTS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,15 @@ class EvidenceKind(IntEnum):
     AGENT_LOST = 9  # the workers of a node live, their agent does not
 
 
+class RailState(IntEnum):
+    """How a rail to one peer stands; csrc/rail/counters.hpp has the same numbers."""
+
+    UP = 0
+    SUSPECT = 1  # silent for longer than it ever is: it carries nothing new until it has answered
+    DOWN = 2
+    PROBING = 3  # connecting anew, or asked whether it carries again
+
+
 class StoreOperation(IntEnum):
     """What a worker asks of the job's store; csrc/c10d/store.hpp has the same numbers."""
 
