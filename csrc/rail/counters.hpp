@@ -43,8 +43,8 @@ struct alignas(64) CounterRecord {
     std::atomic<int32_t> last_error;  // an errno; 0: none yet
     std::atomic<uint32_t> downs;      // how often it went down
     std::atomic<int64_t> round_trip_ns;
-    std::atomic<uint64_t> rate;  // bytes per second that it delivers
-    std::atomic<uint64_t> bytes_out;
+    std::atomic<uint64_t> rate;       // bytes per second that it delivers
+    std::atomic<uint64_t> bytes_out;  // of messages: neither headers nor probes, so what moves here is work
     std::atomic<uint64_t> bytes_in;
     std::atomic<uint64_t> frames_out;
     std::atomic<uint64_t> frames_in;
@@ -54,6 +54,7 @@ struct alignas(64) CounterRecord {
     std::atomic<uint64_t> garbage;        // frames that broke the rules; each cost the connection
     std::atomic<uint64_t> rail[kRailNameBytes / 8];  // text, padded with zeros
     std::atomic<uint64_t> node[kNodeNameBytes / 8];
+    std::atomic<uint64_t> bytes_before;  // out and in, when the state changed last: more than that has moved since
 };
 
 struct alignas(64) CounterHeader {
@@ -76,10 +77,10 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 // The writer's side; with the engine's lock held.
 inline void add(std::atomic<uint64_t>& counter, uint64_t more) noexcept {
-    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_release);
 }
 
-// Says how the rail to this peer stands; the time moves only if that is new.
+// Says how the rail to this peer stands. The time moves, and a DOWN counts, only if that is new.
 void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept;
 void set_error(CounterRecord& record, int error, int64_t now_ns) noexcept;
 
@@ -98,10 +99,11 @@ class Counters {
 
     // The record of this pair: the one it had before, else a fresh one, else that of a pair which nobody uses any more.
     // If all are in use, one that no reader sees: it counts in vain, and `unrecorded` says so. Texts are cut to their
-    // bounds. Stays where it is until this object ends.
+    // bounds. It stands at PROBING until set_state() says better, and stays where it is until this object ends.
     CounterRecord& open(const std::string& rail, int32_t peer, const std::string& node, int64_t epoch, int64_t now_ns);
-    // The session has ended; the figures stay readable until the record is needed.
-    void close(CounterRecord& record) noexcept;
+    // The session of this epoch has ended; the figures stay readable until the record is needed. If a session of
+    // another epoch has opened the record meanwhile, nothing happens.
+    void close(CounterRecord& record, int64_t epoch) noexcept;
 
   private:
     CounterRecord* find(const std::string& rail, int32_t peer, const std::string& node) const;
@@ -133,6 +135,7 @@ struct CounterView {
     uint64_t rate = 0;
     uint64_t bytes_out = 0;
     uint64_t bytes_in = 0;
+    uint64_t bytes_before = 0;
     uint64_t frames_out = 0;
     uint64_t frames_in = 0;
     uint64_t retransmitted = 0;
@@ -166,6 +169,8 @@ class CountersReader {
     int fd() const noexcept { return fd_; }
 
   private:
+    void map();
+
     int fd_ = -1;
     size_t bytes_ = 0;
     uint32_t capacity_ = 0;
