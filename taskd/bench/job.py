@@ -1,11 +1,16 @@
 """A whole job to disturb: launchers, ranks that really train, and what the manager says of its incidents.
 
-Used by the benchmarks of recovery and of the steady state. It starts and ends processes and reads what they print; it
+Used by the benchmarks of detection, recovery and the steady state. A job trains until it is told its last step, so
+that it takes no more steps than the faults need; the run without faults that it is compared with is told the same one.
+What happens is followed over one standing line: a question again and again would take the cores that are measured.
+
+It is a context: whatever still runs at its end is ended, and everything ends with the process that started it. It
 measures nothing itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,12 +19,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 TRAIN = Path(__file__).with_name("train.py")
-PATIENCE_S = 300.0
+PATIENCE_S = 120.0
+"""No wait for a job takes longer."""
+LOOK_S = 0.1
+ENDING_S = 10.0
+STEPS_AHEAD_S = 1.5
+"""The last step is told this much in advance, so that no rank is beyond it by then."""
+Event = dict[str, Any]
+
+
+class Broken(RuntimeError):
+    """The job did not do what was waited for; the text ends with what it has said last."""
 
 
 def free_port() -> int:
@@ -40,9 +56,14 @@ class Job:
         ranks: int,
         nodes: int = 1,
         spares: int = 0,
-        launcher: Sequence[str] = ("-m", "taskd.run", "--max-restarts", "1000"),
+        last_step: int | None = None,
+        launcher: Sequence[str] = ("taskd.run", "--max-restarts", "1000"),
     ) -> None:
+        """`words` are train.py's WIDTH, DEPTH and STEPS; `last_step`: end after it, if it comes before."""
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-bench-")
+        self._last = Path(self._folder.name, "last")
+        if last_step is not None:
+            self._tell_last(last_step)
         self.environment = os.environ | {
             "TASKD_RUN_DIR": self._folder.name,
             "TASKD_JOB_ID": os.path.basename(self._folder.name),
@@ -50,32 +71,72 @@ class Job:
             "OMP_NUM_THREADS": "1",
         }
         self.lines: list[str] = []
-        rendezvous = free_port()
-        self.launchers = []
+        self.nodes: dict[str, dict[str, Any]] = {}
+        """Those that were up when the job was settled."""
+        self.launchers: list[subprocess.Popen[str]] = []
+        self._readers: list[threading.Thread] = []
+        self._events: list[Event] = []
+        self._changed = threading.Condition()
+        self._follower: subprocess.Popen[str] | None = None
+        # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
+        self._command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", *launcher]
+        self._command += ["--nproc-per-node", str(ranks // nodes)]
+        self._command += ["--nnodes", f"{nodes}:{nodes + spares}" if spares else str(nodes)]
+        self._many = nodes + spares > 1
+        self._words = ["--master-port", str(free_port()), str(TRAIN), *map(str, words), str(self._last)]
         for node in range(nodes + spares):
-            command = [sys.executable, *launcher, "--nproc-per-node", str(ranks // nodes)]
-            command += ["--nnodes", f"{nodes}:{nodes + spares}" if spares else str(nodes)]
-            if nodes + spares > 1:
-                command += ["--node-rank", str(node), "--master-addr", "127.0.0.1"]
-            command += ["--master-port", str(rendezvous), str(TRAIN), *map(str, words)]
-            self.launchers.append(
-                subprocess.Popen(
-                    command,
-                    env=self.environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    start_new_session=True,
-                )
-            )
-        self._readers = [threading.Thread(target=self._read, args=(one,)) for one in self.launchers]
-        for reader in self._readers:
-            reader.start()
+            self.launch(node)
 
-    def _read(self, launcher: subprocess.Popen[str]) -> None:
-        assert launcher.stdout is not None
-        for line in launcher.stdout:
-            self.lines.append(line.rstrip())
+    def launch(self, node: int) -> subprocess.Popen[str]:
+        """Start the launcher of one more node."""
+        own = ["--node-rank", str(node), "--master-addr", "127.0.0.1"] if self._many else []
+        launcher = self._start([*self._command, *own, *self._words], subprocess.STDOUT, self.lines.append)
+        self.launchers.append(launcher)
+        return launcher
+
+    def _start(self, command: list[str], errors: int, take: Callable[[str], None]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        reader = threading.Thread(target=self._read, args=(process, take))
+        self._readers.append(reader)
+        reader.start()
+        return process
+
+    def _read(self, process: subprocess.Popen[str], take: Callable[[str], None]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                with self._changed:
+                    take(line.rstrip())
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End whatever still runs."""
+        processes = [*self.launchers, *filter(None, [self._follower])]
+        for number, seconds in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, PATIENCE_S)):
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                for process in processes:
+                    process.wait(seconds)
+        for reader in self._readers:
+            reader.join()
+        self._folder.cleanup()
+
+    # ---- what happens -----------------------------------------------------------------------------------------
 
     def running(self) -> bool:
         """Whether the first launcher still runs."""
@@ -90,42 +151,79 @@ class Job:
         answer: dict[str, Any] = json.loads(found.stdout)
         return answer
 
-    def events(self) -> list[dict[str, Any]]:
-        """All events that the manager has noted."""
-        command = [sys.executable, "-m", "taskd", "events", "--json"]
-        found = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        return [json.loads(line) for line in found.stdout.splitlines()]
+    def event(self, kind: str, begin_ns: int, seconds: float = PATIENCE_S) -> Event:
+        """The first event of this kind from this time of day on, as soon as it is known. Raises Broken."""
+        self._follow()
+        with self._changed:
+            wanted = self._changed.wait_for(lambda: self._found(kind, begin_ns) or not self.running(), seconds)
+            found = self._found(kind, begin_ns)
+        if not wanted or found is None:
+            raise Broken(f"no event {kind!r} came in {seconds:.0f} s{self.said()}")
+        return found
 
-    def calm(self, past_step: int, incidents: int) -> dict[int, dict[str, Any]]:
-        """The ranks, once all train beyond a step and this many incidents are closed. Raises RuntimeError if never."""
-        while self.running():
-            facts = self.ask("status")
-            if facts is None:
-                continue
+    def since(self, begin_ns: int) -> list[Event]:
+        """All events from this time of day on that are known by now."""
+        with self._changed:
+            return [event for event in self._events if event["wall_ns"] >= begin_ns]
+
+    def _found(self, kind: str, begin_ns: int) -> Event | None:
+        return next((one for one in self._events if one["kind"] == kind and one["wall_ns"] >= begin_ns), None)
+
+    def _follow(self) -> None:
+        if self._follower is None:
+            command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module"]
+            command += ["taskd", "events", "--json", "--follow"]
+            self._follower = self._start(
+                command, subprocess.DEVNULL, lambda line: self._events.append(json.loads(line))
+            )
+
+    def settle(self, steps: int, nodes: int = 0) -> dict[int, dict[str, Any]]:
+        """The ranks, once all of them have taken so many more steps, with so many nodes up. Raises Broken."""
+        ends = time.monotonic() + PATIENCE_S
+        goal: dict[int, int] = {}
+        while time.monotonic() < ends and self.running():
+            facts = self.ask("status") or {"ranks": [], "nodes": [], "incidents": {"open": 0}}
             ranks = {rank["rank"]: rank for rank in facts["ranks"]}
-            known = facts["incidents"]
-            settled = known["known"] >= incidents and not known["open"]
-            if settled and all(rank["state"] == "alive" and (rank["step"] or 0) > past_step for rank in ranks.values()):
-                return ranks
-        raise RuntimeError("the job ended before it was to be disturbed:\n" + "\n".join(self.lines[-30:]))
+            self.nodes = {node["node"]: node for node in facts["nodes"] if node["state"] == "up"}
+            well = bool(ranks) and not facts["incidents"]["open"] and len(self.nodes) >= nodes
+            if well and all(one["state"] == "alive" and one["step"] is not None for one in ranks.values()):
+                goal = goal or {rank: one["step"] + steps for rank, one in ranks.items()}
+                if all(one["step"] >= goal.get(rank, 0) for rank, one in ranks.items()):
+                    return ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.launchers[0].wait(LOOK_S)
+        raise Broken(f"the job did not come to train{self.said()}")
+
+    def said(self) -> str:
+        """The last lines, for an error's text."""
+        return ":\n" + "\n".join(self.lines[-30:])
+
+    # ---- its end ----------------------------------------------------------------------------------------------
+
+    def finish(self) -> int:
+        """Let it take some more steps, together; the number of the last one."""
+        begin = self.settle(1)
+        begin_at = time.monotonic()
+        then = self.settle(1)
+        step = max(one["step"] for one in then.values())
+        pace = (step - min(one["step"] for one in begin.values())) / (time.monotonic() - begin_at)
+        last = step + 2 + int(pace * STEPS_AHEAD_S)
+        self._tell_last(last)
+        return last
+
+    def _tell_last(self, step: int) -> None:
+        beside = self._last.with_suffix(".new")
+        beside.write_text(str(step))
+        beside.rename(self._last)
 
     def results(self) -> list[dict[str, Any]]:
-        """Wait for the end; what the ranks printed."""
+        """Wait for the end; what the ranks printed. Raises Broken."""
+        ends = time.monotonic() + PATIENCE_S
         for launcher in self.launchers:
-            launcher.wait(PATIENCE_S)
-        self.close()
+            try:
+                launcher.wait(max(0.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise Broken(f"the job did not end{self.said()}") from None
+        for reader, _ in zip(self._readers, self.launchers, strict=False):
+            reader.join(ENDING_S)
         return [json.loads(line) for line in self.lines if line.startswith('{"rank"')]
-
-    def close(self) -> None:
-        """End whatever still runs."""
-        for launcher in self.launchers:
-            if launcher.poll() is None:
-                launcher.send_signal(signal.SIGTERM)
-        for launcher in self.launchers:
-            launcher.wait()
-        for reader in self._readers:
-            reader.join()
-        for launcher in self.launchers:
-            if launcher.stdout is not None:
-                launcher.stdout.close()
-        self._folder.cleanup()

@@ -20,8 +20,8 @@ def measure() -> dict[str, Figure]:
     """All figures of this benchmark."""
     ratios, plain, guarded = [], [], []
     for _ in range(TURNS):
-        plain.append(_step_ms(("-m", "torch.distributed.run")))
-        guarded.append(_step_ms(("-m", "taskd.run")))
+        plain.append(_step_ms(("torch.distributed.run",)))
+        guarded.append(_step_ms(("taskd.run",)))
         ratios.append(guarded[-1] / plain[-1])
     return {
         "ddp_ratio": median(ratios, "ratio", Goal("<=", 1.01)),
@@ -31,5 +31,5 @@ def measure() -> dict[str, Figure]:
 
 
 def _step_ms(launcher: tuple[str, ...]) -> float:
-    results = Job(WORDS, ranks=RANKS, launcher=launcher).results()
-    return statistics.median(one["step_ms"] for one in results)
+    with Job(WORDS, ranks=RANKS, launcher=launcher) as job:
+        return statistics.median(one["step_ms"] for one in job.results())

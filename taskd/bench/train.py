@@ -1,8 +1,9 @@
-"""The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS`, started by taskd-run or by torchrun.
+"""The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS FILE`, started by taskd-run or torchrun.
 
 A stack of square layers, so that WIDTH and DEPTH set the state's size and little is computed. With taskd it runs over
-the session, with torchrun over the same lines, where the session does nothing. At its end every rank prints one JSON
-line with its median step time, and rank 0 the hash of the weights. It measures nothing else.
+the session, with torchrun over the same lines, where the session does nothing. It ends after STEPS steps, or after the
+one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
+with its median step time, and rank 0 the hash of the weights. It measures nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,7 +37,7 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
         return torch.sin(torch.arange(self.width) * (index + 1.0))
 
 
-def main(width: int, depth: int, steps: int) -> None:
+def main(width: int, depth: int, steps: int, last: Path) -> None:
     torch.manual_seed(7)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -47,7 +49,7 @@ def main(width: int, depth: int, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
     session.register(model=model, optimizer=optimizer)
-    times = []
+    times, ends = [], None
     for step in session.steps(loader):
         begin = time.perf_counter()
         with step as rows:
@@ -55,6 +57,10 @@ def main(width: int, depth: int, steps: int) -> None:
             model(rows).square().mean().backward()
             optimizer.step()
         times.append(time.perf_counter() - begin)
+        if ends is None and last.exists():
+            ends = int(last.read_text())
+        if step.number == ends:
+            break
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
@@ -66,4 +72,4 @@ def main(width: int, depth: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

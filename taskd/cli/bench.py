@@ -20,7 +20,7 @@ BENCHES = {
     "detect": ("kill, agent and node loss until the manager knows; false alarms (12 minutes)", "taskd.bench.detect"),
     "import": ("import taskd, taskd --help, manager ready", "taskd.bench.starts"),
     "recovery": (
-        "fault to the first step of all ranks, by fault and phase (20 minutes)",
+        "fault to the first step of all ranks, by fault and phase (7 minutes)",
         "taskd.bench.recovery",
     ),
     "steady": ("step time with everything on, over plain torchrun and gloo", "taskd.bench.steady"),

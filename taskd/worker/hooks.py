@@ -84,7 +84,7 @@ def mark_step(step: int, phase: Phase) -> None:
     """The session's own mark, which knows both; from now on the script counts as having told its number."""
     page = _progress.page
     if page is not None:
-        _progress.step, _progress.told = step, True
+        _progress.step, _progress.under_way, _progress.told = step, phase is not Phase.BETWEEN, True
         page.store_step(step, phase)
 
 

@@ -248,12 +248,16 @@ class HandAgent:
         return message
 
     def join(self) -> None:
-        """Say hello and report until every rank of this node is confirmed."""
+        """Say hello and report until every rank of this node is confirmed.
+
+        A hello may be lost with a connection whose end was not noticed yet; the manager then asks for another one.
+        """
         wanted = {(rank, row.incarnation) for rank, row in zip(self.states, self.rows(), strict=True)}
         deadline = time.monotonic() + PATIENCE_S
         self.hello()
         while not wanted <= self.confirmed:
             assert time.monotonic() < deadline, f"{wanted - self.confirmed} were never confirmed"
             self.report()
-            while self.receive(0.05) is not None:
-                pass
+            while (message := self.receive(0.05)) is not None:
+                if isinstance(message, Answer) and message.want_hello:
+                    self.hello()

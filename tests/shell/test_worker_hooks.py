@@ -95,6 +95,17 @@ def test_the_script_s_own_number_wins_over_the_count(page):
     assert at(page) == (102, Phase.APPLIED)
 
 
+def test_an_update_inside_of_a_marked_step_belongs_to_it(page):
+    model, first, _ = small_model()
+    for number in range(3):
+        hooks.mark_step(number, Phase.BODY)
+        update(model, first)
+        assert at(page) == (number, Phase.APPLIED)
+        hooks.mark_step(number, Phase.BETWEEN)
+    update(model, first)
+    assert at(page) == (3, Phase.APPLIED)
+
+
 def test_a_leader_that_was_thrown_away_is_replaced(page):
     model, first, second = small_model()
     update(model, first)
