@@ -10,13 +10,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 namespace taskd::rail {
+
+struct News;  // one message of the kernel's
 
 struct Address {
     std::string text;  // numeric, without a scope
@@ -30,10 +31,8 @@ struct Interface {
     bool up = false;       // switched on by its administrator
     bool carrier = false;  // and something answers at the other end of the cable
     bool loopback = false;
-    bool point_to_point = false;
-    bool slave = false;      // a part of a bond or bridge, which speaks for it
-    std::string kind;        // of a virtual one: "bridge", "veth", "bond" and so on; empty: hardware or not known
-    int64_t speed_mbps = 0;  // 0: not known
+    int master = 0;    // the index of the bridge or bond that it is a part of
+    std::string kind;  // of a virtual one: "bridge", "veth", "bond" and so on; empty: hardware
     std::vector<Address> addresses;
 };
 
@@ -84,16 +83,13 @@ class InterfaceWatch {
         std::string reason;
     };
 
-    void open_socket() noexcept;
     bool list_again();
-    void apply(const char* bytes, size_t count);
+    void note(const News& news);
     State judge(const Watched& watched) const;
 
     const std::vector<Watched> watched_;
     std::vector<State> states_;
-    std::map<int, Link> links_;  // by index; only those whose name is watched
-    std::set<std::string> names_;
-    bool trusts_list_ = false;
+    std::map<int, Link> links_;  // all of them, by index: an interface may get its name later
     int fd_ = -1;
 };
 
