@@ -21,7 +21,17 @@ from taskd.agent.uplink import Uplink
 from taskd.agent.workers import Reception, Worker, Workers
 from taskd.core import effects, events
 from taskd.core.limits import KEY_BYTES, MS
-from taskd.core.messages import Evidence, StageReached, Stop, ToWorker, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import (
+    Evidence,
+    RailOrder,
+    RailsFollowed,
+    StageReached,
+    Stop,
+    ToWorker,
+    WorkerHello,
+    WorkerLeaving,
+    WorkerWelcome,
+)
 from taskd.wire import keys, local
 from taskd.wire.codec import Envelope, WireError, cut, decode, encode
 
@@ -151,7 +161,7 @@ class Desk:
             local.close_all(descriptors)
 
     def _hear(self, worker: Worker, message: object) -> None:
-        if not isinstance(message, (StageReached, Evidence, WorkerLeaving)):
+        if not isinstance(message, (StageReached, Evidence, WorkerLeaving, RailsFollowed)):
             self._refuse(
                 "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
             )
@@ -190,7 +200,7 @@ class Desk:
             if message.accepted and not message.acknowledged and not message.reason:
                 message = replace(message, reason=cut(self._reason))
             worker.welcome = message
-        elif worker.page is not None:
+        elif worker.page is not None and not isinstance(message, RailOrder):
             # The word in the page reaches the guard in C++ at once, whoever holds the GIL; the socket brings the rest.
             word = (local.STOP_WORD, 0) if isinstance(message, Stop) else (int(message.stage), message.epoch)
             if worker.order != word:

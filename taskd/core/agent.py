@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from taskd.core import events, limits
+from taskd.core import alone, events, limits
 from taskd.core.counters import Counters
 from taskd.core.crew import Crew
 from taskd.core.effects import AgentEffect, End, Leave, Refuse, Relay, Send, Spawn, Warn
@@ -30,16 +30,21 @@ from taskd.core.messages import (
     Evidence,
     Goodbye,
     Order,
+    RailOrder,
+    RailsFollowed,
+    RankReport,
     Refused,
     Report,
     Seat,
     StageReached,
     Stop,
+    ToAgent,
     WorkerHello,
     WorkerWelcome,
 )
-from taskd.core.types import PROGRESS, RankState, Stage
-from taskd.core.words import cut, exit_words, shell_code
+from taskd.core.rail_relay import RailRelay
+from taskd.core.types import PROGRESS, Stage
+from taskd.core.words import cut
 
 
 class Agent:
@@ -73,6 +78,7 @@ class Agent:
         self.stopping: Stop | None = None
         self.counters = Counters()
         self.crew = Crew(job, self.counters)
+        self.rails = RailRelay(self.crew, self.counters)
         self._effects: list[AgentEffect] = []
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
         self._warned: set[str] = set()
@@ -121,6 +127,7 @@ class Agent:
         self._tick_at = now + min(self.interval_ns, limits.ORDER_REPEAT_NS)
         if self.order is not None:
             self._relay(now)
+        self._effects += self.rails.due(now)
         if now >= self._beat_at:
             self._beat_at = now + self.interval_ns
             self._beat(now, full=now >= self._full_at)
@@ -137,13 +144,18 @@ class Agent:
             if full or record.news or not (record.acknowledged or record.refused):
                 record.news = False
                 reports.append(record.report())
-        self._effects.append(Send(Report(full, self.term, tuple(reports), self.epoch)))
+        self._report(full, tuple(reports))
+
+    def _report(self, full: bool, ranks: tuple[RankReport, ...]) -> None:
+        self._effects.append(Send(Report(full, self.term, ranks, self.epoch, rail_order=self.rails.number)))
 
     def _tell(self, record: LocalRank) -> None:
         """Something about one rank that the manager should know before the next beat."""
         if self.connected:
             record.news = False
-            self._effects.append(Send(Report(False, self.term, (record.report(),), self.epoch)))
+            self._effects.append(
+                Send(Report(False, self.term, (record.report(),), self.epoch, rail_order=self.rails.number))
+            )
 
     def _introduce(self, now: int) -> None:
         """Say everything that the manager may not know."""
@@ -168,25 +180,21 @@ class Agent:
             if not live and now - self._idle_since >= self.linger_ns:
                 self._leave(0, "all workers of this node have ended")
         elif not self.connected:
-            self._manage_alone(live, now)
+            self._manage_alone(now)
 
-    def _manage_alone(self, live: list[LocalRank], now: int) -> None:
+    def _manage_alone(self, now: int) -> None:
         """A launcher without a manager: nobody is going to decide anything."""
         self._alone_since = now if self._alone_since < 0 else self._alone_since
-        abandoned = now - self._alone_since >= limits.ABANDONED_NS
-        dead = [record for record in self.crew.ranks.values() if record.state is RankState.DEAD]
-        if dead and abandoned:
-            died = f"rank {dead[0].rank} died ({exit_words(dead[0].exit_code)})"
-            reason = f"{died}, and for {limits.ABANDONED_NS // limits.SECOND} s there was no manager to replace it"
-            self._stop(Stop(self.term, shell_code(dead[0].exit_code), reason), now)
-        elif not self.crew.ranks and self.term and abandoned:
-            self._leave(1, "the manager is gone, and nobody will need this spare")
-        elif self.crew.ranks and not live and not dead and now - self._idle_since >= self.linger_ns:
-            self._leave(0, "all workers of this node have ended in good order")
+        idle_ns = now - self._idle_since if self._idle_since >= 0 else -1
+        given_up = alone.verdict(self.crew, self.term, now - self._alone_since, idle_ns, self.linger_ns)
+        if isinstance(given_up, Stop):
+            self._stop(given_up, now)
+        elif given_up is not None:
+            self._leave(1 if not self.crew.ranks else 0, given_up)
 
     # ---- the manager's word -----------------------------------------------------------------------------------
 
-    def _heard(self, message: Answer | Order | Stop, now: int) -> None:
+    def _heard(self, message: ToAgent, now: int) -> None:
         if message.term < self.term:
             self.counters.count("message of an older term")
             return
@@ -196,6 +204,10 @@ class Agent:
         if isinstance(message, Stop):
             self.term = message.term
             self._stop(message, now)
+        elif isinstance(message, RailOrder):
+            self.term = message.term
+            self.rails.ordered(message)
+            self._effects += self.rails.due(now)
         else:
             self._ordered(message, now)
 
@@ -224,9 +236,7 @@ class Agent:
         record = self.crew.ranks.get(refused.rank)
         if record is None or record.incarnation != refused.incarnation or not record.live:
             return
-        if refused.next_incarnation > record.incarnation:
-            record.incarnation = refused.next_incarnation
-            record.acknowledged, record.refused, record.news = False, False, True
+        if record.renumber(refused.next_incarnation):
             self._welcome(record)
             self._tell(record)
             return
@@ -258,17 +268,10 @@ class Agent:
 
     def _take_seat(self, seat: Seat, newcomer: bool) -> None:
         """Start whom this node is to start; end whose seat is another's."""
-        record = self.crew.ranks.get(seat.rank)
-        here = seat.node == self.node
-        if record is not None and record.live:
-            newer = seat.incarnation > record.incarnation
-            if here and newer:
-                record.next_incarnation = seat.incarnation
-                self._end(record, f"rank {seat.rank} goes on as incarnation {seat.incarnation}")
-            elif not here and seat.incarnation >= record.incarnation:
-                record.next_incarnation = 0
-                self._end(record, f"rank {seat.rank} goes on on node {seat.node}")
-        elif here and (record is None or seat.incarnation > record.incarnation):
+        rival = self.crew.rival(seat, self.node)
+        if rival is not None:
+            self._end(*rival)
+        elif self.crew.vacant(seat, self.node):
             self._spawn(seat.rank, seat.incarnation, newcomer)
 
     def _spawn(self, rank: int, incarnation: int, newcomer: bool) -> None:
@@ -290,15 +293,9 @@ class Agent:
         order = self.order
         if order is None or self.stopping is not None:
             return
-        due = []
-        for record in self.crew.ranks.values():
-            if record.state is RankState.ALIVE and record.acknowledged and record.behind(order):
-                if record.order_told_at >= 0 and now - record.order_told_at < limits.ORDER_REPEAT_NS:
-                    continue
-                record.order_told_at = now
-                due.append(record.rank)
+        due = self.crew.to_be_told(order, now)
         if due:
-            self._effects.append(Relay(tuple(due), order))
+            self._effects.append(Relay(due, order))
 
     # ---- the end ----------------------------------------------------------------------------------------------
 
@@ -335,6 +332,10 @@ class Agent:
             if record is not None:
                 self._tell(record)
                 self._relay(now)
+        elif isinstance(message, RailsFollowed):
+            record = self.rails.answered(message)
+            if record is not None:
+                self._tell(record)
         elif isinstance(message, Evidence):
             self.crew.told(message)
             if self.connected:

@@ -15,7 +15,7 @@ from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
-from taskd.core.messages import Evidence, StageReached, WorkerHello
+from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
 from taskd.core.types import PROGRESS, EvidenceKind, RankState, Stage
 from taskd.core.words import cut
 
@@ -32,6 +32,36 @@ class Crew:
     def live(self) -> list[LocalRank]:
         """Those whose process is there."""
         return [record for record in self.ranks.values() if record.live]
+
+    def rival(self, seat: Seat, node: str) -> tuple[LocalRank, str] | None:
+        """The process here whose seat goes to another incarnation, and the reason for its end. Who follows is noted."""
+        record = self.ranks.get(seat.rank)
+        if record is None or not record.live:
+            return None
+        if seat.node == node and seat.incarnation > record.incarnation:
+            record.next_incarnation = seat.incarnation
+            return record, f"rank {seat.rank} goes on as incarnation {seat.incarnation}"
+        if seat.node != node and seat.incarnation >= record.incarnation:
+            record.next_incarnation = 0
+            return record, f"rank {seat.rank} goes on on node {seat.node}"
+        return None
+
+    def vacant(self, seat: Seat, node: str) -> bool:
+        """This seat is to be taken here, and nobody sits on it."""
+        record = self.ranks.get(seat.rank)
+        free = record is None or (not record.live and seat.incarnation > record.incarnation)
+        return seat.node == node and free
+
+    def to_be_told(self, order: Order, now: int) -> tuple[int, ...]:
+        """Who has yet to follow this order and was not told just now; from now on they were."""
+        due = []
+        for record in self.ranks.values():
+            if record.state is RankState.ALIVE and record.acknowledged and record.behind(order):
+                if record.order_told_at >= 0 and now - record.order_told_at < limits.ORDER_REPEAT_NS:
+                    continue
+                record.order_told_at = now
+                due.append(record.rank)
+        return tuple(due)
 
     def admit(self, hello: WorkerHello) -> LocalRank:
         """A process for which `why_not` knew nothing introduces itself."""

@@ -60,6 +60,10 @@ class LocalRank:
     ending: bool = False
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int = -1
+    rail_order: int = 0  # the last rail order that its process has answered; 0: none
+    rail_trouble: str = ""  # why it cannot follow that one
+    rail_told: int = 0  # the rail order that it was told last, and when
+    rail_told_at: int = -1
 
     @property
     def live(self) -> bool:
@@ -70,6 +74,14 @@ class LocalRank:
         """Apply one row of the table."""
         self.state = LOCAL.after(self.state, cause)
         self.news = True
+
+    def renumber(self, incarnation: int) -> bool:
+        """Go on under this number, if it is a newer one: the manager asks for it when a dead process has the old."""
+        if incarnation <= self.incarnation:
+            return False
+        self.incarnation = incarnation
+        self.acknowledged, self.refused, self.news = False, False, True
+        return True
 
     def behind(self, order: Order) -> bool:
         """Whether its process has yet to follow this order, and has to be told so."""
@@ -97,4 +109,6 @@ class LocalRank:
             step_ms=self.step_ms,
             reason=self.reason,
             ok=self.ok,
+            rail_order=self.rail_order,
+            rail_trouble=self.rail_trouble,
         )

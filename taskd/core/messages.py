@@ -12,40 +12,27 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from taskd.core import limits
-from taskd.core.types import EvidenceKind, Phase, RailState, RankState, Stage, StoreOperation, StoreStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Bounds of an integer, both included."""
-
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtMost:
-    """The most characters, bytes or items that a field may hold."""
-
-    count: int
-
-
-RankId = Annotated[int, Between(0, limits.MAX_RANKS - 1)]
-Incarnation = Annotated[int, Between(0, limits.MAX_INCARNATION)]
-Epoch = Annotated[int, Between(0, limits.MAX_EPOCH)]
-Step = Annotated[int, Between(-1, limits.MAX_STEP)]
-Count = Annotated[int, Between(0, 2**63 - 1)]
-Small = Annotated[int, Between(0, limits.MAX_NODES)]
-Pid = Annotated[int, Between(0, limits.MAX_PID)]
-ExitCode = Annotated[int, Between(-255, 255)]
-Name = Annotated[str, AtMost(limits.MAX_NAME)]
-Text = Annotated[str, AtMost(limits.MAX_TEXT)]
-Blob = Annotated[bytes, AtMost(limits.MAX_BLOB)]
-StoreItem = Annotated[bytes, AtMost(limits.MAX_STORE_VALUE)]
-Digests = Annotated[tuple[Annotated[bytes, AtMost(limits.DIGEST_BYTES)], ...], AtMost(limits.MAX_SETUP_PIECES)]
-Signed = Annotated[int, Between(-(2**63), 2**63 - 1)]
-Ranks = Annotated[tuple[RankId, ...], AtMost(limits.MAX_RANKS)]
-
+from taskd.core.fields import (
+    AtMost,
+    Between,
+    Count,
+    Digests,
+    Epoch,
+    ExitCode,
+    Incarnation,
+    Name,
+    Pid,
+    RankId,
+    Signed,
+    Small,
+    Step,
+    StoreItem,
+    Text,
+)
+from taskd.core.rail_messages import RailOrder as RailOrder
+from taskd.core.rail_messages import RailReport as RailReport
+from taskd.core.rail_messages import RailsFollowed as RailsFollowed
+from taskd.core.types import EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
 
 # ---- worker and agent -----------------------------------------------------------------------------------------
 
@@ -147,28 +134,8 @@ class RankReport:
     step_ms: Annotated[int, Between(0, 2**31)]  # duration of its last full step; 0: none yet
     reason: Text  # of a refusal or a death; empty otherwise
     ok: bool = True  # False: `stage` could not be done; PARKED and False: it waits, but what it holds is of no use
-
-
-@dataclass(frozen=True, slots=True)
-class RailReport:
-    """How one rail of a node stands toward one peer node, over all pairs of their ranks. Counters only grow, as long as
-    the agent lives. The node itself is a peer when several of its ranks talk over a rail."""
-
-    rail: Annotated[str, AtMost(limits.MAX_RAIL_NAME)]
-    peer: Name
-    state: RailState  # the worst of the pairs: DOWN, PROBING, SUSPECT, UP
-    age_ms: Annotated[int, Between(0, 2**53)]  # for how long the state has been so
-    pairs: Count  # of ranks that use the rail between the two nodes
-    pairs_up: Count
-    pairs_moved: Count  # whose rail has carried data, either way, since the state of the pair last changed
-    bytes_out: Count
-    bytes_in: Count
-    round_trip_ns: Count  # the longest of the pairs; 0: not measured yet
-    downs: Count  # how often the rail of a pair went down
-    hedged: Count
-    retransmitted: Count
-    duplicates: Count
-    last_error: Annotated[int, Between(0, limits.MAX_ERRNO)]  # the system's number for it; 0: none yet
+    rail_order: Count = 0  # the number of the last rail order that it has answered; 0: none
+    rail_trouble: Text = ""  # why it cannot follow that one
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +148,7 @@ class Report:
     ranks: Annotated[tuple[RankReport, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
     epoch: Epoch = 0  # the newest that the agent knows of, for a manager that has lost its journal
     rails: Annotated[tuple[RailReport, ...], AtMost(limits.MAX_RAIL_REPORTS)] = ()
+    rail_order: Count = 0  # the number of the rail order that the agent holds; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,11 +358,15 @@ MESSAGES: tuple[type, ...] = (
     SetupPiece,
     RecordsAsk,
     RecordsAnswer,
+    RailsFollowed,
+    RailOrder,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye
-ToAgent = Answer | Order | Stop
-FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving
-ToWorker = WorkerWelcome | Order | Stop
+ToAgent = Answer | Order | Stop | RailOrder
+FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed
+ToWorker = WorkerWelcome | Order | Stop | RailOrder
+ToSession = WorkerWelcome | Order | Stop
+"""What of it moves a worker's machine; rail orders are followed by the link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

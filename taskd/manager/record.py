@@ -17,7 +17,7 @@ import msgpack
 
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import ConnectionLost, ManagerEvent, Restarted, Said, Sender, Tick, Verdict
-from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, Report, Stop
+from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
 from taskd.core.types import RankState
 from taskd.wire import codec
 
@@ -116,7 +116,7 @@ def _tells(data: bytes, life: int, nodes: list[str]) -> list[Tell]:
     if isinstance(decoded, codec.WireError):
         raise Unreadable(decoded.reason)
     message = decoded[1]
-    if not isinstance(message, (Answer, Order, Stop)):
+    if not isinstance(message, ToAgent):
         raise Unreadable(f"a {type(message).__name__}, which no manager says")
     return [Tell(node, message, life) for node in nodes]
 
@@ -135,8 +135,11 @@ def describe(effect: ManagerEffect) -> str:
             return f"tell {effect.node}: refused, {message.reason}"
         known, refused = [c.rank for c in message.confirmed], [r.rank for r in message.refused]
         return f"tell {effect.node}: accepted; confirmed {known}, refused {refused}"
+    if isinstance(message, RailOrder):
+        out = f"without {', '.join(message.out)}" if message.out else "all in use"
+        return f"tell {effect.node}: rails {out} ({message.reason})"
     return f"tell {effect.node}: stop with exit code {message.exit_code} ({message.reason})"
 
 
-def _without_term(message: Answer | Order | Stop) -> Answer | Order | Stop:
+def _without_term(message: ToAgent) -> ToAgent:
     return dataclasses.replace(message, term=0)

@@ -27,6 +27,8 @@ from taskd.core.messages import (
     Goodbye,
     Order,
     Question,
+    RailOrder,
+    RailsFollowed,
     RecordsAnswer,
     RecordsAsk,
     Reply,
@@ -44,7 +46,7 @@ from taskd.core.messages import (
 )
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 2
+VERSION = 3
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -71,6 +73,8 @@ Message = (
     | SetupPiece
     | RecordsAsk
     | RecordsAnswer
+    | RailsFollowed
+    | RailOrder
 )
 
 

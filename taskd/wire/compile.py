@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from taskd.core.messages import AtMost, Between
+from taskd.core.fields import AtMost, Between
 
 
 class Refusal(Exception):

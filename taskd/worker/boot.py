@@ -34,7 +34,7 @@ from torch.distributed import PrefixStore, Store
 
 from taskd import _native, config, log
 from taskd.core import limits
-from taskd.core.messages import FromWorker, StageReached, ToWorker
+from taskd.core.messages import FromWorker, StageReached, ToSession
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
 from taskd.state.record import Occasion, Record
@@ -77,7 +77,8 @@ class Request:
     epoch: int
     newcomer: bool
     generation: int  # how often all ranks have been started together before
-    copies: dict[str, Any] | None = None  # host, port and key of the keeper of copies, if records are copied
+    copies: list[tuple[str, int]]  # host and port of those who keep copies of records; empty: they are not copied
+    copies_key: str
 
 
 def begin(descriptors: list[int], forked: bool = True) -> None:
@@ -200,13 +201,11 @@ def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
 
 def _copy(request: Request, record: Record, bell: int) -> None:
     """Let the loss of this node not reach the records: hand in copies of each, and tell the agent when there is one."""
-    place = request.copies
-    if place is None:
+    if not request.copies:
         return
+    places = [(host, port) for host, port in request.copies]
     lineage = slots.lineage(record.descriptor)
-    copier = Copier(
-        place["host"], place["port"], bytes.fromhex(place["key"]), request.rank, request.incarnation, lineage
-    )
+    copier = Copier(places, bytes.fromhex(request.copies_key), request.rank, request.incarnation, lineage)
     rung = False
 
     def copy(occasion: Occasion, step: int, data: bytes) -> None:
@@ -235,7 +234,7 @@ class _Line:
         return self._link.say(message)
 
     def to(self, repair: LaunchedRepair) -> Any:
-        def hear(message: ToWorker) -> None:
+        def hear(message: ToSession) -> None:
             repair.hear(message)  # type: ignore[arg-type]
             self._link.epoch = self._core.epoch
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from taskd import _native, log
 from taskd.config import Config
-from taskd.core.messages import FromWorker, ToWorker, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import FromWorker, RailOrder, ToSession, ToWorker, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase, Stage
 from taskd.errors import BackendError
 from taskd.wire import local
@@ -28,6 +28,7 @@ from taskd.wire.codec import Envelope, WireError, cut, decode, encode
 from taskd.worker.activation import start_agent
 from taskd.worker.identity import Identity
 from taskd.worker.keyshare import KeyShare
+from taskd.worker.rails import RailFollower
 
 RETRY_MS = 50
 RETRY_MAX_MS = 2_000
@@ -49,7 +50,7 @@ class Link:
         config: Config,
         identity: Identity,
         framework: str = "pt",
-        on_message: Callable[[ToWorker], None] | None = None,
+        on_message: Callable[[ToSession], None] | None = None,
         records: tuple[int, ...] = (),
         launched: bool = False,
     ) -> None:
@@ -81,6 +82,7 @@ class Link:
         for fd in (self._wake_read, self._wake_write, *records):
             _native.close_on_fork(fd)
         self._launched = launched
+        self._rails = RailFollower(identity.rank)
         self._share = KeyShare(config, identity.rank, wanted=not launched)
         self._thread = threading.Thread(target=self._run, name="taskd-link", daemon=True)
         self._retry_ms = RETRY_MS
@@ -272,6 +274,9 @@ class Link:
             self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)
 
     def _hear(self, message: ToWorker) -> None:
+        if isinstance(message, RailOrder):
+            self.say(self._rails.follow(message, self.incarnation))
+            return
         if isinstance(message, WorkerWelcome):
             self._welcomed(message)
         if self.on_message is not None:

@@ -136,13 +136,14 @@ def test_bounds_are_refused_on_both_sides() -> None:
 
 
 def full_report() -> Report:
-    names = {field.name: 0 for field in dataclasses.fields(RankReport)}
+    names: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(RankReport)}
     kinds = {"state": RankState.ALIVE, "acknowledged": True, "ok": True, "stage": Stage.RUNNING, "phase": Phase.BODY}
+    names["rail_trouble"] = names["reason"] = ""
     return Report(
         True,
         1,
         tuple(
-            RankReport(**{**names, **kinds, "rank": rank, "incarnation": 1, "pid": 1000 + rank, "reason": ""})
+            RankReport(**{**names, **kinds, "rank": rank, "incarnation": 1, "pid": 1000 + rank})
             for rank in range(limits.MAX_RANKS_PER_NODE)
         ),
     )

@@ -1,0 +1,63 @@
+"""Rail orders on one node: handed to every rank until each has answered, and told to the manager with every beat.
+
+The agent's part of rails. An order is a level: a rank that starts later is told it too, an answer that was lost is
+asked for again. It decides nothing about rails, and it does not know what a rail is.
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.counters import Counters
+from taskd.core.crew import Crew
+from taskd.core.effects import AgentEffect, Relay
+from taskd.core.local import LocalRank
+from taskd.core.messages import RailOrder, RailsFollowed
+from taskd.core.types import RankState
+
+
+class RailRelay:
+    """The rail order in force on this node, and which ranks have answered it."""
+
+    def __init__(self, crew: Crew, counters: Counters) -> None:
+        self._crew = crew
+        self._counters = counters
+        self.order: RailOrder | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the order in force; 0: there was none yet."""
+        return 0 if self.order is None else self.order.number
+
+    def ordered(self, order: RailOrder) -> None:
+        """The manager's word. Within a term only a newer number replaces an older one."""
+        held = self.order
+        if held is not None and (order.term, order.number) < (held.term, held.number):
+            self._counters.count("rail order of the past")
+            return
+        self.order = order
+
+    def answered(self, said: RailsFollowed) -> LocalRank | None:
+        """A rank has followed, or cannot; gives its record if that is news."""
+        record = self._crew.ranks.get(said.rank)
+        if record is None or record.incarnation != said.incarnation or not record.live:
+            self._counters.count("rails followed by another incarnation")
+            return None
+        trouble = "" if said.ok else said.reason
+        if (record.rail_order, record.rail_trouble) == (said.number, trouble):
+            return None
+        record.rail_order, record.rail_trouble, record.news = said.number, trouble, True
+        return record
+
+    def due(self, now: int) -> list[AgentEffect]:
+        """The order, for every rank that has yet to answer it and was not told just now."""
+        order, ranks = self.order, []
+        if order is None:
+            return []
+        for record in self._crew.ranks.values():
+            if record.state is not RankState.ALIVE or not record.acknowledged or record.rail_order == order.number:
+                continue
+            told = record.rail_told_at if record.rail_told == order.number else -1
+            if told < 0 or now - told >= limits.ORDER_REPEAT_NS:
+                record.rail_told, record.rail_told_at = order.number, now
+                ranks.append(record.rank)
+        return [Relay(tuple(ranks), order)] if ranks else []
