@@ -23,6 +23,7 @@ constexpr unsigned IFF_LOWER_UP = 1U << 16;
 #endif
 constexpr size_t kReceiveBytes = 32 << 10;  // the kernel never makes a larger datagram
 constexpr int kDatagramsPerTake = 64;
+constexpr int kDatagramsToDrop = 8192;  // more than the socket holds; some milliseconds
 constexpr int kListTries = 5;
 constexpr int kReceiveBufferBytes = 1 << 20;
 
@@ -281,20 +282,22 @@ bool InterfaceWatch::list_again() {
 std::vector<InterfaceChange> InterfaceWatch::take() {
     std::vector<InterfaceChange> changes;
     std::vector<char> buffer(kReceiveBytes);
-    for (int turn = 0; turn < kDatagramsPerTake && fd_ >= 0; ++turn) {
+    for (int turn = 0; turn < (has_lost_news_ ? kDatagramsToDrop : kDatagramsPerTake) && fd_ >= 0; ++turn) {
         sockaddr_nl sender{};
         socklen_t sender_bytes = sizeof sender;
         const ssize_t count =
             recvfrom(fd_, buffer.data(), buffer.size(), 0, reinterpret_cast<sockaddr*>(&sender), &sender_bytes);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0 && errno != ENOBUFS)
-            break;
-        if (count < 0) {
-            list_again();  // there was more news than the socket holds: look for oneself
-        } else if (sender.nl_pid == 0) {
+        if (count >= 0 && !has_lost_news_ && sender.nl_pid == 0) {
             for (const News& news : parse(buffer.data(), static_cast<size_t>(count)).news)
                 note(news);
+        } else if (count < 0 && errno == ENOBUFS) {
+            // There was more news than the socket holds. The kernel says so once and then drops silently until the
+            // socket is empty: only then does a look of one's own see everything.
+            has_lost_news_ = true;
+        } else if (count < 0 && errno != EINTR) {
+            if (has_lost_news_ && list_again())
+                has_lost_news_ = false;
+            break;
         }
     }
     for (size_t index = 0; index < watched_.size() && fd_ >= 0; ++index) {

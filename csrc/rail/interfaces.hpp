@@ -90,6 +90,7 @@ class InterfaceWatch {
     const std::vector<Watched> watched_;
     std::vector<State> states_;
     std::map<int, Link> links_;  // all of them, by index: an interface may get its name later
+    bool has_lost_news_ = false;
     int fd_ = -1;
 };
 

@@ -1,0 +1,111 @@
+// Sums of counters; what and why stands in tally.hpp.
+#include "tally.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace taskd::rail {
+namespace {
+
+// As many as one process can have; whoever makes more names than that is broken, and is not believed further.
+constexpr size_t kSumsMax = kCounterRecords;
+
+int badness(RailState state) {
+    constexpr std::array<int, 4> kBadness = {0, 1, 3, 2};  // UP, SUSPECT, DOWN, PROBING
+    return kBadness[static_cast<size_t>(state)];
+}
+
+// A counter that is less than before is a broken writer's: it adds nothing.
+uint64_t growth(uint64_t now, uint64_t before) {
+    return now > before ? now - before : 0;
+}
+
+}  // namespace
+
+int64_t Tally::add(int fd) {
+    auto reader = std::make_unique<CountersReader>(fd);
+    Source& source = sources_[++last_number_];
+    source.reader = std::move(reader);
+    return last_number_;
+}
+
+void Tally::remove(int64_t number) {
+    const auto found = sources_.find(number);
+    if (found == sources_.end())
+        return;
+    take(found->second);  // its last word
+    sources_.erase(found);
+}
+
+std::vector<RailSum> Tally::read() {
+    for (auto& [names, sum] : sums_) {
+        sum.state = RailState::kUp;
+        sum.since_ns = sum.round_trip_ns = 0;
+        sum.pairs = sum.pairs_up = sum.pairs_moved = 0;
+    }
+    for (auto& [number, source] : sources_)
+        take(source);
+    std::vector<RailSum> sums;
+    sums.reserve(sums_.size());
+    for (const auto& [names, sum] : sums_)
+        sums.push_back(sum);
+    return sums;
+}
+
+void Tally::take(Source& source) {
+    for (CounterView& view : source.reader->read()) {
+        CounterView& before = source.last[view.slot];
+        if (before.turn != view.turn)
+            before = CounterView();  // of another pair, or the first look
+        const auto known = sums_.find({view.rail, view.node});
+        if (known != sums_.end()) {
+            count(known->second, view, before);
+        } else if (sums_.size() < kSumsMax) {
+            RailSum& sum = sums_[{view.rail, view.node}];
+            sum.rail = view.rail;
+            sum.node = view.node;
+            count(sum, view, before);
+        }
+        before = std::move(view);
+    }
+}
+
+void Tally::count(RailSum& sum, const CounterView& view, const CounterView& before) {
+    sum.bytes_out += growth(view.bytes_out, before.bytes_out);
+    sum.bytes_in += growth(view.bytes_in, before.bytes_in);
+    sum.downs += growth(view.downs, before.downs);
+    sum.hedged += growth(view.hedged, before.hedged);
+    sum.retransmitted += growth(view.retransmitted, before.retransmitted);
+    sum.duplicates += growth(view.duplicates, before.duplicates);
+    if (view.last_error != 0 && view.last_error_ns >= sum.last_error_ns) {
+        sum.last_error = view.last_error;
+        sum.last_error_ns = view.last_error_ns;
+    }
+    if (!view.used)
+        return;
+    const int worse = sum.pairs == 0 ? 1 : badness(view.state) - badness(sum.state);
+    if (worse > 0) {
+        sum.state = view.state;
+        sum.since_ns = view.since_ns;
+    } else if (worse == 0) {
+        sum.since_ns = std::max(sum.since_ns, view.since_ns);
+    }
+    sum.pairs += 1;
+    sum.pairs_up += view.state == RailState::kUp ? 1 : 0;
+    sum.pairs_moved += view.bytes_out + view.bytes_in > view.bytes_before ? 1 : 0;
+    sum.round_trip_ns = std::max(sum.round_trip_ns, view.round_trip_ns);
+}
+
+CounterTotals Tally::totals() const {
+    CounterTotals all;
+    for (const auto& [number, source] : sources_) {
+        const CounterTotals one = source.reader->totals();
+        all.unrecorded += one.unrecorded;
+        all.strangers += one.strangers;
+        all.garbage += one.garbage;
+        all.stale += one.stale;
+    }
+    return all;
+}
+
+}  // namespace taskd::rail
