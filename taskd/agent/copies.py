@@ -1,13 +1,13 @@
-"""Sends copies of this node's set-up records to the manager, and brings records of ranks that lived elsewhere.
+"""Sends copies of this node's set-up records to a neighbour, and brings records of ranks that lived elsewhere.
 
 A rank that is to go on on another node needs its local record, which it copies itself at every step (copier.py of the
 worker), and the record of its set-up, which is whole when training begins: the worker then rings an eventfd, and a
-thread of this agent offers the record to the manager and sends the pieces that it lacks, known by their digest, on a
-line of its own so that supervision waits for nobody's bytes. The same line fetches the records of a rank that is to
-start here (fetch.py).
+thread of this agent offers the record to the neighbour's keeper and sends the pieces that it lacks, known by their
+digest, on a line of its own so that supervision waits for nobody's bytes. Another such line fetches the records of a
+rank that is to start here (fetch.py).
 
-Failure modes: the manager is away (everything is offered again when it is back, and again until it has all), there is
-no room (said once; the rank does not survive its node).
+Failure modes: the keeper is gone (everything is offered to the next one, and again until that has all), there is no
+room (said once; the rank does not survive its node).
 It does NOT keep records (agent.workers does) and decides nothing.
 """
 
@@ -20,8 +20,9 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import zmq
 
@@ -35,9 +36,17 @@ from taskd.wire import keys, slots
 _logger = log.get(__name__)
 
 
+class Place(NamedTuple):
+    """Where a node keeps copies: a port for workers, one for agents."""
+
+    host: str
+    records_port: int
+    port: int
+
+
 @dataclass(eq=False)
 class _Source:
-    """One rank of this node: its set-up, and whether the manager has it."""
+    """One rank of this node: its set-up, and whether the keeper has it."""
 
     rank: int
     incarnation: int
@@ -47,7 +56,7 @@ class _Source:
     pieces: dict[bytes, int] = field(default_factory=dict)  # by digest, where each begins
     offer: SetupOffer | None = None
     due_ns: int = 0
-    settled: bool = False  # the manager has all of it, or no room
+    settled: bool = False  # the keeper has all of it, or no room
 
     @property
     def offering(self) -> bool:
@@ -55,17 +64,67 @@ class _Source:
         return self.offer is not None and not self.settled
 
 
+class _Line:
+    """A line to the first of some keepers that answers."""
+
+    def __init__(self, job: str, node: str, key: keys.Key, places: Sequence[Place], now: int) -> None:
+        self._who, self._key, self._places, self.at = (job, node), key, places, 0
+        self._began_ns = now
+        self.uplink = self._connect()
+
+    def turn(self, at: int, now: int) -> None:
+        """Turn to another keeper."""
+        self.uplink.close()
+        self.at = at % len(self._places)
+        self._began_ns = now
+        self.uplink = self._connect()
+
+    def _connect(self) -> Uplink:
+        place = self._places[self.at]
+        uplink = Uplink(place.host, place.port, *self._who, peer="keeper of copies")
+        uplink.use(self._key)
+        return uplink
+
+    def came(self, now: int) -> bool:
+        """Whether the line has just come."""
+        came = any(list(self.uplink.changes()))
+        if self.uplink.ready:
+            self._began_ns = now
+        return came
+
+    def silent(self, now: int) -> bool:
+        """Whether this keeper has had its time."""
+        return not self.uplink.ready and now >= self._ends_ns
+
+    @property
+    def last(self) -> bool:
+        """Whether all others were tried before this one."""
+        return self.at == len(self._places) - 1
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look again, though nothing came."""
+        return None if self.uplink.ready else self._ends_ns
+
+    @property
+    def _ends_ns(self) -> int:
+        return self._began_ns + (limits.KEEPER_ABSENT_NS if self.uplink.absent else limits.KEEPER_PATIENCE_NS)
+
+
 class Copies:
     """A thread from `start` to `stop`, which calls `arrived`; the other methods are for the agent's thread."""
 
-    def __init__(self, job: str, node: str, host: str, port: int, arrived: Callable[[Fetched], None]) -> None:
-        self._line = Uplink(host, port, job, node)
+    def __init__(
+        self, job: str, node: str, key: keys.Key, places: Sequence[Place], arrived: Callable[[Fetched], None]
+    ) -> None:
+        """`places`: the keepers of this node's own records, in the order in which they are tried."""
+        self._who, self._key, self._places = (job, node), key, places
         self._arrived = arrived
-        self._key: keys.Key | None = None
+        self._line: _Line | None = None
         self._stopping = False
-        self._posted: deque[_Source | Fetch] = deque()
+        self._posted: deque[_Source | tuple[Fetch, Sequence[Place]]] = deque()
         self._sources: dict[int, _Source] = {}
-        self._fetches: dict[int, Fetch] = {}
+        self._fetches: dict[int, tuple[Fetch, _Line]] = {}
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -78,12 +137,6 @@ class Copies:
     def start(self) -> None:
         """Begin to copy."""
         self._thread.start()
-
-    def use(self, key: keys.Key) -> None:
-        """Speak to the manager with this key from now on."""
-        if key is not self._key:
-            self._key = key
-            os.eventfd_write(self._wake, 1)
 
     def keep(self, rank: int, incarnation: int, record: int, setup: int, bell: int) -> None:
         """Copy this rank's set-up once its bell rings; the caller's descriptors stay its own. Raises OSError."""
@@ -98,9 +151,10 @@ class Copies:
         self._posted.append(_Source(rank, incarnation, slots.lineage(record), own[0], own[1]))
         os.eventfd_write(self._wake, 1)
 
-    def fetch(self, rank: int) -> None:
-        """Bring the records of this rank's life on another node; `arrived` is told what came of it."""
-        self._posted.append(Fetch(rank, time.monotonic_ns() + limits.DEADLINE_COPY_NS))
+    def fetch(self, rank: int, last_life: int, places: Sequence[Place]) -> None:
+        """Bring the records of this rank, best of incarnation `last_life`, from one of these keepers; `arrived` is told
+        what came of it."""
+        self._posted.append((Fetch(rank, last_life, time.monotonic_ns() + limits.DEADLINE_COPY_NS), places))
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
@@ -120,55 +174,56 @@ class Copies:
     # ---- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        registered: list[object] = []
         try:
             while not self._stopping:
-                sources = [self._epoll.fileno(), *self._line.sources()]
-                if sources != registered:
-                    poller, registered = zmq.Poller(), sources
-                    for source in sources:
-                        poller.register(source, zmq.POLLIN)
+                poller = zmq.Poller()
+                lines = [line for _, line in self._fetches.values()] + ([self._line] if self._line is not None else [])
+                for source in (self._epoll.fileno(), *(one for line in lines for one in line.uplink.sources())):
+                    poller.register(source, zmq.POLLIN)
                 poller.poll(self._wait_ms())
-                self._turn()
+                self._turn(time.monotonic_ns())
         except Exception:
             _logger.exception("the copies of this node's records end by a mistake of their own; nobody else is hurt")
         finally:
             for source in self._sources.values():
                 self._close(source)
-            self._line.close()
+            for _, line in self._fetches.values():
+                line.uplink.close()
+            if self._line is not None:
+                self._line.uplink.close()
 
-    def _turn(self) -> None:
+    def _turn(self, now: int) -> None:
         while self._posted:
-            self._begin(self._posted.popleft())
+            self._begin(self._posted.popleft(), now)
         for fd, _ in self._epoll.poll(0):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(fd)
             for source in self._sources.values():
                 if source.bell == fd and source.offer is None:
                     self._read(source)
-        if self._key is not None and self._line.key is not self._key:
-            self._line.use(self._key)
-        for came in self._line.changes():
-            for source in self._sources.values() if came else ():
-                source.settled, source.due_ns = False, 0
-        for message in self._line.received():
-            if isinstance(message, SetupWanted):
-                self._wanted(message)
-            elif isinstance(message, (RecordsAnswer, SetupPiece)):
-                for fetch in self._fetches.values():
-                    fetch.hear(message)
-        self._look(time.monotonic_ns())
+        self._serve_sources(now)
+        for fetch, line in list(self._fetches.values()):
+            self._serve_fetch(fetch, line, now)
 
     def _wait_ms(self) -> int | None:
-        due = [min(fetch.due_ns, fetch.ends_ns) for fetch in self._fetches.values()]
-        if self._line.ready:
-            due += [source.due_ns for source in self._sources.values() if source.offering]
+        due = [min(fetch.due_ns, fetch.ends_ns) for fetch, line in self._fetches.values() if line.uplink.ready]
+        due += [line.due_ns for _, line in self._fetches.values() if line.due_ns is not None]
+        if self._line is not None:
+            if self._line.due_ns is not None:
+                due.append(self._line.due_ns)
+            else:
+                due += [source.due_ns for source in self._sources.values() if source.offering]
         return max(0, -(-(min(due) - time.monotonic_ns()) // limits.MS)) if due else None
 
-    def _begin(self, posted: _Source | Fetch) -> None:
-        if isinstance(posted, Fetch):
-            self._fetches[posted.rank] = posted
+    def _begin(self, posted: _Source | tuple[Fetch, Sequence[Place]], now: int) -> None:
+        if not isinstance(posted, _Source):
+            fetch, places = posted
+            if not places:
+                fetch.give_up("no other node was named that keeps them")
+                assert fetch.done is not None
+                self._arrived(fetch.done)
+            elif fetch.rank not in self._fetches:
+                self._fetches[fetch.rank] = fetch, _Line(*self._who, self._key, places, now)
             return
         before = self._sources.pop(posted.rank, None)
         if before is not None:
@@ -198,32 +253,55 @@ class Copies:
             source.pieces[digest] = at
         source.offer = SetupOffer(source.rank, source.incarnation, source.lineage, length, tuple(digests))
 
-    def _wanted(self, wanted: SetupWanted) -> None:
+    def _serve_sources(self, now: int) -> None:
+        """Offer what is not yet there, and send what is wanted of it."""
+        if self._line is None:
+            if not self._places or not any(source.offering for source in self._sources.values()):
+                return
+            self._line = _Line(*self._who, self._key, self._places, now)
+        if self._line.silent(now):
+            self._line.turn(self._line.at + 1, now)
+        if self._line.came(now):
+            for source in self._sources.values():  # another keeper, or one that has forgotten
+                source.settled, source.due_ns = False, 0
+        for message in self._line.uplink.received():
+            if isinstance(message, SetupWanted):
+                self._wanted(self._line.uplink, message)
+        for source in self._sources.values():
+            if source.offering and source.due_ns <= now and self._line.uplink.ready:
+                assert source.offer is not None
+                self._line.uplink.send(source.offer)
+                source.due_ns = now + limits.COPY_REPEAT_NS
+
+    def _wanted(self, line: Uplink, wanted: SetupWanted) -> None:
         source = self._sources.get(wanted.rank)
         if source is None or source.lineage != wanted.lineage or not source.offering:
             return
         source.settled = not (wanted.kept and wanted.digests)
         if not wanted.kept:
-            text = "the manager has no room for the record of rank %d's set-up: the rank will not survive its node"
+            text = "no other node has room for the record of rank %d's set-up: the rank will not survive its node"
             _logger.warning(text, wanted.rank)
         for digest in wanted.digests:
             if (at := source.pieces.get(digest)) is not None:
-                self._line.send(SetupPiece(os.pread(source.setup, limits.SETUP_PIECE, at)))
+                line.send(SetupPiece(os.pread(source.setup, limits.SETUP_PIECE, at)))
         source.due_ns = 0
 
-    # ---- what is repeated -------------------------------------------------------------------------------------
+    # ---- fetches ----------------------------------------------------------------------------------------------
 
-    def _look(self, now: int) -> None:
-        """Offers and questions that are due, and fetches that have come to an end."""
-        for source in self._sources.values():
-            if source.offering and source.due_ns <= now and self._line.ready:
-                assert source.offer is not None
-                self._line.send(source.offer)
-                source.due_ns = now + limits.COPY_REPEAT_NS
-        for fetch in list(self._fetches.values()):
-            if fetch.done is None and fetch.due_ns <= now:
-                self._line.send(fetch.question(now))
-            fetch.look(now, self._line.reason)
-            if fetch.done is not None:
-                del self._fetches[fetch.rank]
-                self._arrived(fetch.done)
+    def _serve_fetch(self, fetch: Fetch, line: _Line, now: int) -> None:
+        if line.came(now):
+            fetch.due_ns = 0
+        for message in line.uplink.received():
+            if isinstance(message, (RecordsAnswer, SetupPiece)):
+                fetch.hear(message, line.at)
+        if fetch.done is None and (fetch.passed or line.silent(now)):
+            at = fetch.next_after(line.at, line.last, line.uplink.reason)
+            if at is not None:
+                line.turn(at, now)
+        if fetch.done is None and fetch.due_ns <= now and line.uplink.ready:
+            line.uplink.send(fetch.question(now))
+        fetch.look(now, line.uplink.reason)
+        if fetch.done is not None:
+            del self._fetches[fetch.rank]
+            line.uplink.close()
+            self._arrived(fetch.done)

@@ -1,9 +1,9 @@
-"""Bringing the records of a rank that lived on another node: what to ask the manager, and what comes of the answers.
+"""Bringing the records of a rank that lived on another node: what to ask a keeper, and what comes of the answers.
 
-A newcomer whose forerunner's node is lost needs the dead rank's local record and the record of its set-up. The manager
-has copies; here they become memory files again, exactly as the dead process had left them. Questions are levels:
-repeated until answered, so that a lost message costs one repetition. It speaks through whoever owns the line and does
-NOT know who wants the records.
+A newcomer whose forerunner's node is lost needs the dead rank's local record and the record of its set-up. A keeper on
+another node has copies; here they become memory files again, exactly as the dead process had left them. Questions are
+levels: repeated until answered, so that a lost message costs one repetition. It speaks through whoever owns the line
+and does NOT know who wants the records.
 """
 
 from __future__ import annotations
@@ -31,12 +31,22 @@ class Fetched:
 
 @dataclass
 class Fetch:
-    """One rank's records on their way. `due_ns`: when to ask again; `done` as soon as there is an outcome."""
+    """One rank's records on their way. `due_ns`: when to ask again; `done` as soon as there is an outcome.
+
+    Keepers are asked in turn. One that has the last life's records is taken; records of an older life are taken when
+    all were asked: the last life may have ended before it had any.
+    """
 
     rank: int
+    last_life: int
     ends_ns: int
     due_ns: int = 0
     done: Fetched | None = None
+    passed: bool = False
+    """The keeper that was asked last has not what is wanted, or not the newest."""
+    _reason: str = ""
+    _unheard: bool = False  # of the keepers that were asked, one did not answer
+    _older: dict[int, RecordsAnswer] = field(default_factory=dict)  # by keeper
     _answer: RecordsAnswer | None = None
     _pieces: dict[bytes, bytes] = field(default_factory=dict)
     _asked: frozenset[bytes] = frozenset()
@@ -50,15 +60,17 @@ class Fetch:
         self._asked = frozenset(missing)
         return SetupWanted(self.rank, self._answer.lineage, True, missing)
 
-    def hear(self, message: RecordsAnswer | SetupPiece) -> None:
-        """An answer; it may be another fetch's."""
+    def hear(self, message: RecordsAnswer | SetupPiece, keeper: int = 0) -> None:
+        """An answer of this keeper's."""
         if isinstance(message, RecordsAnswer):
             if message.rank != self.rank or self._answer is not None or self.done is not None:
                 return
-            if not message.lineage:
-                self._end(message.reason)
-                return
-            self._answer, self.due_ns = message, 0
+            if message.lineage and message.incarnation >= self.last_life:
+                self._answer, self.due_ns = message, 0
+            elif message.lineage:
+                self._older[keeper], self.passed = message, True
+            else:
+                self._reason, self.passed = message.reason, True
         elif self._answer is not None:
             digest = hashlib.sha256(message.data).digest()
             if digest in self._answer.digests:
@@ -68,10 +80,33 @@ class Fetch:
         if self._answer is not None and self.done is None and not self._missing():
             self._build(self._answer)
 
+    def next_after(self, keeper: int, last: bool, trouble: str) -> int | None:
+        """This keeper has not what is wanted, or does not answer: which one to turn to; None: it is at an end."""
+        self._unheard = self._unheard or not self.passed
+        self._answer, self.passed, self.due_ns = None, False, 0
+        if not last:
+            return keeper + 1
+        if self._older:
+            best = max(self._older, key=lambda at: self._older[at].incarnation)
+            self._answer = self._older.pop(best)
+            if not self._missing():
+                self._build(self._answer)
+            return best
+        if self._unheard:
+            self._unheard = False
+            return 0
+        self.give_up(self._reason or trouble)
+        return None
+
     def look(self, now: int, trouble: str) -> None:
         """Its time may be over."""
-        if now >= self.ends_ns and self.done is None:
-            self._end(trouble or "the manager does not answer")
+        if now >= self.ends_ns:
+            self.give_up(trouble or "their keeper does not answer")
+
+    def give_up(self, reason: str) -> None:
+        """Nobody has them."""
+        if self.done is None:
+            self._end(reason)
 
     def _missing(self) -> list[bytes]:
         assert self._answer is not None

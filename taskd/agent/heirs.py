@@ -1,8 +1,8 @@
-"""Sees to it that a newcomer finds the records of the life before: those of this node, or copies from the manager.
+"""Sees to it that a newcomer finds the records of the life before: those of this node, or copies from another one.
 
 A rank that died here has left its files here. One that lived on another node has not, or has left older ones from a
-time when it lived here: then its start waits until the manager's copies have come, which takes a moment, or until it is
-clear that there are none. Records of this node's own workers go the other way (copies.py).
+time when it lived here: then its start waits until the copies have come, which takes a moment, or until it is clear
+that there are none. Records of this node's own workers go the other way (copies.py).
 It does NOT start anybody.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from taskd import log
-from taskd.agent.copies import Copies
+from taskd.agent.copies import Copies, Place
 from taskd.agent.fetch import Fetched
 from taskd.agent.workers import Workers
 from taskd.core.effects import Spawn
@@ -24,12 +25,21 @@ FILES = 3
 _logger = log.get(__name__)
 
 
+@dataclass(frozen=True)
+class Keepers:
+    """Where copies are: of this node's own records, and of those of any rank's last life."""
+
+    key: Key
+    own: Sequence[Place]
+    of: Callable[[int], Sequence[Place]]
+
+
 class Heirs:
     """`wake` is called, in any thread, when `settled` has something new."""
 
-    def __init__(self, job: str, node: str, host: str, port: int, workers: Workers, wake: Callable[[], None]) -> None:
-        self._workers, self._wake = workers, wake
-        self._copies = Copies(job, node, host, port, self._arrived)
+    def __init__(self, job: str, node: str, keepers: Keepers, workers: Workers, wake: Callable[[], None]) -> None:
+        self._workers, self._keepers, self._wake = workers, keepers, wake
+        self._copies = Copies(job, node, keepers.key, keepers.own, self._arrived)
         self._waiting: dict[int, Spawn] = {}
         self._fetched: deque[Fetched] = deque()
         workers.on_records = self._took_in
@@ -37,10 +47,6 @@ class Heirs:
     def start(self) -> None:
         """Begin to copy."""
         self._copies.start()
-
-    def use(self, key: Key) -> None:
-        """Speak to the manager with this key."""
-        self._copies.use(key)
 
     def stop(self) -> None:
         """End it; nobody waits any longer."""
@@ -55,7 +61,7 @@ class Heirs:
         if not seat.newcomer or self._workers.recorded.get(seat.rank, -1) == seat.incarnation - 1:
             return True
         self._waiting[seat.rank] = seat
-        self._copies.fetch(seat.rank)
+        self._copies.fetch(seat.rank, seat.incarnation - 1, self._keepers.of(seat.rank))
         return False
 
     def unwanted(self, rank: int, incarnation: int) -> bool:

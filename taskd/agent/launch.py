@@ -31,7 +31,9 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native, log
 from taskd import config as configuration
-from taskd.agent import launch_manager, launch_ranks
+from taskd.agent import launch_keeper, launch_manager, launch_ranks
+from taskd.agent.heirs import Keepers
+from taskd.agent.keeper import Keeper
 from taskd.agent.launch_logs import Logs
 from taskd.agent.launch_manager import ManagerProcess
 from taskd.agent.launch_options import extend
@@ -162,8 +164,7 @@ class Launcher:
         self.config, self.command, self.ranks, self.signals = config, command, ranks, signals
         self.standby = standby
         self.manager: ManagerProcess | None = None
-        self.copies: dict[str, Any] | None = None
-        """Where workers hand in copies of their records; None: nowhere, so no rank survives the loss of its node."""
+        self.keeper: Keeper | None = None
         self.settings = self._meet_manager()
         self.node = self._name()
         recover = self.settings.recover.process_recover
@@ -201,8 +202,7 @@ class Launcher:
             port = launch_manager.running(settings)
             settings = launch_manager.at_port(settings, port or launch_manager.free_port(settings))
             if not port:
-                copies = ranks.group_world_size > 1 and settings.recover.process_recover
-                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, copies)
+                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size)
                 self.manager.start()
         board.tell(
             launch_ranks.JOB,
@@ -211,19 +211,16 @@ class Launcher:
                 "host": settings.manager.host if self.manager is None else ranks.master_addr,
                 "port": settings.manager.port,
                 "key": key.secret.hex(),
-                "copies": self.manager.copies_port if self.manager is not None else 0,
                 "recover": settings.recover.process_recover,
                 "master": [ranks.master_addr, ranks.master_port],
                 "world_size": ranks.world_size,
                 "group_world_size": ranks.group_world_size,
             },
         )
-        self._hand_in_at(settings.manager.host, self.manager.copies_port if self.manager is not None else 0, key)
-        return settings
+        return replace(settings, manager=replace(settings.manager, key=key.secret.hex()))
 
     def _learn(self, told: dict[str, Any]) -> Config:
         ranks = self.ranks
-        self._hand_in_at(told["host"], told["copies"], keys.Key(bytes.fromhex(told["key"]), "the first node"))
         if ranks.spare:
             ranks.master_addr, ranks.master_port = told["master"]
             ranks.group_world_size, ranks.told_world_size = told["group_world_size"], told["world_size"]
@@ -234,9 +231,17 @@ class Launcher:
             manager = replace(manager, host=told["host"], port=told["port"])
         return replace(settings, manager=replace(manager, key=told["key"]))
 
-    def _hand_in_at(self, host: str, port: int, key: keys.Key) -> None:
-        if port:
-            self.copies = {"host": host, "port": port, "key": key.copies.hex()}
+    def _find_keepers(self) -> Keepers | None:
+        """Keep copies for another node, and find who keeps those of this one; None: no rank survives its node."""
+        ranks, settings = self.ranks, self.settings
+        if ranks.group_world_size < 2 or not settings.recover.process_recover or self.command.kind == PROGRAM:
+            return None
+        key = keys.Key(bytes.fromhex(settings.manager.key), "the first node")
+        self.keeper = launch_keeper.open_keeper(ranks, settings.job.id, self.node, settings.manager.bind, key)
+        known = launch_keeper.learn(ranks)
+        own = launch_keeper.own_places(ranks, known)
+        self.workers.copies, self.workers.copies_key = own, key.copies
+        return Keepers(key, own, lambda rank: launch_keeper.places_of(ranks, known, rank))
 
     # ---- starting ---------------------------------------------------------------------------------------------
 
@@ -274,10 +279,9 @@ class Launcher:
             self.workers,
             slots=self.config.nproc_per_node,
             on_stop=self._told_to_stop,
-            copies=self.copies is not None and self.command.kind != PROGRAM,
+            keepers=self._find_keepers(),
         )
         self._loop = loop
-        self.workers.copies = self.copies
         self.workers.records = lambda rank: loop.workers.records.get(rank, ())
         loop.others = self._others
         self.signals.tell = loop.stop
@@ -345,6 +349,8 @@ class Launcher:
         self.logs.stop()
         if self.standby is not None:
             self.standby.close()
+        if self.keeper is not None:
+            self.keeper.stop()
         over = self._loop is not None and self._loop.left is not None
         if self.manager is not None:
             self.manager.end(MANAGER_SECONDS if over else 0)

@@ -25,8 +25,6 @@ from taskd.config import Config
 from taskd.errors import UsageError
 
 STARTS_MAX = 5
-BACKLOG = 4096
-"""Workers of a large job come in the same second."""
 _logger = log.get(__name__)
 
 
@@ -68,12 +66,8 @@ def at_port(config: Config, port: int) -> Config:
 class ManagerProcess:
     """`start`, then `tend` whenever `fd` is readable, then `end`."""
 
-    def __init__(self, config: Config, nodes: int, world_size: int, copies: bool) -> None:
-        """`copies`: workers hand in copies of their records, at `copies_port`, which stays when the manager is started
-        again. Raises UsageError."""
+    def __init__(self, config: Config, nodes: int, world_size: int) -> None:
         self._config = config
-        self._copies = _listen(config.manager.bind) if copies else None
-        self.copies_port = self._copies.getsockname()[1] if self._copies is not None else 0
         self._nodes, self._world_size = nodes, world_size
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
@@ -89,9 +83,6 @@ class ManagerProcess:
         """Start it; returns at once. Raises UsageError when the system does not."""
         self._starts += 1
         command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", "taskd.manager"]
-        handed = [self._copies.fileno()] if self._copies is not None else []
-        if handed:
-            command += ["--copies", str(handed[0])]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -99,7 +90,6 @@ class ManagerProcess:
                 stdout=2,  # nothing of its own may stand between the lines of the script
                 env=self._environment(),
                 start_new_session=True,
-                pass_fds=handed,
             )
             self.fd = os.pidfd_open(self._process.pid)
         except OSError as error:
@@ -154,18 +144,6 @@ class ManagerProcess:
         os.close(self.fd)
         self.fd, self._process = -1, None
         return code
-
-
-def _listen(address: str) -> socket.socket:
-    host = address if address != "*" else "0.0.0.0"
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        sock.bind((host, 0))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise UsageError(f"the job's manager could not be started: no port of {host} can be had ({error})") from None
-    return sock
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

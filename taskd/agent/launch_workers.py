@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -24,6 +24,7 @@ from torch.numa.binding import _maybe_wrap_command_args_with_numa_binding
 
 from taskd import _native, log
 from taskd.agent import launch_ranks
+from taskd.agent.copies import Place
 from taskd.agent.launch_logs import Logs
 from taskd.agent.launch_manager import with_taskd
 from taskd.agent.launch_ranks import RankPlace, Ranks
@@ -69,8 +70,9 @@ class Workers:
         """Told the rank and the exit code of each worker that has ended."""
         self.records: Callable[[int], Sequence[int]] = lambda _rank: ()
         """Descriptors of the memory files that this rank's life before has left here."""
-        self.copies: Mapping[str, object] | None = None
-        """Where and with which key workers hand in copies of their records."""
+        self.copies: Sequence[Place] = ()
+        """Where workers hand in copies of their records, in the order in which they try."""
+        self.copies_key = b""
         self._command, self._ranks, self._logs, self._standby = command, ranks, logs, standby
         self._job, self._node, self._guarded = job, node, guarded
         self._places = {place.global_rank: place for place in ranks.places}
@@ -275,7 +277,8 @@ class Workers:
             "epoch": seat.epoch,
             "newcomer": seat.newcomer,
             "generation": self._restarts,
-            "copies": self.copies,
+            "copies": [[place.host, place.records_port] for place in self.copies],
+            "copies_key": self.copies_key.hex(),
         }
         descriptor = os.memfd_create("taskd-request", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(descriptor), "wb") as file:

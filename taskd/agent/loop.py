@@ -23,7 +23,7 @@ import zmq
 from taskd import _native, log
 from taskd.agent.deaths import Deaths
 from taskd.agent.desk import Desk
-from taskd.agent.heirs import Heirs
+from taskd.agent.heirs import Heirs, Keepers
 from taskd.agent.interfaces import InterfaceWatch
 from taskd.agent.store import StoreRelay
 from taskd.agent.uplink import Uplink
@@ -72,10 +72,10 @@ class AgentLoop:
         spawner: Spawner | None = None,
         slots: int | None = None,
         on_stop: Callable[[Stop], None] | None = None,
-        copies: bool = False,
+        keepers: Keepers | None = None,
     ) -> None:
         """`slots`: how many workers the node has room for. `on_stop` is told once when the manager ends the job.
-        `copies`: a rank of this node may go on on another one, or the other way round, so records are copied."""
+        `keepers`: a rank of this node may go on on another one, or the other way round, so records are copied."""
         self.config, self.node, self.spawner = config, node, spawner
         self.uplink = Uplink(config.manager.host, config.manager.port, config.job.id, node)
         self.store = StoreRelay(config.job.id, node, config.manager.host, config.manager.port)
@@ -96,9 +96,8 @@ class AgentLoop:
         self.others: Callable[[], Mapping[int, Callable[[], None]]] = dict
         """Further descriptors to wait for, and what to call when one is readable: a launcher has other children."""
         self._heirs: Heirs | None = None
-        if copies:
-            place = (config.manager.host, config.manager.port)
-            self._heirs = Heirs(config.job.id, node, *place, self.workers, self._wake)
+        if keepers is not None:
+            self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
         self._interfaces = InterfaceWatch()
         self._deaths = Deaths(self.workers, spawner.reap if spawner is not None else None)
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, self.uplink, self._step)
@@ -240,8 +239,6 @@ class AgentLoop:
     def _serve_uplink(self) -> None:
         if self.uplink.key is not None:
             self.store.use(self.uplink.key)
-            if self._heirs is not None:
-                self._heirs.use(self.uplink.key)
         for came in self.uplink.changes():
             self._queue.append(events.Connected() if came else events.Disconnected())
         for message in self.uplink.messages():

@@ -49,8 +49,11 @@ _logger = log.get(__name__)
 class Uplink:
     """Connects as soon as it has a key, and for ever after until `close`."""
 
-    def __init__(self, host: str, port: int, job: str, node: str) -> None:
-        self.host, self.port = host, port
+    def __init__(self, host: str, port: int, job: str, node: str, peer: str = "manager") -> None:
+        """`peer`: what listens there, for sentences."""
+        self.host, self.port, self._peer = host, port, peer
+        self.absent = False
+        """Nobody listened there the last time."""
         self.life = secrets.randbits(62)
         self.ready = False
         self.key: keys.Key | None = None
@@ -79,7 +82,7 @@ class Uplink:
             return self._trouble
         if self.key is None:
             return f"the key of job {self._job} is not known on this node yet"
-        return f"no manager answers at {self.place} yet"
+        return f"no {self._peer} answers at {self.place} yet"
 
     def sources(self) -> list[Any]:
         """What to poll for reading."""
@@ -115,15 +118,16 @@ class Uplink:
             if event == zmq.EVENT_CONNECTED:
                 self._shaking = True
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._shaking, self._trouble, self.ready = False, "", True
+                self._shaking, self._trouble, self.ready, self.absent = False, "", True, False
                 yield True
             elif event in _REFUSED or (event == zmq.EVENT_DISCONNECTED and self._shaking):
                 self._shaking = False
                 self._trouble = (
-                    f"the manager at {self.place} does not accept this node's key: another job's, or an old one"
+                    f"the {self._peer} at {self.place} does not accept this node's key: another job's, or an old one"
                 )
-            elif event == zmq.EVENT_CONNECT_RETRIED and not self.ready and not self._trouble:
-                self._trouble = f"there is no manager at {self.place}"
+            elif event == zmq.EVENT_CONNECT_RETRIED and not self.ready:
+                self.absent = True
+                self._trouble = self._trouble or f"there is no {self._peer} at {self.place}"
             elif event == zmq.EVENT_DISCONNECTED and self.ready:
                 self.ready = False
                 yield False

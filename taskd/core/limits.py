@@ -68,9 +68,13 @@ SETUP_PIECES_AT_ONCE = 4
 """Pieces sent before an answer is awaited: supervision shares the manager with them."""
 DIGEST_BYTES = 32
 MAX_COPIES_BYTES = 1 << 30
-"""All copies together: the manager holds them in memory."""
+"""All copies that one node keeps for others: it holds them in memory."""
 COPY_REPEAT_NS = 250 * MS
 """An offer or a question that is not answered is said again."""
+KEEPER_PATIENCE_NS = 3 * SECOND
+"""A keeper of copies that did not answer for this long is given up for the next one."""
+KEEPER_ABSENT_NS = 300 * MS
+"""And one at whose place nobody listens, for this long."""
 DEADLINE_COPY_NS = 30 * SECOND
 """How long a newcomer waits for the records of the life before."""
 
@@ -85,6 +89,29 @@ MAX_RAIL_RECORDS = 16_384
 MAX_ERRNO = 4_095
 RAIL_NEWS_NS = 10 * SECOND
 """A rail whose state has changed is reported with every beat for so long, so that traffic on it is seen at once."""
+
+RAIL_CONFIRM_NS = 250 * MS
+"""The transport has moved the traffic already; a lost line is believed once it was lost in reports for so long, since a
+process that dies takes its connections on all rails along, one after the other."""
+RAIL_ALL_CONFIRM_NS = 2 * SECOND
+"""All rails between two nodes at once look like the death of one of them: that is left to the detector for so long."""
+RAIL_PROBES = 3
+"""Reports in which a line that was lost is up again, before it is used again."""
+RAIL_QUIET_NS = 2 * SECOND
+"""And for so long; doubled each time it is lost again, up to the following."""
+RAIL_BACK_OFF_MAX_NS = 300 * SECOND
+RAIL_STEADY_NS = 60 * SECOND
+"""A rail that carried for so long after its return has atoned: its back-off begins anew."""
+RAIL_FOLLOW_NS = 10 * SECOND
+"""How long ranks may take to follow a rail order before they are named, and the next order gets its turn."""
+RAIL_VERIFY_NS = 5 * SECOND
+RAIL_VERIFY_BYTES = 16 << 20
+"""Other rails carry so much for each pair of ranks, for so long, and one that was put back carries nothing: it goes out
+again. Less than that may well go over the others alone, since small messages take the quickest rail."""
+RAIL_IDLE_NS = 60 * SECOND
+"""A job that sends nothing for so long proves nothing either: a rail that was put back stays, unproved."""
+RAIL_STALE_NS = 60 * SECOND
+"""A line that no report has named for so long is no longer used."""
 
 # ---- rhythm ---------------------------------------------------------------------------------------------------
 FULL_REPORT_NS = 2 * SECOND

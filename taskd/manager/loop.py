@@ -16,7 +16,6 @@ import os
 import resource
 import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,24 +28,20 @@ from taskd.core import limits
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import ConnectionLost, Said, Sender, Tick
 from taskd.core.messages import (
-    AboutRecords,
     AgentHello,
     Answer,
     Evidence,
     Goodbye,
     Order,
     Question,
-    RecordsAsk,
     Reply,
     Report,
     StoreAsk,
 )
 from taskd.errors import UsageError
 from taskd.manager import answers
-from taskd.manager.copy_door import CopyDoor
 from taskd.manager.door import Arrived, Door, Lost, Refusals
 from taskd.manager.memory import Memory
-from taskd.manager.records import Records
 from taskd.manager.residence import Residence, holder_of
 from taskd.manager.roster import Roster
 from taskd.manager.store import Due
@@ -67,8 +62,7 @@ OPERATORS_MAX = 256
 class ManagerLoop:
     """One manager. `run` blocks until the job is over or `stop` is called."""
 
-    def __init__(self, config: Config, copies: socket.socket | None = None) -> None:
-        """`copies`: a listening socket at which workers hand in copies of their records."""
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.job = config.job.id
         self.refusals = Refusals()
@@ -84,9 +78,6 @@ class ManagerLoop:
         self._door: Door | None = None
         self._memory = Memory(config)
         self._store = StoreDesk(config.job.directory if config.manager.journal else None)
-        self._records = Records()
-        self._copies = copies
-        self._copy_door: CopyDoor | None = None
         self._epoch = 0
 
     def run(self) -> int:
@@ -96,15 +87,12 @@ class ManagerLoop:
         residence.take()
         try:
             key = keys.load_or_create(config)
-            peers = 3 * config.job.node_nums + OPERATORS_MAX  # of an agent, its store and its copies, each on its own
+            peers = 2 * config.job.node_nums + OPERATORS_MAX  # of an agent and its store, each on its own
             _raise_file_limit(peers)
             door = Door(config.manager.bind, config.manager.port, key, peers, self.refusals)
             try:
                 self._open(door)
                 self._door = door
-                if self._copies is not None:
-                    self._copy_door = CopyDoor(self._copies, key.copies, self._records)
-                    self._copy_door.start()
                 self._do(self._memory.begin())
                 self._epoch = int(self._memory.core.facts(self._memory.now_ns())["epoch"])
                 self._store.begin(fresh=not self._memory.taken_up, epoch=self._epoch)
@@ -123,8 +111,6 @@ class ManagerLoop:
             finally:
                 self._door = None
                 door.close()
-                if self._copy_door is not None:
-                    self._copy_door.stop()
                 self._memory.close("")
                 self._store.close()
         finally:
@@ -209,8 +195,6 @@ class ManagerLoop:
         elif isinstance(message, StoreAsk) and envelope.job == self.job:
             now_ns = self._memory.now_ns()
             self._serve_store(self._store.ask(now_ns, envelope.life, message, arrived.routing))
-        elif isinstance(message, AboutRecords) and envelope.job == self.job:
-            self._hear_of_records(arrived.routing, message)
         elif not isinstance(message, (AgentHello, Report, Evidence, Goodbye)) or not _is_name(envelope):
             sentence = f"{type(message).__name__} from {arrived.address} was dropped: no agent says that to a manager"
             self.refusals.count("unexpected", arrived.address, sentence)
@@ -222,15 +206,6 @@ class ManagerLoop:
             self._do(self._memory.step(Said(sender, message)), envelope)
             if isinstance(message, Goodbye):  # its connection will end, and that is no loss any more
                 self._roster.lost(arrived.connection)
-
-    def _hear_of_records(self, routing: bytes, message: AboutRecords) -> None:
-        door = self._copy_door
-        with door.lock if door is not None else contextlib.nullcontext():
-            if door is not None and isinstance(message, RecordsAsk):
-                door.drain()  # the last words of a node that was lost
-            replies = self._records.hear(message)
-        for reply in replies:
-            self._post(routing, reply, "")
 
     def _refuse_job(self, arrived: Arrived, envelope: Envelope) -> None:
         reason = cut(
@@ -304,7 +279,6 @@ class ManagerLoop:
             "connections": len(self._roster),
             "refused": dict(self.refusals.by_reason),
             "store": self._store.facts(),
-            "records": self._records.facts(),
             "journal": self._memory.trouble or (journal.path if journal is not None else ""),
         }
 

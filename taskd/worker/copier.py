@@ -1,12 +1,12 @@
-"""Hands each local record to the kernel for the manager, before a gradient of its step leaves the rank.
+"""Hands each local record to the kernel for another node, before a gradient of its step leaves the rank.
 
 A record that only its node has is lost with the node. The training thread therefore also writes it to a connection with
-the manager's keeper of copies: one system call, nobody is woken and nothing is awaited. The kernel delivers what it was
-given even when this process and its launcher are killed in the next moment, so the keeper has every record on which a
-gradient may rest; what is in flight when a whole host goes dark is the one exception.
+the keeper of copies on another node: one system call, nobody is woken and nothing is awaited. The kernel delivers what
+it was given even when this process and its launcher are killed in the next moment, so the keeper has every record on
+which a gradient may rest; what is in flight when a whole host goes dark is the one exception.
 
-Failure modes: no keeper yet, or none any more (a thread tries again, training goes on, the copy is behind); a keeper
-that does not read (the training thread waits a moment once, then hangs up); a record that is too large (said once).
+Failure modes: a keeper that is gone (a thread finds the next one, training goes on, the copy is behind); a keeper that
+does not read (the training thread waits a moment once, then hangs up); a record that is too large (said once).
 It does NOT know what a record means.
 """
 
@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Sequence
 
 from taskd import _native, log
 from taskd.core import limits
 from taskd.wire import copy_frame
 from taskd.wire.copy_frame import CHALLENGE_BYTES, Frame
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.5
 SEND_SECONDS = 1.0
 """How long the training thread waits for a keeper that does not read, before it goes on without it: once, for the next
@@ -32,8 +33,11 @@ _logger = log.get(__name__)
 class Copier:
     """`start` once, then `send` from the training thread for each record. Never raises into training."""
 
-    def __init__(self, host: str, port: int, key: bytes, rank: int, incarnation: int, lineage: int) -> None:
-        self._place, self._key = (host, port), key
+    def __init__(
+        self, places: Sequence[tuple[str, int]], key: bytes, rank: int, incarnation: int, lineage: int
+    ) -> None:
+        """`places`: where keepers listen, in the order in which they are tried."""
+        self._places, self._key = places, key
         self._rank, self._incarnation, self._lineage = rank, incarnation, lineage
         self._lock = threading.Lock()  # of the connection; the thread below only ever makes one
         self._socket: socket.socket | None = None
@@ -81,29 +85,33 @@ class Copier:
         self._broken.set()
 
     def _connect(self) -> None:
-        """The thread: whenever there is no connection, make one."""
+        """The thread: whenever there is no connection, make one, with the first keeper that can be had."""
         pause = threading.Event()
         while True:
             self._broken.wait()
-            try:
-                sock = socket.create_connection(self._place, CONNECT_SECONDS)
-            except OSError:
+            if not any(self._introduce(place) for place in self._places):
                 pause.wait(RETRY_SECONDS)
-                continue
-            _native.close_on_fork(sock.fileno())
-            try:
-                challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
-                # No size for its buffer: the kernel lets one that was not set grow far beyond what it lets us set.
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:
-                challenge = b""
-            if len(challenge) != CHALLENGE_BYTES:
-                _native.keep_on_fork(sock.fileno())
-                sock.close()
-                pause.wait(RETRY_SECONDS)
-                continue
-            sock.settimeout(SEND_SECONDS)
-            with self._lock:
-                self._challenge, self._number, self._sent = challenge, 0, {}
-                self._broken.clear()
-                self._socket = sock
+
+    def _introduce(self, place: tuple[str, int]) -> bool:
+        """Connect with this keeper, if it is there."""
+        try:
+            sock = socket.create_connection(place, CONNECT_SECONDS)
+        except OSError:
+            return False
+        _native.close_on_fork(sock.fileno())
+        try:
+            challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+            # No size for its buffer: the kernel lets one that was not set grow far beyond what it lets us set.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            challenge = b""
+        if len(challenge) != CHALLENGE_BYTES:
+            _native.keep_on_fork(sock.fileno())
+            sock.close()
+            return False
+        sock.settimeout(SEND_SECONDS)
+        with self._lock:
+            self._challenge, self._number, self._sent = challenge, 0, {}
+            self._broken.clear()
+            self._socket = sock
+        return True

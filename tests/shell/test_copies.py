@@ -12,19 +12,23 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from taskd.agent.copies import Copies, Place
 from taskd.agent.fetch import Fetch, Fetched
+from taskd.agent.keeper import Keeper
+from taskd.agent.keeper_door import CopyDoor
+from taskd.agent.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
-from taskd.manager.copy_door import CopyDoor
-from taskd.manager.records import Records
-from taskd.wire import slots
+from taskd.wire import keys, local, slots
 from taskd.worker.copier import Copier
 from tests.launched import wait_until
 
 KEY = b"k" * 32
+JOB_KEY = keys.Key(b"j" * 32, "a test")
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def door(records: Records) -> Iterator[tuple[CopyDoor, int]]:
 
 
 def connected(port: int, key: bytes = KEY, incarnation: int = 1, lineage: int = 5) -> Copier:
-    copier = Copier("127.0.0.1", port, key, 3, incarnation, lineage)
+    copier = Copier([("127.0.0.1", port)], key, 3, incarnation, lineage)
     copier.start()
     wait_until(lambda: copier.connected, "a connection with the keeper")
     return copier
@@ -124,7 +128,7 @@ def test_a_keeper_that_goes_and_comes_back(records: Records) -> None:
 
 def test_a_keeper_that_does_not_read_holds_nobody_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        copier = Copier("127.0.0.1", listener.getsockname()[1], KEY, 3, 1, 5)
+        copier = Copier([("127.0.0.1", listener.getsockname()[1])], KEY, 3, 1, 5)
         copier.start()
         silent, _ = listener.accept()
         silent.sendall(b"c" * 16)
@@ -165,22 +169,117 @@ def test_records_are_fetched_as_they_were(door: tuple[CopyDoor, int], records: R
 
 
 def bring(records: Records) -> Fetched:
-    """A fetch that speaks with the manager's records without a line between them."""
-    fetch = Fetch(3, time.monotonic_ns() + limits.DEADLINE_COPY_NS)
+    """A fetch that speaks with a keeper's records without a line between them."""
+    fetch = Fetch(3, 1, time.monotonic_ns() + limits.DEADLINE_COPY_NS)
     for _ in range(100):
         for answer in records.hear(fetch.question(time.monotonic_ns())):
             assert isinstance(answer, (RecordsAnswer, SetupPiece))
             fetch.hear(answer)
+        if fetch.passed:
+            fetch.next_after(0, True, "")
         if fetch.done is not None:
             return fetch.done
     raise AssertionError("the fetch came to no end")
 
 
+class Node:
+    """A keeper, and what a rank on another node has handed in there."""
+
+    def __init__(self, name: str) -> None:
+        self.keeper = Keeper("job", name, "127.0.0.1", JOB_KEY)
+        self.keeper.start()
+        self.place = Place("127.0.0.1", self.keeper.records_port, self.keeper.port)
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Node]]:
+    made = [Node("one"), Node("other")]
+    yield made
+    for node in made:
+        node.keeper.stop()
+
+
+@contextmanager
+def life(incarnation: int, places: list[Place], setup: bytes) -> Iterator[None]:
+    """A rank's life on its node, up to the moment at which all of its records are somewhere else."""
+    record, file, bell = slots.make(5), os.memfd_create("setup"), os.eventfd(0)
+    os.write(file, setup)
+    arrived: list[Fetched] = []
+    copies = Copies("job", "ward", JOB_KEY, places, arrived.append)
+    copies.start()
+    copier = Copier([place[:2] for place in places], JOB_KEY.copies, 3, incarnation, 5)
+    copier.start()
+    wait_until(lambda: copier.connected, "a connection with a keeper")
+    copier.send(0, 10 * incarnation, b"start of %d" % incarnation)
+    copies.keep(3, incarnation, record, file, bell)
+    os.eventfd_write(bell, 1)
+    try:
+        yield
+    finally:
+        copies.stop()
+        for fd in (record, file, bell):
+            os.close(fd)
+
+
+def fetched(places: list[Place], last_life: int) -> Fetched:
+    """What a newcomer's node gets."""
+    arrived: list[Fetched] = []
+    copies = Copies("job", "heir", JOB_KEY, (), arrived.append)
+    copies.start()
+    copies.fetch(3, last_life, places)
+    wait_until(lambda: arrived, "an end of the fetch")
+    copies.stop()
+    return arrived[0]
+
+
+def test_a_keeper_that_is_gone_is_passed_over(nodes: list[Node], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "taskd")
+    setup = os.urandom(3 * limits.SETUP_PIECE)
+    places = [node.place for node in nodes]
+    nodes[0].keeper.stop()
+    nodes[0] = Node("one again, elsewhere")
+    with life(1, places, setup):
+        wait_until(lambda: "rank 3 (incarnation 1) may lose its node" in caplog.text, "copies at the second keeper")
+    found = fetched(places, 1)
+    assert found.reason == "" and slots.read(found.descriptors[0], 0) == (10, b"start of 1")
+    assert os.pread(found.descriptors[1], len(setup) + 1, 0) == setup
+    local.close_all(list(found.descriptors))
+
+
+@pytest.mark.parametrize("last_life", [2, 3], ids=["the last life's", "the last life had none"])
+def test_the_newest_life_is_found_wherever_it_is(
+    nodes: list[Node], caplog: pytest.LogCaptureFixture, last_life: int
+) -> None:
+    caplog.set_level("INFO", "taskd")
+    for incarnation, node in ((1, nodes[0]), (2, nodes[1])):
+        with life(incarnation, [node.place], b"setup"):
+            said = f"rank 3 (incarnation {incarnation}) may lose its node"
+            wait_until(lambda said=said: said in caplog.text, "copies")  # type: ignore[misc]
+    for places in ([nodes[0].place, nodes[1].place], [nodes[1].place, nodes[0].place]):
+        found = fetched(places, last_life)
+        assert found.reason == "" and found.incarnation == 2
+        assert slots.read(found.descriptors[0], 0) == (20, b"start of 2")
+        local.close_all(list(found.descriptors))
+
+
+def test_nobody_has_them(nodes: list[Node]) -> None:
+    found = fetched([node.place for node in nodes], 1)
+    assert not found.descriptors and "no other node was sent records of rank 3" in found.reason
+    assert "no other node was named" in fetched([], 1).reason
+
+
+def test_who_has_another_key_is_not_let_in(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DEADLINE_COPY_NS", limits.SECOND)
+    monkeypatch.setitem(globals(), "JOB_KEY", keys.Key(b"x" * 32, "a test"))
+    found = fetched([nodes[0].place], 1)
+    assert not found.descriptors and "does not accept this node's key" in found.reason
+
+
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (lambda records: None, "was sent no records of rank 3"),
-        (lambda records: offer(records, b"setup"), "has no local record of rank 3"),
+        (lambda records: None, "no other node was sent records of rank 3"),
+        (lambda records: offer(records, b"setup"), "no other node has a local record of rank 3"),
     ],
 )
 def test_what_is_missing_is_named(records: Records, prepare: Callable[[Records], None], reason: str) -> None:

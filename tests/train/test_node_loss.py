@@ -7,6 +7,7 @@ part of each story, because a survivor may have applied the update by then.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -64,15 +65,16 @@ def undisturbed(start: Start) -> list[str]:
     return _undisturbed
 
 
-def allow(launched: Launched, *steps: int) -> None:
-    """Nodes may be lost in these steps: every rank is known and has a copy elsewhere."""
+def allow(launched: Launched, *steps: int, moved: int = 0) -> None:
+    """Nodes may be lost in these steps: every rank is known and has a copy elsewhere, also those of the second node,
+    which have moved so many times."""
 
-    def known() -> bool:
-        facts = launched.ask("status")
-        return facts is not None and facts["manager"]["records"]["whole"] == RANKS
+    def known(rank: int) -> bool:
+        life = 1 + (moved if rank >= RANKS // NODES else 0)
+        return f"rank {rank} (incarnation {life}) may lose its node" in launched.text
 
     launched.wait_for_line(f"all {RANKS} ranks are here", LONG_S)
-    wait_until(known, "copies of all records")
+    wait_until(lambda: all(known(rank) for rank in range(RANKS)), "copies of all records")
     for step in steps:
         (launched.folder / f"allowed-{step}").touch()
 
@@ -99,8 +101,28 @@ def test_two_nodes_are_lost_in_turn_and_two_spares_wait(
     with start(f"2:7:{first}:node,3:20:{second}:node", spares=2, meet=meet) as launched:
         allow(launched, 7)
         launched.wait_for_line("is healed")
-        allow(launched, 20)
+        allow(launched, 20, moved=1)
         check(launched, undisturbed, 2)
+
+
+@pytest.mark.slow
+def test_the_manager_was_started_again_before(start: Start, undisturbed: list[str]) -> None:
+    """Copies do not lie with the manager, so those of before its end are good."""
+    with start("2:7:backward:node") as launched:
+        launched.wait_for_line("node spare-1 is here", LONG_S)
+        allow(launched)
+        facts = launched.ask("status")
+        assert facts is not None
+        os.kill(facts["manager"]["pid"], signal.SIGKILL)
+        wait_until(lambda: launched.text.count("ready: manager of job") == 2, "another manager")
+        wait_until(lambda: nodes_up(launched) == NODES + 1, "all nodes with the new manager")
+        allow(launched, 7)
+        check(launched, undisturbed, 1)
+
+
+def nodes_up(launched: Launched) -> int:
+    facts = launched.ask("status")
+    return sum(node["state"] == "up" for node in facts["nodes"]) if facts is not None else 0
 
 
 @pytest.mark.slow
@@ -110,7 +132,7 @@ def test_the_launcher_of_a_lost_node_comes_back_as_a_spare(start: Start, undistu
         assert "node-1" in launched.wait_for_line(" is lost: ")
         launched.launch(*launched.places[1], *launched.words)  # type: ignore[attr-defined]
         launched.wait_for_line("node spare-2 is here", LONG_S)
-        allow(launched, 25)
+        allow(launched, 25, moved=1)
         check(launched, undisturbed, 2)
 
 

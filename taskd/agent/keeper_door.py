@@ -1,9 +1,8 @@
 """Takes in copies of local records: a thread of its own that reads what workers write, and never answers.
 
 Workers write a record at least twice in a step and wait for nothing, so this only has to keep up on average: what was
-not read yet lies in the kernel, and `drain` reads it before a copy is handed out. The listening socket is the
-launcher's, so that a manager which was started again is found at the same place.
-It does NOT keep copies (records.py does) or decide who needs them.
+not read yet lies in the kernel, and `drain` reads it before a copy is handed out.
+It does NOT keep copies (keeper_records.py does) or decide who needs them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import threading
 from dataclasses import dataclass, field
 
 from taskd import log
+from taskd.agent.keeper_records import Records
 from taskd.core import limits
-from taskd.manager.records import Records
 from taskd.wire import copy_frame
 from taskd.wire.copy_frame import CHALLENGE_BYTES
 

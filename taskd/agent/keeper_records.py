@@ -1,9 +1,9 @@
-"""Copies of what only one rank has: for each rank its last local records and the record of its set-up.
+"""Copies of what only ranks of other nodes have: their last local records and the records of their set-ups.
 
 A node that is lost takes its agent's memory with it, so what a newcomer on another node needs lies here: the two slots
-of the dead rank's local record, as the rank itself wrote them at every step (copy_door.py), and the pieces of its
+of the dead rank's local record, as the rank itself wrote them at every step (keeper_door.py), and the pieces of its
 set-up, which are known by their digest and kept once however many ranks were told the same. All of it is in memory
-only: a manager that comes back is sent the set-ups again, and the slots of the next step.
+only: when this node is lost, another one is sent the set-ups again, and the slots of the next step.
 
 Failure modes: a copy that is behind what was written (the newcomer then finds no slot for the agreed update and says
 so); a late word of a life that was replaced (its incarnation is older: counted, nothing changes); another start of all
@@ -44,6 +44,7 @@ class _Rank:
     slots: dict[int, RecordSlot] = field(default_factory=dict)
     length: int = 0
     digests: tuple[bytes, ...] = ()
+    said: int = 0  # the incarnation of which it was said that all of its is here
 
 
 @dataclass
@@ -88,11 +89,7 @@ class Records:
             return  # an old slot must not stand beside a newer one
         self.size_bytes += len(data)
         kept.slots[frame.occasion] = RecordSlot(frame.occasion, frame.step, data)
-
-    def facts(self) -> dict[str, int]:
-        """For `taskd status --json`."""
-        whole = sum(not self._lacks(rank) for rank in self._ranks)
-        return {"ranks": len(self._ranks), "whole": whole, "bytes": self.size_bytes, "late": self.late}
+        self._announce(frame.rank)
 
     # ---- keeping ----------------------------------------------------------------------------------------------
 
@@ -123,6 +120,7 @@ class Records:
             self._release(kept.digests)
             kept.digests, kept.length = offer.digests, offer.length
         missing = [digest for digest in dict.fromkeys(kept.digests) if self._pieces[digest].data is None]
+        self._announce(offer.rank)
         room = not missing or self._room(len(missing) * limits.SETUP_PIECE)
         return SetupWanted(offer.rank, offer.lineage, room, tuple(missing[: limits.SETUP_PIECES_AT_ONCE * room]))
 
@@ -147,15 +145,23 @@ class Records:
         log.once(_logger, logging.WARNING, "copies-full", text, limits.MAX_COPIES_BYTES >> 20)
         return False
 
+    def _announce(self, rank: int) -> None:
+        """Say once in each life that all of it is here."""
+        kept = self._ranks[rank]
+        if kept.said != kept.incarnation and not self._lacks(rank):
+            kept.said = kept.incarnation
+            text = "rank %d (incarnation %d) may lose its node: its records have copies here"
+            _logger.info(text, rank, kept.incarnation)
+
     def _lacks(self, rank: int) -> str:
         """Why a newcomer of this rank would find nothing to start from; empty: it would."""
         kept = self._ranks.get(rank)
         if kept is None:
-            return f"the manager was sent no records of rank {rank}"
+            return f"no other node was sent records of rank {rank}"
         if not kept.slots:
-            return f"the manager has no local record of rank {rank}"
+            return f"no other node has a local record of rank {rank}"
         if not kept.digests or any(self._pieces[digest].data is None for digest in kept.digests):
-            return f"the record of rank {rank}'s set-up has not reached the manager as a whole"
+            return f"the record of rank {rank}'s set-up has not reached another node as a whole"
         return ""
 
     # ---- giving -----------------------------------------------------------------------------------------------

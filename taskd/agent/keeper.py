@@ -1,0 +1,135 @@
+"""Keeps copies of what only ranks of other nodes have, so that the loss of their node does not lose it.
+
+Each node that trains keeps them for a neighbour. Workers write their local records to one socket (keeper_door.py); on
+another one agents offer records of set-ups and ask for those of a rank that is to start on their node, under CURVE with
+the job's key. Both have threads of their own, in the launcher: the manager may die and come back meanwhile, and an
+agent's rhythm does not depend on other nodes' bytes.
+It does NOT know what the records mean (keeper_records.py keeps them) or who ought to keep what (launch_keeper.py does).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+
+import zmq
+
+from taskd import log
+from taskd.agent.keeper_door import CopyDoor
+from taskd.agent.keeper_records import Records
+from taskd.core import limits
+from taskd.core.messages import AboutRecords, RecordsAsk
+from taskd.errors import BackendError
+from taskd.wire import keys
+from taskd.wire.codec import Envelope, WireError, decode, encode
+
+BACKLOG = 4096
+HANDSHAKE_MS = 10_000
+_logger = log.get(__name__)
+
+
+class Keeper:
+    """Listens from the beginning; `start`, then `stop`. `records_port` is for workers, `port` for agents."""
+
+    def __init__(self, job: str, node: str, address: str, key: keys.Key) -> None:
+        """Raises BackendError when no port can be had at this address ("*": any)."""
+        self._job, self._node, self._key = job, node, key
+        self._life, self._sequence = secrets.randbits(62), 0
+        self._records = Records()
+        host = "0.0.0.0" if address == "*" else address
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._context = zmq.Context(1)
+        self._zap = self._context.socket(zmq.ROUTER)
+        self._router = self._context.socket(zmq.ROUTER)
+        try:
+            listener.bind((host, 0))
+            listener.listen(BACKLOG)
+            self._listen(host)
+        except (OSError, zmq.ZMQError) as error:
+            listener.close()
+            self._close_sockets()
+            raise BackendError(f"no port of {host} can be had for copies of records: {error.strerror}") from None
+        self.records_port = int(listener.getsockname()[1])
+        self._door = CopyDoor(listener, key.copies, self._records)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="taskd-keeper", daemon=True)
+
+    def _listen(self, host: str) -> None:
+        router = self._router
+        self._zap.bind(keys.ZAP_ENDPOINT)
+        self._key.protect_server(router)
+        router.linger = 0
+        router.ipv6 = ":" in host
+        router.backlog = BACKLOG
+        router.maxmsgsize = limits.MAX_MESSAGE_BYTES
+        router.handshake_ivl = HANDSHAKE_MS
+        self.port = router.bind_to_random_port(f"tcp://[{host}]" if ":" in host else f"tcp://{host}")
+
+    def start(self) -> None:
+        """Begin to take copies in."""
+        self._door.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close everything; returns when that is done."""
+        self._stopping = True
+        if self._thread.ident is not None:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        self._door.stop()
+        self._close_sockets()
+        os.close(self._wake)
+
+    def _close_sockets(self) -> None:
+        self._router.close(0)
+        self._zap.close(0)
+        self._context.term()
+
+    # ---- the thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._zap, self._router, self._wake):
+            poller.register(source, zmq.POLLIN)
+        try:
+            while not self._stopping:
+                ready = dict(poller.poll())
+                if self._zap in ready:
+                    self._let_in()
+                if self._router in ready:
+                    self._serve()
+        except Exception:
+            _logger.exception("this node keeps no copies of records any longer, by a mistake of its own")
+
+    def _let_in(self) -> None:
+        frames = self._zap.recv_multipart()
+        # libzmq's question is that of a REQ socket: its routing id, an empty frame, then the request.
+        reply, refused = keys.zap_answer(frames[2:], self._key.client.public)
+        if refused:
+            log.once(_logger, logging.WARNING, f"keeper {refused}", "%s does not hold this job's key", refused)
+        if reply:
+            self._zap.send_multipart([*frames[:2], *reply])
+
+    def _serve(self) -> None:
+        routing, *frames = self._router.recv_multipart()
+        found = decode(frames[-1]) if frames else WireError("empty", "it is empty")
+        if isinstance(found, WireError):
+            log.once(_logger, logging.WARNING, f"keeper {found.kind}", "what is no message came: %s", found.reason)
+            return
+        envelope, message = found
+        if envelope.job != self._job or not isinstance(message, AboutRecords):
+            return
+        with self._door.lock:
+            if isinstance(message, RecordsAsk):
+                self._door.drain()  # the last words of a node that was lost
+            replies = self._records.hear(message)
+        for reply in replies:
+            self._sequence += 1
+            # Who reads nothing loses it: questions are repeated.
+            self._router.send_multipart(
+                [routing, encode(reply, Envelope(self._job, self._node, self._life, self._sequence))], zmq.NOBLOCK
+            )
