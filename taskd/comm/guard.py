@@ -1,7 +1,7 @@
-"""Puts a guard around every gloo group of this process and swaps what is behind it.
+"""Puts a guard around every CPU group of this process and swaps what is behind it.
 
 install() goes first, before user code: whatever init_process_group, new_group or a DeviceMesh makes from then on is a
-guard around gloo, while get_backend() keeps the user's word "gloo". adopt() does it for groups that exist. rebuild()
+guard around an inner group, while get_backend() keeps the user's word "gloo". adopt() does it for groups that exist. rebuild()
 gives every living guard a new inner group under a new epoch. torch offers no hook for a built-in backend, so the class
 that torch.distributed instantiates is replaced by one that makes guards; each name that is touched stands in install().
 
@@ -62,8 +62,9 @@ def _make_guard(rank: int, size: int, timeout: timedelta) -> _c10d.Guard:
     ordinal = _place.next_ordinal(members)
     if _c10d.control.mode == _c10d.Mode.SANDBOX:
         return _c10d.Guard(rank, size, None, members, ordinal, timeout=timeout)
-    store = _meeting(_c10d.control.epoch, _c10d.identity_of(members, ordinal), _place.base)
-    inner = cpu.make_inner(store, rank, size, timeout, **_place.where)
+    epoch, identity = _c10d.control.epoch, _c10d.identity_of(members, ordinal)
+    store = _meeting(epoch, identity, _place.base)
+    inner = cpu.make_inner(store, rank, size, timeout, epoch=epoch, identity=identity, members=members, **_place.where)
     return _c10d.Guard(rank, size, inner.backend, members, ordinal, timeout=timeout, sockets=inner.sockets)
 
 
@@ -211,9 +212,18 @@ def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[
     does. Raises BackendError if a group does not come together, ValueError if a newer epoch has begun meanwhile.
     """
     rebuilt = []
+    cpu.end_epochs_before(epoch)
     for guard in _c10d.live_guards():
-        meeting = _meeting(epoch, guard.identity, store)
-        inner = cpu.make_inner(meeting, guard.rank(), guard.size(), within or guard.timeout, **_place.where)
+        inner = cpu.make_inner(
+            _meeting(epoch, guard.identity, store),
+            guard.rank(),
+            guard.size(),
+            within or guard.timeout,
+            epoch=epoch,
+            identity=guard.identity,
+            members=guard.members,
+            **_place.where,
+        )
         inner.backend._set_default_timeout(guard.timeout)
         guard.reconfigure(epoch, inner.backend, sockets=inner.sockets)
         rebuilt.append(guard.identity)

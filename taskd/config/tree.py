@@ -148,6 +148,12 @@ class WorkerConfig:
         3000, "How long start_taskd_worker() waits for the manager's acknowledgement.", low=0, high=600_000
     )
     framework: str = option("pt", "Training framework: pt is full, ms gives beats only.", choices=("pt", "ms"))
+    inner: str = option(
+        "gloo",
+        "What carries guarded collectives of CPU tensors: rail heals itself and can be aborted, gloo is torch's own.",
+        choices=("rail", "gloo"),
+        env=("TASKD_INNER",),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,155 @@
+// One operation on a rail group, from its start to its end, and the Work that torch holds of it.
+//
+// Why two objects: the engine's thread ends an operation, and it must never let go of a tensor, run a callback or do
+// anything else that may ask for Python's interpreter. So what is under way is a run, which the engine holds, and the
+// Work only refers to it; whoever waits is woken by the engine's thread directly, and only what needs an interpreter
+// (futures, a profiler, tensors that nobody else holds) goes to a thread of the pool.
+//
+// An abort is exact: when it returns, nobody reads or writes the caller's tensors, whether an operation works on their
+// own memory or on a contiguous copy that would be copied back.
+//
+// Does not: know which operation it is (rail_backend.cpp starts its parts), or decide to abort.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "buffers.hpp"
+#include "group.hpp"
+
+namespace taskd::comm {
+
+// What a backend and its runs share.
+struct RailSeat {
+    std::string group;
+    std::mutex mutex;  // held while results are copied back to callers' tensors
+    bool closed = false;
+    std::string reason;
+    std::atomic<size_t> under_way{0};
+    std::atomic<bool> awaited{false};  // somebody wants to know when nothing is under way any more
+    std::condition_variable bell;
+};
+
+class RailRun : public std::enable_shared_from_this<RailRun> {
+  public:
+    using Start = std::function<uint64_t(rail::Group& group, rail::Done done)>;
+    using Ended = std::function<void(std::exception_ptr error)>;
+
+    // `title` says the kind in messages and outlives the run. `value` is the caller's result.
+    RailRun(std::weak_ptr<rail::Group> group, std::shared_ptr<RailSeat> seat, const char* title, Tensors value);
+    ~RailRun();
+
+    // While it is being started. Memory that must live until the operation's end.
+    void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
+
+    // `from` is copied to `to` when the operation has succeeded.
+    void copy_back(at::Tensor from, at::Tensor to) { copies_.emplace_back(std::move(from), std::move(to)); }
+
+    // Starts one operation of the group as a part of this one.
+    void start(rail::Group& group, const Start& part);
+    // All parts were started. A run does not end before.
+    void started() { part_ended(nullptr); }
+
+    // For a run whose parts come one after the other, on a thread that may block: starts an operation of the group and
+    // waits for it. Throws what it failed with.
+    void await(rail::Group& group, const std::vector<Start>& operations);
+    // Such a run has ended; `apply` (may be empty) writes the results unless it was aborted meanwhile.
+    void conclude(const std::function<void()>& apply, std::exception_ptr error);
+
+    // Calls back once, at once if it has ended already; on any thread, the engine's as well, so it must be quick and
+    // leave Python alone.
+    void when_done(Ended ended);
+    // False after the deadline.
+    bool wait_until(std::chrono::steady_clock::time_point deadline);
+    // Ends it, unless it has ended. Afterwards no tensor of the caller is touched.
+    void abort(const std::string& reason);
+    // Its Work is gone: lets go of the tensors as soon as the operation allows it.
+    void abandon();
+    // Lets go of what an ended operation needed. On a thread that may take the interpreter.
+    void release();
+
+    bool ended() const;
+    std::exception_ptr error() const;
+    c10::intrusive_ptr<c10::ivalue::Future> future();
+
+    std::string name() const { return std::string(title_) + " in group " + seat_->group; }
+
+    const Tensors& value() const { return value_; }
+
+    void set_profiled_end(std::function<void()> callback) { profiled_end_ = std::move(callback); }
+
+    int source = -1;  // who a message came from; written by the group before the end
+
+  private:
+    void part_ended(const rail::Failure* failure) noexcept;
+    void settle() noexcept;
+    void finish(std::unique_lock<std::mutex> held) noexcept;
+    void leave() noexcept;
+    void remember(uint64_t handle, rail::Group& group);
+
+    const std::weak_ptr<rail::Group> group_;
+    const std::shared_ptr<RailSeat> seat_;
+    const char* const title_;
+    Tensors value_;
+    Tensors kept_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+    std::function<void()> profiled_end_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable bell_;
+    std::vector<uint64_t> handles_;
+    size_t open_ = 1;  // parts that have not ended, and the starting itself
+    bool ended_ = false;
+    bool aborted_ = false;
+    bool abandoned_ = false;
+    std::string abort_reason_;
+    std::exception_ptr error_;
+    std::vector<Ended> listeners_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+class RailWork : public ::c10d::Work {
+  public:
+    // `title` is what a profiler shows and outlives the work.
+    RailWork(int rank, ::c10d::OpType type, const char* title, const Tensors& inputs, std::shared_ptr<RailRun> run,
+             uint64_t sequence);
+    ~RailWork() override;
+
+    bool isCompleted() override { return run_->ended(); }
+
+    bool isSuccess() const override { return run_->ended() && !run_->error(); }
+
+    std::exception_ptr exception() const override { return run_->error(); }
+
+    int sourceRank() const override { return run_->source; }
+
+    Tensors result() override { return run_->value(); }
+
+    void synchronize() override { wait(kNoTimeout); }
+
+    // Throws what the operation failed with, or a timeout, each as a DistBackendError. Serves Python's signals.
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+    // When it returns, no tensor of the operation is touched any more.
+    void abort() override;
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return run_->future(); }
+
+    uint64_t getSequencenumber() const override { return sequence_; }
+
+    void when_done(RailRun::Ended ended) { run_->when_done(std::move(ended)); }
+
+  private:
+    const std::shared_ptr<RailRun> run_;
+    const uint64_t sequence_;
+};
+
+}  // namespace taskd::comm

@@ -1,0 +1,129 @@
+"""Inner groups over gloo, and the sockets that are surely its own.
+
+gloo has no abort; shutting its sockets down is the only way to end what is under way in it. So a group is made over a
+device of its own, its listening address is published to its members through the store, and a socket is gloo's if one
+of its ends is such an address. Sockets that other threads open at the same time are never mistaken for them.
+
+Does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from taskd.comm.cpu import InnerGroup
+from taskd.errors import BackendError
+
+DEVICE_TRIES = 5
+"""How often a device is made anew because another thread opened a listening socket at the same moment."""
+
+LISTENERS_KEY = "taskd/listener"
+"""Store key, followed by the rank: where this rank's gloo listens."""
+
+Address = tuple[str, int]
+
+_device_lock = threading.Lock()
+
+
+def make_inner(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    *,
+    hostname: str | None = None,
+    interface: str | None = None,
+) -> InnerGroup:
+    """A gloo group of `size` ranks that meet in `store`, on this address or interface, else where torch would put it.
+
+    Blocks until all ranks are connected. Raises BackendError if gloo cannot be set up within `timeout`.
+    """
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    try:
+        options._devices, listeners = _make_devices(hostname, interface)
+        options._threads = 2 * len(options._devices)
+        store.set(f"{LISTENERS_KEY}/{rank}", "\n".join(f"{host} {port}" for host, port in listeners))
+        backend = dist.ProcessGroupGloo(store, rank, size, options)
+        everywhere = _published(store, size)
+    except (RuntimeError, ValueError) as error:
+        raise BackendError(
+            f"gloo could not set up rank {rank} of {size}: {error}; check that every rank is there and that "
+            "GLOO_SOCKET_IFNAME names an interface which the others reach."
+        ) from error
+    return InnerGroup(backend, _connected_sockets(everywhere))
+
+
+def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any], list[Address]]:
+    """Devices, and where they listen; no addresses if another thread's listening socket cannot be told from theirs."""
+    gloo = dist.ProcessGroupGloo
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    for _ in range(DEVICE_TRIES):
+        with _device_lock:
+            before = set(_listening())
+            if hostname is not None:
+                devices = [gloo.create_device(hostname=hostname, lazy_init=False)]
+            elif interface is not None or names:
+                wanted = [interface] if interface is not None else names.split(",")
+                devices = [gloo.create_device(interface=name, lazy_init=False) for name in wanted]
+            else:
+                devices = [gloo.create_default_device(lazy_init=False)]
+            listeners = [address for address in _listening() if address not in before]
+        if len(listeners) == len(devices):
+            return devices, listeners
+    return devices, []
+
+
+def _published(store: Any, size: int) -> set[Address]:
+    """Where all ranks listen. Every rank published before it connected, and all are connected: none is waited for."""
+    keys = [f"{LISTENERS_KEY}/{rank}" for rank in range(size)]
+    values = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+    lines = b"\n".join(values).decode().split("\n")
+    return {(host, int(port)) for host, port in (line.split(" ") for line in lines if line)}
+
+
+def _connected_sockets(listeners: set[Address]) -> list[int]:
+    found = []
+    for fd, one in _tcp_sockets():
+        with contextlib.suppress(OSError):
+            if not listeners.isdisjoint((_address(one.getsockname()), _address(one.getpeername()))):
+                found.append(fd)
+    return found
+
+
+def _listening() -> list[Address]:
+    return [
+        _address(one.getsockname())
+        for _, one in _tcp_sockets()
+        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ]
+
+
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Every TCP socket of this process, each as its descriptor and a duplicate that lives for one turn of the loop."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            twin = os.dup(int(name))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EBADF):  # closed since it was listed
+                continue
+            raise
+        with socket.socket(fileno=twin) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                yield int(name), one
+
+
+def _address(name: tuple[Any, ...]) -> Address:
+    host = name[0]
+    return (host[len("::ffff:") :] if host.startswith("::ffff:") else host), name[1]
