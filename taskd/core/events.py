@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskd.core.messages import FromAgent, FromWorker, Order, Stop, ToAgent, WorkerWelcome
-from taskd.core.types import Phase, RankState, Stage
+from taskd.core.types import Phase, RailFinding, RankState, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,31 @@ class Verdict:
     reason: str
 
 
-ManagerEvent = Said | ConnectionLost | Restarted | Verdict | Tick
+@dataclass(frozen=True, slots=True)
+class RailVerdict:
+    """What the manager found about a rail: like a Verdict, in place of the many reports that led to it."""
+
+    finding: RailFinding
+    rail: str
+    nodes: tuple[str, ...]  # whose rail it is; of a line: one
+    peer: str = ""  # of a line
+    reason: str = ""
+    borrowers: tuple[str, ...] = ()  # rails that carry for it
+    borrowed: int = 0  # bytes that they have carried since it was lost, at its return
+    hedged: int = 0
+    retransmitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RailWish:
+    """An operator wants this rail of these nodes out of use, or back. The manager has looked that it can be done."""
+
+    rail: str
+    nodes: tuple[str, ...]
+    out: bool
+
+
+ManagerEvent = Said | RailVerdict | RailWish | ConnectionLost | Restarted | Verdict | Tick
 
 
 # ---- to the agent ---------------------------------------------------------------------------------------------

@@ -9,16 +9,17 @@ from typing import Any
 
 from taskd.core.counters import Counters
 from taskd.core.job import Job
-from taskd.core.membership import Membership
+from taskd.core.rails import Rails
 from taskd.core.records import NodeRecord, RankRecord
 from taskd.core.repairs import Repairs
 from taskd.core.words import milliseconds
 
 
 def of_job(
-    name: str, node_count: int, job: Job, members: Membership, repairs: Repairs, counters: Counters, at: int
+    name: str, node_count: int, job: Job, repairs: Repairs, rails: Rails, counters: Counters, at: int
 ) -> dict[str, Any]:
     """The whole job."""
+    members = job.members
     return {
         "job": name,
         "term": job.term,
@@ -26,8 +27,8 @@ def of_job(
         "world_size": members.world_size,
         "node_count": node_count,
         "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
-        "incidents": len(repairs.history) + (repairs.incident is not None),
-        "incidents_open": int(repairs.incident is not None),
+        "incidents": len(repairs.history) + (repairs.incident is not None) + len(rails.incidents()),
+        "incidents_open": int(repairs.incident is not None) + len(rails.troubles),
         "stage": None if repairs.recovery is None else repairs.recovery.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],

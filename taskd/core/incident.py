@@ -96,6 +96,7 @@ class Incident:
     outcome: Outcome = Outcome.OPEN
     closed_at: int = -1
     notes: list[str] = field(default_factory=list)
+    cost: dict[str, int] = field(default_factory=dict)  # of a rail's: what others carried for it
     settles_at: int = -1  # the manager's waking time at which SETTLING ends
     waits_since: int = -1  # its ranks wait for a node with room since then
 
@@ -160,6 +161,7 @@ class Incident:
             ],
             "attempts": self.attempts,
             "outcome": self.outcome.value,
+            "cost": dict(self.cost),
             "notes": list(self.notes),
         }
 

@@ -12,7 +12,7 @@ from taskd.core.effects import ManagerEffect, Note, Tell
 from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
 from taskd.core.records import NodeState
-from taskd.core.types import Stage
+from taskd.core.types import RankState, Stage
 from taskd.core.words import cut
 
 
@@ -24,15 +24,30 @@ class Job:
         self.term = term
         self.epoch = 1
         self.incident = 0  # number of the open incident; 0: none
+        self.incidents = 0  # that there were
         self.order: Order | None = None
         self.over: Stop | None = None
         self.effects: list[ManagerEffect] = []
         self._published = False
+        self._complete = False  # all ranks have joined once: said once
         self.said = False  # this step has a word for all nodes already
 
-    def note(self, kind: str, text: str, rank: int = -1, node: str = "") -> None:
-        """Write down what happened."""
-        self.effects.append(Note(kind, cut(text), rank, node, self.epoch, self.incident))
+    def note(self, kind: str, text: str, rank: int = -1, node: str = "", incident: int = -1) -> None:
+        """Write down what happened; as part of the open repair, unless another incident is named."""
+        part_of = self.incident if incident < 0 else incident
+        self.effects.append(Note(kind, cut(text), rank, node, self.epoch, part_of))
+
+    def tell_when_complete(self) -> None:
+        """Say once that every rank is there."""
+        size = self.members.world_size
+        if not self._complete and size and self.members.counts[RankState.ALIVE] == size:
+            self._complete = True
+            self.note("complete", f"all {size} ranks are here")
+
+    def next_incident(self) -> int:
+        """The number of an incident that opens now."""
+        self.incidents += 1
+        return self.incidents
 
     def tell(self, node: str, message: ToAgent, life: int = 0) -> None:
         """Send this to a node's agent."""

@@ -16,15 +16,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskd.core import facts, limits
+from taskd.core import facts, limits, rail_facts
 from taskd.core.counters import Counters
 from taskd.core.detector import Detector
 from taskd.core.effects import ManagerEffect
-from taskd.core.events import ConnectionLost, ManagerEvent, Restarted, Said, Sender, Tick, Verdict
+from taskd.core.events import (
+    ConnectionLost,
+    ManagerEvent,
+    RailVerdict,
+    RailWish,
+    Restarted,
+    Said,
+    Sender,
+    Tick,
+    Verdict,
+)
+from taskd.core.filing import act_on, lose_ranks, stranger
 from taskd.core.job import Job
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
 from taskd.core.placing import Rules
+from taskd.core.rail_watch import RailWatch
+from taskd.core.rails import Rails
 from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repairs import Repairs
 from taskd.core.types import EvidenceKind, RankState, Strategy
@@ -51,11 +64,12 @@ class Manager:
         self._detector = Detector()
         self._job = Job(self._members, term)
         self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts))
+        self._rails = Rails(self._job)
+        self._watch = RailWatch(self._rails, self._members)
         self._now = -1  # the shell's clock at the last step
         self._slept = 0  # how much of it this manager has slept through
         self._journal: list[ManagerEvent] = []
         self._mattered = False
-        self._complete = False  # all ranks have joined once: said once
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
 
     # ---- the shell's side -------------------------------------------------------------------------------------
@@ -78,6 +92,8 @@ class Manager:
         witness = isinstance(event, ConnectionLost) or (isinstance(event, Said) and isinstance(event.message, Evidence))
         if isinstance(event, Tick) or (witness and self._mattered):
             effects += self._judge(now)
+        if isinstance(event, Tick) or (isinstance(event, Said) and isinstance(event.message, Report)):
+            effects += self._judge_rails(now)
         return effects
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
@@ -105,12 +121,21 @@ class Manager:
     def facts(self, now_ns: int) -> dict[str, Any]:
         """How the job stands, ready for JSON: what `taskd status` shows."""
         at = max(now_ns, self._now) - self._slept
-        return facts.of_job(self.name, self.node_count, self._job, self._members, self._repairs, self.counters, at)
+        return facts.of_job(self.name, self.node_count, self._job, self._repairs, self._rails, self.counters, at)
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
-        known = [*self._repairs.history, self._repairs.incident]
-        return [incident.facts(max(now_ns, self._now)) for incident in known if incident is not None]
+        known = [*self._repairs.history, self._repairs.incident, *self._rails.incidents()]
+        found = sorted((one for one in known if one is not None), key=lambda incident: incident.id)
+        return [incident.facts(max(now_ns, self._now)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
+
+    def rails(self, now_ns: int) -> dict[str, Any]:
+        """How every rail stands, ready for JSON: what `taskd rail list` shows."""
+        return rail_facts.of_rails(self._rails, self._watch, max(now_ns, self._now) - self._slept)
+
+    def rail_wish(self, rail: str, node: str, out: bool) -> RailWish | str:
+        """What an operator's order means here, to be handed to `step`; or why it cannot be. `node` empty: all."""
+        return rail_facts.wish(self._rails, self._watch, rail, node, out)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -127,8 +152,15 @@ class Manager:
         elif isinstance(event, Verdict):
             self._mattered = True
             self._apply(event, now, at)
+        elif isinstance(event, RailVerdict):
+            self._mattered = True
+            self._rails.apply(event, now, at)
+        elif isinstance(event, RailWish):
+            self._mattered = True
+            self._rails.wish(event, now, at)
         elif isinstance(event, Restarted):
             self._mattered = True
+            self._rails.restarted(at)
             self._job.renew_term(self._job.term + 1)
             self._detector.rebase(at)
             self._repairs.restarted(at)
@@ -185,7 +217,7 @@ class Manager:
         if known is not None and known.life == sender.life and sender.sequence <= known.sequence:
             self.counters.count("repeated or late message")
             return
-        refusal = self._stranger(hello)
+        refusal = stranger(self.name, self._members.world_size, hello)
         admitted = refusal or members.admit(sender, hello)
         if isinstance(admitted, str):
             self.counters.count("agent refused")
@@ -207,7 +239,7 @@ class Manager:
         else:
             self._heard(node, now, at)
         if reborn and node.spawns:
-            self._lose_ranks(node, f"the launcher of node {node.name} was started again", "node", 0, now, at)
+            lose_ranks(node, f"the launcher of node {node.name} was started again", "node", 0, self._repairs, now, at)
         if not members.world_size and hello.world_size:
             members.grow(hello.world_size)
         self._repairs.attendance.node_came(self.node_count, at)
@@ -216,15 +248,6 @@ class Manager:
         if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:
             node.order_told_at = now
             self._job.tell(node.name, order)
-
-    def _stranger(self, hello: AgentHello) -> str:
-        """Why this agent has no business here; empty: it has."""
-        if hello.job != self.name:
-            return f"it belongs to job {hello.job}, this is the manager of job {self.name}"
-        size = self._members.world_size
-        if size and hello.world_size and hello.world_size != size:
-            return f"its workers believe in a world of {hello.world_size} ranks, the job has {size}"
-        return ""
 
     def _ask_who(self, sender: Sender, at: int) -> None:
         """Somebody unknown speaks: an agent that this manager has forgotten, or whose hello was lost."""
@@ -245,10 +268,15 @@ class Manager:
             return
         self._mattered = True
         self._members.move_node(node, NodeCause.GOODBYE)
-        self._detector.forget(node)
+        self._forget(node, now)
         self._job.note("node", f"node {node.name} has left: {goodbye.reason}", node=node.name)
-        self._lose_ranks(node, f"the launcher of node {node.name} ended", "node", 0, now, at)
+        lose_ranks(node, f"the launcher of node {node.name} ended", "node", 0, self._repairs, now, at)
         self._repairs.check_end(now, at)
+
+    def _forget(self, node: NodeRecord, now: int) -> None:
+        self._detector.forget(node)
+        self._rails.forget(node.name, now)
+        self._watch.forget(node.name)
 
     # ---- reports ----------------------------------------------------------------------------------------------
 
@@ -268,44 +296,15 @@ class Manager:
             self._mattered = True
         if filed is not None:
             self._mattered = True
-            self._file(node, filed, now, at)
+            act_on(filed, node, self._job, self._repairs, now, at)
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
+        self._watch.file(node.name, report.rails, at)
+        if self._rails.remind(node.name, report.rail_order, now):
+            self._mattered = True
         behind = not node.ranks.isdisjoint(self._repairs.behind)
         if behind or report.term != self._job.term or self._job.over is not None:
             self._remind(node, now, report.term != self._job.term, behind)
-
-    def _file(self, node: NodeRecord, filed: Filed, now: int, at: int) -> None:
-        """What a report has changed, said and acted on. Deaths come last: they see everything else in place."""
-        repairs, members = self._repairs, self._members
-        for rank in filed.rivals:
-            holder = members.ranks[rank].where
-            self._job.note(
-                "refused", f"rank {rank} is claimed on node {node.name}, node {holder} holds it", rank, node.name
-            )
-        if filed.replaced:
-            repairs.replaced(filed.replaced, now, at)
-        if filed.joined:
-            self._job.note("joined", f"{rank_words(filed.joined)} joined on node {node.name}", node=node.name)
-            repairs.back(filed.joined, now, at)
-        if not self._complete and members.world_size and members.counts[RankState.ALIVE] == members.world_size:
-            self._complete = True
-            self._job.note("complete", f"all {members.world_size} ranks are here")
-        if filed.returned:
-            repairs.returned(filed.returned, now, at)
-        if filed.moved:
-            repairs.moved(filed.moved, now, at)
-        if self._job.over is not None:
-            return
-        if filed.left:
-            self._job.note("left", f"{rank_words(filed.left)} ended in good order", node=node.name)
-        for rank in filed.left:
-            if self._job.over is None:
-                repairs.left(rank, now, at)
-        if filed.died and self._job.over is None:
-            repairs.died(filed.died, "process", 0, now, at)
-        if filed.left or filed.died:
-            repairs.check_end(now, at)
 
     def _answer(self, node: NodeRecord, filed: Filed, want_hello: bool = False) -> None:
         confirmed, refused = tuple(filed.confirmed), tuple(filed.refused)
@@ -360,6 +359,16 @@ class Manager:
             effects += self._found(verdict, now)
         return effects
 
+    def _judge_rails(self, now: int) -> list[ManagerEffect]:
+        """What reports say about rails by now, in the same way."""
+        effects: list[ManagerEffect] = []
+        at, repairing = now - self._slept, self._repairs.recovery is not None
+        while self._job.over is None and (verdict := self._watch.find(at, repairing)) is not None:
+            self._journal.append(verdict)
+            self._rails.apply(verdict, now, at)
+            effects += self._job.take_effects(now)
+        return effects
+
     def _found(self, verdict: Verdict, now: int) -> list[ManagerEffect]:
         self._journal.append(verdict)
         self._apply(verdict, now, now - self._slept)
@@ -383,18 +392,7 @@ class Manager:
             self._job.note("suspect", f"{verdict.reason}{what}", node=node.name)
         elif verdict.state is RankState.DEAD:
             self._members.move_node(node, NodeCause.JUDGED)
-            self._detector.forget(node)
+            self._forget(node, now)
             self._job.note("lost", f"node {node.name} is lost: {verdict.reason}", node=node.name)
-            self._lose_ranks(node, verdict.reason, "node", verdict.age_ns, now, at)
+            lose_ranks(node, verdict.reason, "node", verdict.age_ns, self._repairs, now, at)
             self._repairs.check_end(now, at)
-
-    def _lose_ranks(self, node: NodeRecord, reason: str, kind: str, age_ns: int, now: int, at: int) -> None:
-        """A node is gone, and with it whoever still sat there; only workers of a side agent outlive its goodbye."""
-        records = [self._members.ranks[rank] for rank in sorted(node.ranks)]
-        if node.state is NodeState.LEFT and not node.spawns:
-            for record in records:
-                self._members.doubt(record)
-            return
-        dead = [record.rank for record in records if self._members.kill(record, 0, False, reason)]
-        if dead:
-            self._repairs.died(dead, kind, age_ns, now, at)

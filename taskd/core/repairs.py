@@ -40,7 +40,6 @@ class Repairs:
         self.attempts = Attempts(job)
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
         self._behind: set[int] = set()
-        self._incidents = 0
         self._state_lost = False
         self._trouble = ""
         self._decide_at = -1  # a decision is due, gathered with what else happens until then
@@ -235,8 +234,7 @@ class Repairs:
         """Open an incident, or let the open one grow."""
         incident = self.incident
         if incident is None:
-            self._incidents += 1
-            incident = self.incident = Incident(self._incidents, kind, now)
+            incident = self.incident = Incident(self.job.next_incident(), kind, now)
             self.job.incident = incident.id
             self._state_lost = False
             if age_ns:

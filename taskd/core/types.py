@@ -69,6 +69,24 @@ class RailState(IntEnum):
     PROBING = 3  # connecting anew, or asked whether it carries again
 
 
+class RailFinding(IntEnum):
+    """What the manager found about a rail; the first five are about a line, the others about the rail's use."""
+
+    SILENT = 0
+    ANSWERED = 1
+    LOST = 2
+    CONNECTED = 3
+    PROVED = 4
+    GONE = 5  # nobody uses the line any more
+    LEND = 6
+    RETURN = 7
+    FOLLOWED = 8  # every rank has answered the order
+    LATE = 9  # some rank has not, for long
+    REFUSED = 10  # some rank cannot
+    VERIFIED = 11
+    ROLL_BACK = 12
+
+
 class StoreOperation(IntEnum):
     """What a worker asks of the job's store; csrc/c10d/store.hpp has the same numbers."""
 
@@ -99,6 +117,7 @@ class Strategy(Enum):
 
     OBSERVE = "observe"  # recovery is not ours in this job: record, decide nothing
     RETRY = "retry"
+    BORROW = "borrow"  # a rail is lost: others carry for it, no rank is touched; not a word that users write
     IN_PLACE = "recover-in-place"
     RESPAWN = "respawn"  # every rank starts again in place; nothing was trained yet, or nobody holds the state
     RECOVER = "recover"  # the lost ranks start on another node

@@ -58,6 +58,17 @@ def incidents(known: list[dict[str, Any]], argument: str, wall_ns: Callable[[int
     return _reply({"incidents": found}, "incidents")
 
 
+def rails(facts: dict[str, Any]) -> Reply:
+    """How every rail stands, as the core's facts say."""
+    return _reply(facts, "rails")
+
+
+def rail_wish(argument: str) -> tuple[str, str] | None:
+    """The rail and the node (empty: all) in the argument of an operator's order; None: there is no rail in it."""
+    rail, _, node = argument.partition(" ")
+    return (rail, node.strip()) if rail else None
+
+
 def _dated(incident: dict[str, Any], wall_ns: Callable[[int], int]) -> dict[str, Any]:
     closed_at_ns = incident["closed_at_ns"]
     return {

@@ -16,9 +16,19 @@ from typing import Any
 import msgpack
 
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
-from taskd.core.events import ConnectionLost, ManagerEvent, Restarted, Said, Sender, Tick, Verdict
+from taskd.core.events import (
+    ConnectionLost,
+    ManagerEvent,
+    RailVerdict,
+    RailWish,
+    Restarted,
+    Said,
+    Sender,
+    Tick,
+    Verdict,
+)
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
-from taskd.core.types import RankState
+from taskd.core.types import RailFinding, RankState
 from taskd.wire import codec
 
 
@@ -40,6 +50,11 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["lost", event.node]
     if isinstance(event, Verdict):
         return ["verdict", event.node, int(event.state), event.age_ns, event.reason]
+    if isinstance(event, RailWish):
+        return ["rail wish", event.rail, list(event.nodes), event.out]
+    if isinstance(event, RailVerdict):
+        named = (event.rail, list(event.nodes), event.peer, event.reason, list(event.borrowers))
+        return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
     return ["tick" if isinstance(event, Tick) else "restarted"]
 
 
@@ -60,6 +75,12 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         return ConnectionLost(_text(values[0]))
     if kind == "verdict":
         return Verdict(_text(values[0]), RankState(values[1]), int(values[2]), _text(values[3]))
+    if kind == "rail wish":
+        return RailWish(_text(values[0]), _texts(values[1]), bool(values[2]))
+    if kind == "rail":
+        finding, rail, nodes, peer, reason, borrowers, *cost = values
+        named = (_text(rail), _texts(nodes), _text(peer), _text(reason), _texts(borrowers))
+        return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
     decoded = codec.decode(values[0])
@@ -75,6 +96,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Unreadable(f"{value!r} where a text was expected")
     return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(_text(value) for value in values)
 
 
 def effects_row(effects: Iterable[ManagerEffect]) -> bytes:

@@ -1,0 +1,144 @@
+"""What is kept of every rail, and the two tables that it follows: how a line stands, and whether a rail is in use.
+
+A *line* is one rail of a node toward one peer node. The transport moves traffic away from a bad line within
+milliseconds by itself; what stands here is what lasts. Flat records; they decide nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from taskd.core import limits
+from taskd.core.incident import Incident
+from taskd.core.table import Table
+from taskd.core.types import RailState
+
+
+class RailCause(Enum):
+    """What moves a line."""
+
+    SILENT = auto()
+    ANSWERED = auto()
+    LOST = auto()
+    CONNECTED = auto()  # it answers again: from now on its probes are counted
+    PROVED = auto()  # it answered often enough, for long enough
+
+
+_R, _RC = RailState, RailCause
+RAIL = Table(
+    "rail",
+    "One rail of a node toward one peer node.",
+    _R.UP,
+    [
+        (_R.UP, _RC.SILENT, _R.SUSPECT),
+        (_R.SUSPECT, _RC.ANSWERED, _R.UP),
+        ((_R.UP, _R.SUSPECT, _R.PROBING), _RC.LOST, _R.DOWN),
+        (_R.DOWN, _RC.CONNECTED, _R.PROBING),
+        (_R.PROBING, _RC.PROVED, _R.UP),
+    ],
+)
+
+
+class Use(Enum):
+    """Whether a rail of a node carries traffic, as far as the manager has a say in it."""
+
+    IN_USE = "in use"
+    LENT = "borrowed"  # other rails carry for it until it has proved itself
+    OUT = "out"  # an operator took it out
+    RETURNING = "returning"  # it may carry again; bytes have yet to flow on every rank
+
+
+class UseCause(Enum):
+    """What moves the use of a rail."""
+
+    LEND = auto()
+    TAKE_OUT = auto()
+    PUT_BACK = auto()  # by an operator
+    RETURN = auto()  # by K good probes and a quiet time
+    VERIFIED = auto()
+    ROLL_BACK = auto()  # no bytes flowed, or it was lost again
+    REFUSED = auto()  # ranks cannot follow: it stays as it was
+
+
+_U, _UC = Use, UseCause
+USE = Table(
+    "use of a rail",
+    "Whether a rail of a node carries traffic.",
+    _U.IN_USE,
+    [
+        (_U.IN_USE, _UC.LEND, _U.LENT),
+        ((_U.IN_USE, _U.LENT), _UC.TAKE_OUT, _U.OUT),
+        (_U.OUT, _UC.PUT_BACK, _U.RETURNING),
+        (_U.LENT, _UC.RETURN, _U.RETURNING),
+        (_U.RETURNING, _UC.VERIFIED, _U.IN_USE),
+        (_U.RETURNING, _UC.ROLL_BACK, _U.LENT),
+        ((_U.LENT, _U.OUT), _UC.REFUSED, _U.IN_USE),
+    ],
+)
+RESTING = frozenset({Use.LENT, Use.OUT})
+"""It is ordered to carry nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One rail of a node toward one peer node, as decided. What was merely seen of it is in rail_watch."""
+
+    peer: str
+    state: RailState = RailState.UP
+    since: int = 0  # the manager's waking time
+    borrowers: tuple[str, ...] = ()  # rails that carried for it when it was lost
+
+
+@dataclass(slots=True, eq=False)
+class Rail:
+    """One rail of one node."""
+
+    node: str
+    name: str
+    use: Use = Use.IN_USE
+    since: int = 0
+    reason: str = ""
+    lines: dict[str, Line] = field(default_factory=dict)  # by peer; only those that are not UP
+    back_off_ns: int = limits.RAIL_QUIET_NS
+    returned_at: int = -1  # when it was last taken back into use
+    refused: bool = False  # a rank could not follow: it is not lent again before its lines are well
+
+    def move(self, cause: UseCause, at: int, reason: str) -> None:
+        """Apply one row of the table of its use."""
+        self.use, self.since, self.reason = USE.after(self.use, cause), at, reason
+
+    def worsen(self, at: int, unproved: bool) -> None:
+        """It was lost: again before it had proved itself, or soon after, means longer to prove itself the next time."""
+        steady = not unproved and (self.returned_at < 0 or at - self.returned_at >= limits.RAIL_STEADY_NS)
+        self.back_off_ns = limits.RAIL_QUIET_NS if steady else min(2 * self.back_off_ns, limits.RAIL_BACK_OFF_MAX_NS)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is to be remembered of it but its back-off."""
+        return self.use is Use.IN_USE and not self.lines
+
+
+@dataclass(slots=True, eq=False)
+class Shuffle:
+    """The one change of use that is under way: ordered, then followed by every rank, then (a return) seen in bytes."""
+
+    rail: str
+    nodes: tuple[str, ...]
+    number: int  # of the orders
+    began_at: int
+    returns: bool
+    operator: bool
+    ends_at: int  # ranks that have not followed by then are named, and others get their turn
+    followed: bool = False
+    words: str = ""  # how it ended, for whoever asked
+
+
+@dataclass(slots=True, eq=False)
+class Trouble:
+    """The open incident of one rail, and its cost."""
+
+    incident: Incident
+    borrowed: int = 0  # bytes that other rails carried meanwhile, on the nodes where it was lost
+    hedged: int = 0  # frames that also went out on another rail
+    retransmitted: int = 0

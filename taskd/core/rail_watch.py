@@ -1,0 +1,353 @@
+"""What reports say about rails, and what that means: the eyes of the rails machine.
+
+Reports are many and none is journaled; `find` turns them into the few verdicts that are. What can go wrong:
+
+- *A process or node dies*: its connections end on all rails. A line counts as lost only where another rail between the
+  same two nodes has more pairs of ranks up, or went down less often.
+- *All rails between two nodes are gone*: left to the detector at first; then each line is lost, and nothing is lent.
+- *A connection breaks and is back before the next report*: the count of downs tells.
+- *An agent was started again*: its counters begin anew, and are compared with nothing older.
+- *Nothing is sent*: silence proves nothing about a rail that was put back, in either direction.
+
+Nothing of this is needed after a restart: levels come again. It does NOT change anything of what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from taskd.core import limits
+from taskd.core.events import RailVerdict
+from taskd.core.membership import Membership
+from taskd.core.messages import RailReport
+from taskd.core.rail_records import RESTING, Shuffle, Use
+from taskd.core.rails import Rails
+from taskd.core.records import NodeState
+from taskd.core.types import RailFinding, RailState, RankState
+from taskd.core.words import cut, join, rank_words
+
+Key = tuple[str, str, str]  # node, rail, peer
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What was last reported of a line."""
+
+    report: RailReport
+    heard_at: int
+    downs: int  # that have been accounted for
+    bad_since: int = -1  # worse than other rails between the two nodes, without a break
+    suspect_since: int = -1
+    good: int = 0  # reports in a row that found it well
+    bytes_at_return: int = -1  # what it had carried when it was put back; -1: not looked at yet
+    others_at_return: int = 0
+    cost_since: tuple[int, int, int] | None = (
+        None  # others' bytes, its hedged and retransmitted frames, when it was lost
+    )
+
+    @property
+    def bytes(self) -> int:
+        """Carried either way."""
+        return self.report.bytes_in + self.report.bytes_out
+
+
+class RailWatch:
+    """All lines of all nodes, as reported."""
+
+    def __init__(self, rails: Rails, members: Membership) -> None:
+        self._rails = rails
+        self._members = members
+        self.between: dict[tuple[str, str], dict[str, Seen]] = {}  # node and peer: by rail
+        self.peers: dict[tuple[str, str], set[str]] = {}  # node and rail: who is reached over it
+        self._odd: dict[Key, None] = {}  # lines that are looked at; in the order in which they became so
+        self._count: dict[str, int] = {}
+        self._returning = 0  # the number of the order for which bytes_at_return was taken
+
+    # ---- reports ----------------------------------------------------------------------------------------------
+
+    def file(self, node: str, reports: tuple[RailReport, ...], at: int) -> None:
+        """One beat's lines. Costs a few comparisons for each line that is well."""
+        for report in reports:
+            lines = self.between.setdefault((node, report.peer), {})
+            seen = lines.get(report.rail)
+            if seen is None:
+                if self._count.get(node, 0) >= limits.MAX_RAIL_RECORDS:
+                    continue
+                self._count[node] = self._count.get(node, 0) + 1
+                lines[report.rail] = seen = Seen(report, at, report.downs)
+                self.peers.setdefault((node, report.rail), set()).add(report.peer)
+            elif report.downs < seen.downs or report.bytes_out < seen.report.bytes_out:
+                seen.downs, seen.bytes_at_return, seen.cost_since = report.downs, -1, None
+            well = report.state is RailState.UP and report.pairs_up == report.pairs and report.downs == seen.downs
+            seen.good = seen.good + 1 if well else 0
+            seen.report, seen.heard_at = report, at
+            if not well or self._rails.state(node, report.rail, report.peer) is not RailState.UP:
+                self._odd[node, report.rail, report.peer] = None
+
+    def forget(self, node: str) -> None:
+        """A node is gone, with every line from it and to it."""
+        for key in [key for key in self.between if node in key]:
+            for rail in self.between.pop(key):
+                self.peers.get((key[0], rail), set()).discard(key[1])
+        self._odd = {key: None for key in self._odd if node not in (key[0], key[2])}
+        self._count.pop(node, None)
+
+    def carriers(self, node: str, name: str, peer: str) -> tuple[str, ...]:
+        """Which other rails carry between the two nodes: the borrow plan of a line."""
+        return tuple(
+            sorted(
+                other
+                for other, seen in self.between.get((node, peer), {}).items()
+                if other != name
+                and self._rails.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
+                and self._rails.use(node, other) not in RESTING
+                and seen.report.pairs_up > 0
+            )
+        )
+
+    # ---- verdicts ---------------------------------------------------------------------------------------------
+
+    def find(self, at: int, repairing: bool) -> RailVerdict | None:
+        """One thing that is to be decided by now; to be applied before the next is asked for. None: nothing (more)."""
+        for key in list(self._odd):
+            verdict = self._line(key, at, repairing)
+            if verdict is not None:
+                return verdict
+        shuffle = self._rails.shuffle
+        if shuffle is not None:
+            lent = not shuffle.returns and not shuffle.operator
+            if lent and any(self._last_left(node, shuffle.rail) for node in shuffle.nodes):
+                reason = "it stays in use: no other rail is left"
+                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
+            return self._follow(shuffle, at) if not shuffle.followed else self._verify(shuffle, at, repairing)
+        return self._lend() or self._return(repairing)
+
+    def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
+        node, name, peer = key
+        seen = self.between.get((node, peer), {}).get(name)
+        state = self._rails.state(*key)
+        if seen is None or at - seen.heard_at >= limits.RAIL_STALE_NS:
+            if seen is not None:
+                del self.between[node, peer][name]
+                self.peers[node, name].discard(peer)
+                self._count[node] -= 1
+            del self._odd[key]
+            reason = "nobody uses it any more"
+            gone = state is not RailState.UP
+            return RailVerdict(RailFinding.GONE, name, (node,), peer, reason) if gone else None
+        why = self._why_lost(key, seen, at, repairing)
+        if why and state is not RailState.DOWN:
+            return self._lost(key, seen, why)
+        if state is RailState.DOWN:
+            if seen.report.state is RailState.UP and seen.bad_since < 0 and seen.good > 0:
+                seen.good = 0
+                return RailVerdict(RailFinding.CONNECTED, name, (node,), peer, "it answers again and is probed")
+        elif state is RailState.PROBING:
+            return self._probe(key, seen, at)
+        else:
+            return self._suspect(key, seen, state, at)
+        return None
+
+    def _why_lost(self, key: Key, seen: Seen, at: int, repairing: bool) -> str:
+        """Why this line is lost by now; empty: it is not, or that is not yet sure."""
+        node, _, peer = key
+        report, lines = seen.report, self.between[node, peer]
+        best = max(other.report.pairs_up for other in lines.values())
+        all_gone = best == 0 and report.pairs > 0
+        if not (report.pairs_up < best or all_gone):
+            seen.bad_since = -1
+            return self._blip(seen, lines, at)
+        seen.bad_since = at if seen.bad_since < 0 else seen.bad_since
+        if all_gone and (repairing or not (self._up(node) and self._up(peer))):
+            seen.bad_since = at
+        if at - seen.bad_since < (limits.RAIL_ALL_CONFIRM_NS if all_gone else limits.RAIL_CONFIRM_NS):
+            return ""
+        error = f", the system says {report.last_error}" if report.last_error else ""
+        return f"{report.pairs - report.pairs_up} of {report.pairs} pairs of ranks are cut off on it{error}"
+
+    def _blip(self, seen: Seen, lines: dict[str, Seen], at: int) -> str:
+        """A line that went down and came back between two reports."""
+        more = seen.report.downs - seen.downs
+        if not more:
+            return ""
+        seen.suspect_since = at if seen.suspect_since < 0 else seen.suspect_since
+        if at - seen.suspect_since < limits.RAIL_CONFIRM_NS:
+            return ""
+        least = min(other.report.downs - other.downs for other in lines.values())
+        for other in lines.values():
+            other.downs, other.suspect_since = other.report.downs, -1
+        return f"it went down {more - least} times and came back" if more > least else ""
+
+    def _lost(self, key: Key, seen: Seen, why: str) -> RailVerdict:
+        node, name, peer = key
+        seen.downs, seen.good, seen.suspect_since = seen.report.downs, 0, -1
+        carriers = self.carriers(*key)
+        seen.cost_since = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        return RailVerdict(RailFinding.LOST, name, (node,), peer, cut(why), carriers)
+
+    def _probe(self, key: Key, seen: Seen, at: int) -> RailVerdict | None:
+        node, name, peer = key
+        rail = self._rails.known[node, name]
+        quiet = at - rail.lines[peer].since
+        if seen.good < limits.RAIL_PROBES or quiet < rail.back_off_ns:
+            return None
+        reason = f"{seen.good} good probes in {quiet // limits.MS} ms"
+        verdict = RailVerdict(RailFinding.PROVED, name, (node,), peer, reason, (), *self._cost(key, seen))
+        seen.cost_since = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        return verdict
+
+    def _suspect(self, key: Key, seen: Seen, state: RailState, at: int) -> RailVerdict | None:
+        """UP or SUSPECT: for people only, so what does not last is not written down."""
+        node, name, peer = key
+        if seen.report.state is not RailState.SUSPECT:
+            if state is RailState.SUSPECT:
+                return RailVerdict(RailFinding.ANSWERED, name, (node,), peer, "it answers")
+            if seen.good:
+                seen.suspect_since = -1
+                del self._odd[key]
+            return None
+        seen.suspect_since = at if seen.suspect_since < 0 else seen.suspect_since
+        if state is RailState.UP and at - seen.suspect_since >= limits.RAIL_CONFIRM_NS:
+            return RailVerdict(RailFinding.SILENT, name, (node,), peer, "it is silent")
+        return None
+
+    # ---- changes of use ---------------------------------------------------------------------------------------
+
+    def _lend(self) -> RailVerdict | None:
+        """Rails most of whose lines are lost, where others can carry. A single line is the transport's business."""
+        for (node, name), rail in self._rails.known.items():
+            if rail.use is Use.IN_USE and not rail.refused and self._lendable(node, name):
+                nodes = tuple(
+                    other.node
+                    for other in self._rails.known.values()
+                    if other.name == name
+                    and other.use is Use.IN_USE
+                    and not other.refused
+                    and self._lendable(other.node, name)
+                )
+                plan = sorted({one for other in nodes for one in self._borrowers(other, name)})
+                reason = f"most of its lines are lost, {join(plan)} carry until it has proved itself"
+                return RailVerdict(RailFinding.LEND, name, nodes, "", reason, tuple(plan))
+        return None
+
+    def _lendable(self, node: str, name: str) -> bool:
+        rail, peers = self._rails.known[node, name], self.peers.get((node, name), set())
+        lost = sum(line.state in (RailState.DOWN, RailState.PROBING) for line in rail.lines.values())
+        return 2 * lost > len(peers) and all(self.carriers(node, name, peer) for peer in peers)
+
+    def _borrowers(self, node: str, name: str) -> Iterator[str]:
+        for peer in self.peers.get((node, name), set()):
+            yield from self.carriers(node, name, peer)
+
+    def _return(self, repairing: bool) -> RailVerdict | None:
+        """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
+        for rail in self._rails.known.values():
+            if rail.use is not Use.LENT:
+                continue
+            if not rail.lines and not repairing:
+                nodes = self._lent(rail.name, lambda node, name: not self._rails.known[node, name].lines)
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "all of its lines have proved themselves")
+            if self._last_left(rail.node, rail.name):
+                nodes = self._lent(rail.name, self._last_left)
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "no other rail is left")
+        return None
+
+    def _lent(self, name: str, wanted: Callable[[str, str], bool]) -> tuple[str, ...]:
+        known = self._rails.known.values()
+        return tuple(
+            rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail.node, name)
+        )
+
+    def _last_left(self, node: str, name: str) -> bool:
+        return any(
+            self.between[node, peer][name].report.pairs_up > 0 and not self.carriers(node, name, peer)
+            for peer in self.peers.get((node, name), set())
+        )
+
+    def _follow(self, shuffle: Shuffle, at: int) -> RailVerdict | None:
+        """Has every rank answered the order?"""
+        waiting, members = [], self._members
+        for node in shuffle.nodes:
+            record = members.nodes.get(node)
+            for rank in sorted(record.ranks) if record is not None else ():
+                report = members.ranks[rank].report
+                if report is None or members.ranks[rank].state is not RankState.ALIVE:
+                    continue
+                if report.rail_order < shuffle.number:
+                    waiting.append(rank)
+                elif report.rail_order == shuffle.number and report.rail_trouble:
+                    reason = cut(f"rank {rank} cannot follow: {report.rail_trouble}")
+                    return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
+        if not waiting:
+            self._returning = 0
+            return RailVerdict(RailFinding.FOLLOWED, shuffle.rail, shuffle.nodes, "", "every rank has followed")
+        if at >= shuffle.ends_at:
+            seconds = limits.RAIL_FOLLOW_NS // limits.SECOND
+            reason = f"{rank_words(waiting)} did not answer within {seconds} s; the order is repeated"
+            return RailVerdict(RailFinding.LATE, shuffle.rail, shuffle.nodes, "", reason)
+        return None
+
+    def _verify(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
+        """A rail was put back: did bytes flow on every line, for every pair of ranks?"""
+        keys = [
+            (node, shuffle.rail, peer) for node in shuffle.nodes for peer in self.peers.get((node, shuffle.rail), ())
+        ]
+        fresh, self._returning = self._returning != shuffle.number, shuffle.number
+        still, starved = [], ""
+        for key in sorted(keys):
+            node, name, peer = key
+            seen = self.between[node, peer][name]
+            state = self._rails.state(*key)
+            if state is RailState.DOWN and self.carriers(*key):
+                return self._roll_back(shuffle, f"its line from {node} to {peer} was lost again")
+            if fresh or seen.bytes_at_return < 0:
+                seen.bytes_at_return = seen.bytes
+                seen.cost_since = seen.cost_since or (
+                    self._bytes_of(key),
+                    seen.report.hedged,
+                    seen.report.retransmitted,
+                )
+                seen.others_at_return = self._bytes_of(key)
+            if seen.bytes > seen.bytes_at_return and seen.report.pairs_moved >= seen.report.pairs:
+                continue
+            still.append(f"{node} to {peer}")
+            moved = self._bytes_of(key) - seen.others_at_return
+            if moved >= limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1) and seen.bytes == seen.bytes_at_return:
+                starved = starved or f"others carried {moved} bytes from {node} to {peer}, it carried none"
+        waited = at - (shuffle.ends_at - limits.RAIL_IDLE_NS)
+        if not still:
+            return self._verified(shuffle, keys, "bytes flow on every line and rank")
+        if starved and waited >= limits.RAIL_VERIFY_NS and not repairing:
+            return self._roll_back(shuffle, starved)
+        if at >= shuffle.ends_at and not repairing:
+            return self._verified(shuffle, keys, f"it stays, unproved: hardly anything was sent from {still[0]}")
+        return None
+
+    def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
+        costs = [self._cost(key, self.between[key[0], key[2]][key[1]]) for key in keys]
+        total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
+        return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, "", reason, (), *total)
+
+    @staticmethod
+    def _roll_back(shuffle: Shuffle, reason: str) -> RailVerdict:
+        return RailVerdict(RailFinding.ROLL_BACK, shuffle.rail, shuffle.nodes, "", cut(f"out again: {reason}"))
+
+    # ---- sums -------------------------------------------------------------------------------------------------
+
+    def _bytes_of(self, key: Key) -> int:
+        """What all other rails have sent between the same two nodes."""
+        node, name, peer = key
+        return sum(seen.report.bytes_out for other, seen in self.between[node, peer].items() if other != name)
+
+    def _cost(self, key: Key, seen: Seen) -> tuple[int, int, int]:
+        """Since the line was lost: bytes that others sent, frames that were hedged and sent again."""
+        if seen.cost_since is None:
+            return 0, 0, 0
+        since = seen.cost_since
+        now = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        return max(now[0] - since[0], 0), max(now[1] - since[1], 0), max(now[2] - since[2], 0)
+
+    def _up(self, node: str) -> bool:
+        record = self._members.nodes.get(node)
+        return record is not None and record.state is NodeState.UP

@@ -1,0 +1,311 @@
+"""Rails decided: which lines are lost, which rails are lent and come back, and what operators want of them.
+
+The transport heals in milliseconds; here stands what lasts. Every change is a verdict (rail_watch finds it, the journal
+keeps it) or an operator's wish, so that a replay needs no report. What can go wrong, and what follows:
+
+- *A rail flaps*: it stays lent until K probes and a quiet time have passed, which doubles each time, up to a bound.
+- *It is put back and carries nothing*, or is lost again at once: it is lent again (rolled back).
+- *Orders are lost, ranks start later*: an order says how all rails of a node shall stand, and is repeated.
+- *A rank cannot follow* (its backend has no rails to choose): the change is undone, with the rank's own sentence.
+- *A node goes*: its lines go too, whoever waited for it goes on.
+- *The journal is lost*: an agent holds an order that this manager never gave: the next number says what holds now.
+
+Invariants: one change of use at a time; numbers of orders only grow; no order of this machine's own takes the last
+rail between two nodes; an incident is open exactly as long as a rail is lost or lent. Not here: reports (rail_watch).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskd.core import limits
+from taskd.core.events import RailVerdict, RailWish
+from taskd.core.incident import Incident, IncidentCause
+from taskd.core.job import Job
+from taskd.core.messages import RailOrder
+from taskd.core.rail_records import RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
+from taskd.core.records import NodeState
+from taskd.core.types import Outcome, RailFinding, RailState, Strategy
+from taskd.core.words import cut, join, milliseconds, verb
+
+_CAUSE = {
+    RailFinding.SILENT: RailCause.SILENT,
+    RailFinding.ANSWERED: RailCause.ANSWERED,
+    RailFinding.LOST: RailCause.LOST,
+    RailFinding.CONNECTED: RailCause.CONNECTED,
+    RailFinding.PROVED: RailCause.PROVED,
+}
+
+
+class Rails:
+    """Every rail of the job that is not simply in use, the change under way, and the rail incidents."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.known: dict[tuple[str, str], Rail] = {}  # by node and name
+        self.troubles: dict[str, Trouble] = {}  # by name of the rail
+        self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
+        self.shuffle: Shuffle | None = None
+        self.last: Shuffle | None = None  # the change that ended last, for the operator who waits for it
+        self.number = 0  # of the newest order
+        self.numbers: dict[str, int] = {}  # of each node's order in force
+        self._told_at: dict[str, int] = {}
+
+    # ---- what others look at ----------------------------------------------------------------------------------
+
+    def state(self, node: str, name: str, peer: str) -> RailState:
+        """How a line stands, as decided."""
+        rail = self.known.get((node, name))
+        line = rail.lines.get(peer) if rail is not None else None
+        return RailState.UP if line is None else line.state
+
+    def use(self, node: str, name: str) -> Use:
+        """Whether a rail carries traffic, as decided."""
+        rail = self.known.get((node, name))
+        return Use.IN_USE if rail is None else rail.use
+
+    def out(self, node: str) -> tuple[str, ...]:
+        """The rails of a node that are ordered to carry nothing."""
+        return tuple(
+            sorted(name for (where, name), rail in self.known.items() if where == node and rail.use in RESTING)
+        )
+
+    def incidents(self) -> list[Incident]:
+        """Those of rails, the closed ones first."""
+        return [*self.history, *(trouble.incident for trouble in self.troubles.values())]
+
+    # ---- verdicts and wishes ----------------------------------------------------------------------------------
+
+    def apply(self, verdict: RailVerdict, now: int, at: int) -> None:
+        """Do what a verdict says; one that no longer fits (its node has gone) changes nothing."""
+        if verdict.finding in _CAUSE or verdict.finding is RailFinding.GONE:
+            self._line(verdict, now, at)
+        elif verdict.finding is RailFinding.LEND:
+            rails = [rail for rail in self._rails(verdict) if rail.use is Use.IN_USE]
+            self._change(rails, UseCause.LEND, verdict.reason, False, False, now, at)
+            self._phase(verdict.rail, "borrow", "", now)
+        elif verdict.finding is RailFinding.RETURN:
+            rails = [rail for rail in self._rails(verdict) if rail.use is Use.LENT]
+            self._change(rails, UseCause.RETURN, verdict.reason, True, False, now, at)
+            self._phase(verdict.rail, "verify", "borrow", now)
+        elif self.shuffle is not None and self.shuffle.rail == verdict.rail:
+            self._progress(self.shuffle, verdict, now, at)
+        self._close(now)
+
+    def wish(self, wish: RailWish, now: int, at: int) -> None:
+        """An operator's order, which `RailWatch.refusal` found nothing wrong with."""
+        if self.shuffle is not None:
+            return
+        cause = UseCause.TAKE_OUT if wish.out else UseCause.PUT_BACK
+        wanted = (Use.IN_USE, Use.LENT) if wish.out else (Use.OUT,)
+        rails = [rail for node in wish.nodes if (rail := self._rail(node, wish.rail)).use in wanted]
+        reason = "an operator took it out" if wish.out else "an operator put it back"
+        self._change(rails, cause, reason, not wish.out, True, now, at)
+        self._close(now)
+
+    def forget(self, node: str, now: int) -> None:
+        """A node is gone, and every line from it and to it."""
+        for key in [key for key in self.known if key[0] == node]:
+            del self.known[key]
+        for rail in self.known.values():
+            rail.lines.pop(node, None)
+        self.numbers.pop(node, None)
+        self._told_at.pop(node, None)
+        shuffle = self.shuffle
+        if shuffle is not None and node in shuffle.nodes:
+            shuffle.nodes = tuple(other for other in shuffle.nodes if other != node)
+            if not shuffle.nodes:
+                self._end_shuffle(shuffle, f"node {node} is gone")
+        self._close(now)
+
+    def restarted(self, at: int) -> None:
+        """The manager was away: nothing is known of what was reported meanwhile, so all clocks start anew."""
+        for rail in self.known.values():
+            rail.since = at if rail.use in RESTING else rail.since
+            for line in rail.lines.values():
+                line.since = at
+        if self.shuffle is not None:
+            self.shuffle.ends_at = at + limits.RAIL_FOLLOW_NS
+            self.shuffle.followed = False
+        self._told_at.clear()
+
+    # ---- lines ------------------------------------------------------------------------------------------------
+
+    def _line(self, verdict: RailVerdict, now: int, at: int) -> None:
+        """One line moves. Lines that are UP are not kept."""
+        rail = self._rail(verdict.nodes[0], verdict.rail)
+        line = rail.lines.get(verdict.peer, Line(verdict.peer))
+        if verdict.finding is RailFinding.GONE:
+            rail.lines.pop(verdict.peer, None)
+            return
+        cause = _CAUSE[verdict.finding]
+        if not RAIL.allows(line.state, cause):
+            return
+        was = line.state
+        line.state, line.since = RAIL.after(line.state, cause), at
+        rail.lines[verdict.peer] = line
+        if line.state is RailState.UP:
+            del rail.lines[verdict.peer]
+            rail.refused = rail.refused and bool(rail.lines)
+        if cause is RailCause.LOST:
+            line.borrowers = verdict.borrowers
+            rail.worsen(at, was is RailState.PROBING or rail.use is Use.RETURNING)
+            self._lost(rail, verdict, now)
+        elif cause in (RailCause.CONNECTED, RailCause.PROVED):
+            self._tell_of(rail.name, "rail", f"{_words(rail)} to {verdict.peer}: {verdict.reason}", rail.node)
+        self._pay(verdict)
+
+    def _lost(self, rail: Rail, verdict: RailVerdict, now: int) -> None:
+        """Open the incident of this rail, or let it grow."""
+        carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
+        text = f"{_words(rail)} to {verdict.peer} is lost: {verdict.reason}; "
+        text += carried if verdict.borrowers else "no other rail is left between the two"
+        trouble = self.troubles.get(rail.name)
+        if trouble is None and len(self.troubles) < limits.MAX_OPEN_INCIDENTS - 1:
+            incident = Incident(self.job.next_incident(), "rail", now, strategy=Strategy.BORROW, reason=cut(text))
+            incident.move(IncidentCause.REPAIR)
+            trouble = self.troubles[rail.name] = Trouble(incident)
+        if trouble is not None:
+            trouble.incident.nodes.add(rail.node)
+            trouble.incident.note(cut(text))
+        self._tell_of(rail.name, "rail", text, rail.node)
+
+    # ---- the use of rails -------------------------------------------------------------------------------------
+
+    def _change(
+        self, rails: list[Rail], cause: UseCause, reason: str, returns: bool, operator: bool, now: int, at: int
+    ) -> None:
+        """Begin a change of use: all other changes wait for its end."""
+        if not rails or self.shuffle is not None:
+            return
+        for rail in rails:
+            rail.move(cause, at, reason)
+            rail.returned_at = at if returns else rail.returned_at
+        nodes = tuple(rail.node for rail in rails)
+        name = rails[0].name
+        self._order(nodes, f"rail {name}: {reason}", now)
+        self.shuffle = Shuffle(name, nodes, self.number, at, returns, operator, at + limits.RAIL_FOLLOW_NS)
+        what = "may carry again" if returns else "carries nothing from now on"
+        self._tell_of(name, "rail", f"rail {name} of {join(nodes)} {what}: {reason}")
+
+    def _progress(self, shuffle: Shuffle, verdict: RailVerdict, now: int, at: int) -> None:
+        """The change under way goes on, or ends."""
+        finding, rails = verdict.finding, [self._rail(node, shuffle.rail) for node in shuffle.nodes]
+        self._pay(verdict)
+        if finding is RailFinding.FOLLOWED and shuffle.returns:
+            shuffle.followed, shuffle.ends_at = True, at + limits.RAIL_IDLE_NS
+            return
+        if finding is RailFinding.VERIFIED:
+            for rail in rails:
+                rail.move(UseCause.VERIFIED, at, "")
+            self._phase(shuffle.rail, "", "verify", now)
+        elif finding is RailFinding.ROLL_BACK:
+            for rail in rails:
+                rail.worsen(at, True)
+                rail.move(UseCause.ROLL_BACK, at, verdict.reason)
+            self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+            self._phase(shuffle.rail, "borrow", "verify", now)
+        elif finding is RailFinding.REFUSED:
+            for rail in rails:
+                rail.refused = True
+                if rail.use in RESTING:
+                    rail.move(UseCause.REFUSED, at, verdict.reason)
+            self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+        elif finding is RailFinding.LATE and shuffle.returns:
+            shuffle.followed, shuffle.ends_at = True, at + limits.RAIL_IDLE_NS  # bytes will tell
+            self._tell_of(shuffle.rail, "rail", verdict.reason)
+            return
+        self._end_shuffle(shuffle, verdict.reason)
+
+    def _end_shuffle(self, shuffle: Shuffle, words: str) -> None:
+        shuffle.words = words
+        self._tell_of(
+            shuffle.rail, "rail", f"rail {shuffle.rail} of {join(shuffle.nodes) if shuffle.nodes else '-'}: {words}"
+        )
+        self.shuffle, self.last = None, shuffle
+
+    # ---- orders -----------------------------------------------------------------------------------------------
+
+    def _order(self, nodes: tuple[str, ...], reason: str, now: int) -> None:
+        self.number += 1
+        for node in nodes:
+            self.numbers[node] = self.number
+            self._tell(node, cut(reason), now)
+
+    def _tell(self, node: str, reason: str, now: int) -> None:
+        self._told_at[node] = now
+        self.job.tell(node, RailOrder(self.job.term, self.numbers[node], self.out(node), reason))
+
+    def remind(self, node: str, holds: int, now: int) -> bool:
+        """A node's agent holds the order of this number. Says the newest again where that is another; True: it did."""
+        number = self.numbers.get(node, 0)
+        if holds == number or self.job.over is not None:
+            return False
+        if holds > number:
+            self.number = max(self.number, holds)
+            self.job.note("rail", f"node {node} holds rail order {holds}, which this manager does not know", node=node)
+            self._order((node,), "as the manager knows the rails", now)
+            return True
+        if now - self._told_at.get(node, -limits.ORDER_REPEAT_NS) < limits.ORDER_REPEAT_NS:
+            return False
+        self._tell(node, "as before", now)
+        return True
+
+    # ---- incidents --------------------------------------------------------------------------------------------
+
+    def _pay(self, verdict: RailVerdict) -> None:
+        trouble = self.troubles.get(verdict.rail)
+        if trouble is not None:
+            trouble.borrowed += verdict.borrowed
+            trouble.hedged += verdict.hedged
+            trouble.retransmitted += verdict.retransmitted
+
+    def _phase(self, name: str, begins: str, ends: str, now: int) -> None:
+        trouble = self.troubles.get(name)
+        if trouble is not None and ends:
+            trouble.incident.end(ends, now)
+        if trouble is not None and begins:
+            trouble.incident.begin(begins, now)
+
+    def _close(self, now: int) -> None:
+        """Close the incidents of rails that are lost and lent nowhere any more."""
+        held = {
+            rail.name
+            for rail in self.known.values()
+            if rail.use in (Use.LENT, Use.RETURNING)
+            or any(line.state in (RailState.DOWN, RailState.PROBING) for line in rail.lines.values())
+        }
+        for name in [name for name in self.troubles if name not in held]:
+            trouble = self.troubles.pop(name)
+            incident = trouble.incident
+            incident.close(IncidentCause.HEALED, Outcome.HEALED, now)
+            incident.cost = {
+                "borrowed_bytes": trouble.borrowed,
+                "hedged_frames": trouble.hedged,
+                "retransmitted_frames": trouble.retransmitted,
+            }
+            took = milliseconds(now - incident.opened_at)
+            resting = [rail.node for rail in self.known.values() if rail.name == name and rail.use is Use.OUT]
+            end = f"it stays out of use on {join(resting)}, by an operator" if resting else "the rail carries again"
+            text = f"incident {incident.id} is healed after {took} ms: {end}; others sent {trouble.borrowed} bytes"
+            incident.note(text)
+            self.job.note("closed", text, incident=incident.id)
+            self.history.append(incident)
+
+    # ---- records ----------------------------------------------------------------------------------------------
+
+    def _rail(self, node: str, name: str) -> Rail:
+        return self.known.setdefault((node, name), Rail(node, name))
+
+    def _rails(self, verdict: RailVerdict) -> list[Rail]:
+        nodes = self.job.members.nodes
+        here = [node for node in verdict.nodes if node in nodes and nodes[node].state is not NodeState.LOST]
+        return [self._rail(node, verdict.rail) for node in here]
+
+    def _tell_of(self, name: str, kind: str, text: str, node: str = "") -> None:
+        trouble = self.troubles.get(name)
+        self.job.note(kind, text, node=node, incident=0 if trouble is None else trouble.incident.id)
+
+
+def _words(rail: Rail) -> str:
+    return f"rail {rail.name} of {rail.node}"
