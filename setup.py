@@ -2,7 +2,8 @@
 
 pyproject.toml says everything about the package that can be said without running code; here is the rest:
 
-* `taskd._native` (csrc/native): C++17 and pybind11 only, so it builds and loads where torch is absent.
+* `taskd._native` (csrc/native and parts of csrc/rail): C++17 and pybind11 only, so it builds and loads where torch is
+  absent.
 * `taskd._c10d` (csrc/c10d, csrc/rail): C++20, compiled against the torch that is installed *now*. A c10d backend is a
   subclass across a C++ boundary that has no stable ABI, so it fits exactly one torch minor; the version it was built
   for is compiled in as TASKD_TORCH_VERSION and compared when the module is imported. Without torch it is left out.
@@ -52,6 +53,10 @@ COMPILE = ["-O2", "-g0", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 LINK = ["-pthread", "-s"]
 
 
+# What of the rail transport is needed where torch is absent: to find rails, and to read what others count.
+RAIL_PARTS = ("counters", "interfaces", "tally")
+
+
 def files(*patterns: str) -> list[str]:
     """Paths below the root, relative (an absolute one would end up in the wheel's metadata) and sorted."""
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
@@ -60,9 +65,9 @@ def files(*patterns: str) -> list[str]:
 def native_extension() -> Extension:
     return Extension(
         "taskd._native",
-        sources=files("csrc/native/*.cpp"),
-        depends=files("csrc/native/*.h", "csrc/native/*.hpp"),
-        include_dirs=[str(ROOT / "csrc/native"), pybind11.get_include()],
+        sources=files("csrc/native/*.cpp", *(f"csrc/rail/{part}.cpp" for part in RAIL_PARTS)),
+        depends=files("csrc/native/*.h", "csrc/native/*.hpp", "csrc/rail/*.hpp"),
+        include_dirs=[str(ROOT / "csrc/native"), str(ROOT / "csrc/rail"), pybind11.get_include()],
         extra_compile_args=["-std=c++17", *COMPILE],
         extra_link_args=LINK,
         language="c++",

@@ -1,4 +1,5 @@
-"""The native part of taskd (csrc/native): the beat page, the death watch, process states. It knows no torch.
+"""The native part of taskd: the beat page, the death watch, process states (csrc/native), interfaces and counters of
+rails (csrc/rail). It knows no torch.
 
 Times are CLOCK_MONOTONIC nanoseconds (`time.monotonic_ns()`), the same in all processes of a node. Everything that
 waits lets go of the GIL. System errors are OSError with an errno; wrong arguments are ValueError, or TypeError for
@@ -206,3 +207,115 @@ def hold_gil(seconds: float) -> None:
 
 def bench_store(n: int) -> float:
     """Nanoseconds that one store takes in native code, over `n` stores into a page of its own."""
+
+# ---- rails ----------------------------------------------------------------------------------------------------
+
+RAIL_NAME_BYTES: int
+"""The longest name of a rail that is counted whole (31)."""
+
+class Address(NamedTuple):
+    """One address of an interface."""
+
+    text: str
+    version: Literal[4, 6]
+    prefix: int
+
+class Interface(NamedTuple):
+    """One network interface."""
+
+    name: str
+    index: int
+    up: bool
+    """Switched on by its administrator."""
+    carrier: bool
+    """And something answers at the other end of the cable."""
+    loopback: bool
+    master: int
+    """The index of the bridge or bond that it is a part of; 0: none."""
+    kind: str
+    """Of a virtual one: "bridge", "veth", "bond" and so on; empty: hardware."""
+    addresses: tuple[Address, ...]
+
+def list_interfaces() -> list[Interface]:
+    """All of this network namespace, as netlink tells. OSError where the kernel does not tell."""
+
+@final
+class RailCounter:
+    """What one rail to one peer has carried, and how it stands; made by RailCounters.open()."""
+
+    def count(
+        self,
+        *,
+        bytes_out: int = 0,
+        bytes_in: int = 0,
+        hedged: int = 0,
+        retransmitted: int = 0,
+        duplicates: int = 0,
+    ) -> None:
+        """Adds to the counters; one thread at a time."""
+
+    def set_state(self, state: int, error: int = 0, round_trip_ns: int = 0) -> None:
+        """`state` is a core.types.RailState, `error` an errno; 0 leaves what was there."""
+
+    def close(self) -> None:
+        """Nobody uses the rail to this peer any more; its figures stay readable."""
+
+@final
+class RailCounters:
+    """Counters of a transport that is driven from Python, as taskd._c10d keeps its own: a sealed memory file."""
+
+    def __init__(self, capacity: int = 16384) -> None: ...
+    @property
+    def fd(self) -> int:
+        """To be passed to the agent; close-on-exec."""
+
+    def open(self, rail: str, peer: int, node: str, epoch: int) -> RailCounter:
+        """The counters of this rail to this rank on that node, which go on from epoch to epoch. It stands at
+        PROBING until set_state()."""
+
+class RailSum(NamedTuple):
+    """One rail to one peer node, summed over ranks and their peers. Pairs are of now, other counts only grow."""
+
+    rail: str
+    node: str
+    state: int
+    """A core.types.RailState: the worst of the pairs."""
+    since_ns: int
+    pairs: int
+    pairs_up: int
+    pairs_moved: int
+    """That have carried data since their state changed last."""
+    bytes_out: int
+    bytes_in: int
+    round_trip_ns: int
+    downs: int
+    hedged: int
+    retransmitted: int
+    duplicates: int
+    last_error: int
+
+class RailTotals(NamedTuple):
+    """What belongs to no rail, over the processes that are there."""
+
+    unrecorded: int
+    strangers: int
+    """Connections that did not prove the job's key."""
+    garbage: int
+    stale: int
+
+@final
+class RailTally:
+    """The counters of all processes of a node, summed. What a process has counted stays when it is gone."""
+
+    def __init__(self) -> None: ...
+    def add(self, fd: int) -> int:
+        """Take the counters behind this descriptor (duplicated) in; gives a number for remove(). ValueError if it is
+        no file of counters that can be read safely."""
+
+    def remove(self, number: int) -> None:
+        """Its process has ended."""
+
+    def read(self) -> list[RailSum]:
+        """Every rail and peer node that was ever used, in order."""
+
+    def totals(self) -> RailTotals: ...

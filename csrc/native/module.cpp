@@ -11,6 +11,7 @@
 #include "death_watch.hpp"
 #include "fork_guard.hpp"
 #include "mapping.hpp"
+#include "module_rail.hpp"
 #include "process.hpp"
 #include "records.hpp"
 
@@ -328,7 +329,8 @@ void bind_process(py::module_& module) {
 
 PYBIND11_MODULE(_native, module) {
     using namespace taskd::native;
-    module.doc() = "The native part of taskd: the beat page, the death watch, process states.";
+    module.doc() =
+        "The native part of taskd: the beat page, the death watch, process states, rails as seen from outside.";
     py::register_local_exception_translator([](std::exception_ptr pointer) {
         try {
             if (pointer)
@@ -345,4 +347,5 @@ PYBIND11_MODULE(_native, module) {
     bind_page(module);
     bind_death_watch(module);
     bind_process(module);
+    bind_rails(module);
 }

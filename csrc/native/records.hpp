@@ -10,6 +10,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace taskd::native {
@@ -37,11 +38,19 @@ class RecordType {
         if (!record)
             throw pybind11::error_already_set();
         Py_ssize_t index = 0;
-        (PyStructSequence_SetItem(record.ptr(), index++, pybind11::cast(values).release().ptr()), ...);
+        (PyStructSequence_SetItem(record.ptr(), index++, owned(values)), ...);
         return record;
     }
 
   private:
+    template <class Value>
+    static PyObject* owned(const Value& value) {
+        if constexpr (std::is_base_of_v<pybind11::handle, Value>)
+            return value.inc_ref().ptr();
+        else
+            return pybind11::cast(value).release().ptr();
+    }
+
     PyTypeObject* type_;  // one for the life of the interpreter
 };
 

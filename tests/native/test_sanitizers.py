@@ -26,7 +26,7 @@ SANITIZERS = {
 def build(name: str) -> Path:
     compiler = os.environ.get("CXX", "c++")
     native = ROOT / "csrc" / "native"
-    units = [*sorted({*native.glob("*.cpp")} - {native / "module.cpp"}), *sorted(HERE.glob("*.cpp"))]
+    units = [*sorted({*native.glob("*.cpp")} - {*native.glob("module*.cpp")}), *sorted(HERE.glob("*.cpp"))]
     command = [compiler, "-std=c++17", "-O1", "-g1", "-pthread", "-Wall", "-Wextra", f"-I{native}", f"-I{HERE}"]
     command += SANITIZERS[name]
     digest = hashlib.sha256(" ".join(command).encode())
