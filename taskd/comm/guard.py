@@ -1,9 +1,10 @@
 """Puts a guard around every CPU group of this process and swaps what is behind it.
 
 install() goes first, before user code: whatever init_process_group, new_group or a DeviceMesh makes from then on is a
-guard around an inner group, while get_backend() keeps the user's word "gloo". adopt() does it for groups that exist. rebuild()
-gives every living guard a new inner group under a new epoch. torch offers no hook for a built-in backend, so the class
-that torch.distributed instantiates is replaced by one that makes guards; each name that is touched stands in install().
+guard around an inner group, while get_backend() keeps the user's word "gloo". adopt() does it for groups that exist.
+rebuild() gives every living guard a new inner group under a new epoch. torch offers no hook for a built-in backend, so
+the class that torch.distributed instantiates is replaced by one that makes guards; each name that is touched stands in
+install().
 
 Nothing here decides that an epoch has come, restores state or talks to an agent.
 """
