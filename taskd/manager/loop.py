@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import resource
 import secrets
@@ -264,10 +265,24 @@ class ManagerLoop:
             "events": lambda: answers.events(self._memory.notes, question.argument, self._memory.last_note),
             "incidents": lambda: answers.incidents(core.incidents(now_ns), question.argument, self._memory.wall_ns),
         }
+        topics["rails"] = lambda: answers.rails(core.rails(now_ns))
+        for name, out in (("rail out", True), ("rail back", False)):
+            topics[name] = functools.partial(self._wish, question.argument, out)
         topic = topics.get(question.topic)
         if topic is None:
             return Reply(False, f"{question.topic!r} is no topic; this manager answers: {', '.join(topics)}")
         return topic()
+
+    def _wish(self, argument: str, out: bool) -> Reply:
+        """An operator's order about a rail: refused with a sentence, or begun; `rails` tells how it goes on."""
+        wanted = answers.rail_wish(argument)
+        if wanted is None:
+            return Reply(False, "name the rail")
+        wish = self._memory.core.rail_wish(*wanted, out)
+        if isinstance(wish, str):
+            return Reply(False, cut(wish))
+        self._do(self._memory.step(wish))
+        return answers.rails(self._memory.core.rails(self._memory.now_ns()))
 
     def _facts(self) -> dict[str, Any]:
         journal = self._memory.journal
