@@ -22,6 +22,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "off")
 PAUSE_LIMIT_MS_MAX = 7_200_000
 NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._:@+-]{0,63}"
 NAME_ALLOWED = "1 to 64 letters, digits and . _ : @ + -, starting with a letter, a digit or _"
+_RAIL = r"\s*(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,30}\s*=\s*)?[^\s,=]{1,64}\s*"
+RAILS_PATTERN = f"(?:{_RAIL}(?:,{_RAIL})*)?"
 
 
 def option(
@@ -196,6 +198,25 @@ class RecoverConfig:
 
 
 @dataclass(frozen=True)
+class RailConfig:
+    """The rails: network interfaces, or addresses, over which the ranks of the job exchange tensors."""
+
+    rails: str = option(
+        "",
+        "The rails of this node by name, a=eth1,b=eth2, or by address, a=127.0.0.2,b=127.0.0.3; empty: found.",
+        env=("TASKD_RAILS",),
+        pattern=RAILS_PATTERN,
+        allowed="a comma list of NAME=INTERFACE or NAME=ADDRESS, each name with 31 letters, digits and . _ - at most",
+    )
+    ports: str = option(
+        "",
+        "Ports on which the rails listen, 20000-20999; empty: whatever is free.",
+        pattern=r"(?:[0-9]{1,5}\s*-\s*[0-9]{1,5})?",
+        allowed="a range like 20000-20999",
+    )
+
+
+@dataclass(frozen=True)
 class RetryConfig:
     """Executing a failed collective again. TASKD_RETRY sets it all: "off", "on" or "MaxCnt:3, HoldTime:0, L0:0"."""
 
@@ -248,6 +269,7 @@ class Config:
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
+    rail: RailConfig = field(default_factory=RailConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
     pause: PauseConfig = field(default_factory=PauseConfig)
     log: LogConfig = field(default_factory=LogConfig)
@@ -262,6 +284,7 @@ GROUPS: dict[str, Callable[..., Any]] = {
     "worker": WorkerConfig,
     "proxy": ProxyConfig,
     "recover": RecoverConfig,
+    "rail": RailConfig,
     "retry": RetryConfig,
     "pause": PauseConfig,
     "log": LogConfig,

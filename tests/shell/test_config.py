@@ -49,6 +49,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.strategies": (ALL_STRATEGIES, "TASKD_RECOVER_STRATEGIES HIGH_AVAILABILITY"),
     "recover.restart_fault_process": (False, "TASKD_RECOVER_RESTART_FAULT_PROCESS ENABLE_RESTART_FAULT_PROCESS"),
     "recover.max_restarts": (3, "TASKD_RECOVER_MAX_RESTARTS"),
+    "rail.rails": ("", "TASKD_RAIL_RAILS TASKD_RAILS"),
+    "rail.ports": ("", "TASKD_RAIL_PORTS"),
     "retry.levels": (("L0", "L1", "L2"), "TASKD_RETRY_LEVELS"),
     "retry.max_count": (3, "TASKD_RETRY_MAX_COUNT"),
     "retry.hold_ms": (5000, "TASKD_RETRY_HOLD_MS"),
@@ -82,7 +84,8 @@ def another(leaf: Leaf) -> tuple[str, Any]:
     if leaf.meta["choices"]:
         value = next(choice for choice in leaf.meta["choices"] if choice != default)
         return value, value
-    text = {"manager.key": "ab" * 32, "job.run_dir": "/var/run/elsewhere"}.get(leaf.path, "another-1")
+    others = {"manager.key": "ab" * 32, "job.run_dir": "/var/run/elsewhere", "rail.ports": "20000-20999"}
+    text = others.get(leaf.path, "another-1")
     return text, text
 
 
@@ -241,6 +244,9 @@ REFUSED = [
     ({"HCCL_OP_RETRY_ENABLE": "L3:1"}, {}, ["HCCL_OP_RETRY_ENABLE", "'L3:1' is not understood"]),
     ({"HCCL_CONNECT_TIMEOUT": "0"}, {}, ["HCCL_CONNECT_TIMEOUT", "whole number of seconds"]),
     ({"HCCL_CONNECT_TIMEOUT": "2m"}, {}, ["HCCL_CONNECT_TIMEOUT", "'2m'"]),
+    ({"TASKD_RAILS": "a=eth1;b=eth2"}, {}, ["rail.rails", "environment TASKD_RAILS", "NAME=INTERFACE"]),
+    ({"TASKD_RAILS": "a=eth1,,b=eth2"}, {}, ["rail.rails", "does not fit"]),
+    ({"TASKD_RAIL_PORTS": "20000"}, {}, ["rail.ports", "a range like 20000-20999"]),
     ({"TASKD_RETRY": "sometimes"}, {}, ["TASKD_RETRY", "'sometimes'", "off, on"]),
 ]
 
