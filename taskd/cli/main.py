@@ -24,6 +24,7 @@ COMMANDS = (
     ("status", "show every rank: node, pid, epoch, step, phase, beat, step time", "taskd.cli.status"),
     ("events", "show what happened in the job, and with --follow what happens", "taskd.cli.events"),
     ("incidents", "show every fault: who, why this strategy, its phases, its outcome", "taskd.cli.incidents"),
+    ("rail", "show the rails, take one out of use or put it back", "taskd.cli.rail"),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),
     ("sim", "play a job with faults under virtual time, and check every step of it", "taskd.cli.sim"),

@@ -95,6 +95,8 @@ RAIL_CONFIRM_NS = 250 * MS
 process that dies takes its connections on all rails along, one after the other."""
 RAIL_ALL_CONFIRM_NS = 2 * SECOND
 """All rails between two nodes at once look like the death of one of them: that is left to the detector for so long."""
+RAIL_GATHER_NS = 500 * MS
+"""Lines of one rail that are lost, or have proved themselves, within so long are one event."""
 RAIL_PROBES = 3
 """Reports in which a line that was lost is up again, before it is used again."""
 RAIL_QUIET_NS = 2 * SECOND

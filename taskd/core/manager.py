@@ -161,6 +161,7 @@ class Manager:
         elif isinstance(event, Restarted):
             self._mattered = True
             self._rails.restarted(at)
+            self._watch.restart()
             self._job.renew_term(self._job.term + 1)
             self._detector.rebase(at)
             self._repairs.restarted(at)

@@ -33,6 +33,7 @@ def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
             "operator": shuffle.operator,
             "under_way": rails.shuffle is not None,
             "followed": shuffle.followed,
+            "outcome": shuffle.outcome,
             "words": shuffle.words,
         },
     }

@@ -102,6 +102,8 @@ class Rail:
     lines: dict[str, Line] = field(default_factory=dict)  # by peer; only those that are not UP
     back_off_ns: int = limits.RAIL_QUIET_NS
     returned_at: int = -1  # when it was last taken back into use
+    worsened_at: int = -limits.RAIL_GATHER_NS
+    proved_at: int = 0  # when its last line had proved itself
     refused: bool = False  # a rank could not follow: it is not lent again before its lines are well
 
     def move(self, cause: UseCause, at: int, reason: str) -> None:
@@ -110,6 +112,9 @@ class Rail:
 
     def worsen(self, at: int, unproved: bool) -> None:
         """It was lost: again before it had proved itself, or soon after, means longer to prove itself the next time."""
+        if at - self.worsened_at < limits.RAIL_GATHER_NS:
+            return
+        self.worsened_at = at
         steady = not unproved and (self.returned_at < 0 or at - self.returned_at >= limits.RAIL_STEADY_NS)
         self.back_off_ns = limits.RAIL_QUIET_NS if steady else min(2 * self.back_off_ns, limits.RAIL_BACK_OFF_MAX_NS)
 
@@ -131,7 +136,8 @@ class Shuffle:
     operator: bool
     ends_at: int  # ranks that have not followed by then are named, and others get their turn
     followed: bool = False
-    words: str = ""  # how it ended, for whoever asked
+    outcome: str = ""  # done, late or undone, once it has ended; for whoever asked
+    words: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from errno import errorcode
 
 from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RailReport
-from taskd.core.rail_records import RESTING, Shuffle, Use
+from taskd.core.rail_records import RESTING, Rail, Shuffle, Use
 from taskd.core.rails import Rails
 from taskd.core.records import NodeState
 from taskd.core.types import RailFinding, RailState, RankState
-from taskd.core.words import cut, join, rank_words
+from taskd.core.words import cut, join, rank_words, verb
 
 Key = tuple[str, str, str]  # node, rail, peer
 
@@ -93,6 +94,13 @@ class RailWatch:
         self._odd = {key: None for key in self._odd if node not in (key[0], key[2])}
         self._count.pop(node, None)
 
+    def restart(self) -> None:
+        """The manager was away: what it saw before says nothing now. What was decided is looked at until it is seen."""
+        self.between.clear()
+        self.peers.clear()
+        self._count.clear()
+        self._odd = {(*key, peer): None for key, rail in self._rails.known.items() for peer in rail.lines}
+
     def carriers(self, node: str, name: str, peer: str) -> tuple[str, ...]:
         """Which other rails carry between the two nodes: the borrow plan of a line."""
         return tuple(
@@ -121,12 +129,15 @@ class RailWatch:
                 reason = "it stays in use: no other rail is left"
                 return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
             return self._follow(shuffle, at) if not shuffle.followed else self._verify(shuffle, at, repairing)
-        return self._lend() or self._return(repairing)
+        return self._lend() or self._return(at, repairing)
 
     def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
         node, name, peer = key
         seen = self.between.get((node, peer), {}).get(name)
         state = self._rails.state(*key)
+        unseen = seen is None and state is not RailState.UP
+        if unseen and at - self._rails.known[node, name].lines[peer].since < limits.RAIL_STALE_NS:
+            return None
         if seen is None or at - seen.heard_at >= limits.RAIL_STALE_NS:
             if seen is not None:
                 del self.between[node, peer][name]
@@ -163,7 +174,7 @@ class RailWatch:
             seen.bad_since = at
         if at - seen.bad_since < (limits.RAIL_ALL_CONFIRM_NS if all_gone else limits.RAIL_CONFIRM_NS):
             return ""
-        error = f", the system says {report.last_error}" if report.last_error else ""
+        error = f" ({errorcode.get(report.last_error, report.last_error)})" if report.last_error else ""
         return f"{report.pairs - report.pairs_up} of {report.pairs} pairs of ranks are cut off on it{error}"
 
     def _blip(self, seen: Seen, lines: dict[str, Seen], at: int) -> str:
@@ -227,37 +238,44 @@ class RailWatch:
                     and self._lendable(other.node, name)
                 )
                 plan = sorted({one for other in nodes for one in self._borrowers(other, name)})
-                reason = f"most of its lines are lost, {join(plan)} carry until it has proved itself"
+                carry = verb(len(plan), "carries", "carry")
+                reason = f"most of its lines are lost, {join(plan)} {carry} until it has proved itself"
                 return RailVerdict(RailFinding.LEND, name, nodes, "", reason, tuple(plan))
         return None
 
     def _lendable(self, node: str, name: str) -> bool:
-        rail, peers = self._rails.known[node, name], self.peers.get((node, name), set())
-        lost = sum(line.state in (RailState.DOWN, RailState.PROBING) for line in rail.lines.values())
-        return 2 * lost > len(peers) and all(self.carriers(node, name, peer) for peer in peers)
+        peers = self.peers.get((node, name), set())
+        others = peers - {node} or peers  # what a node says to itself crosses no cable
+        lost = sum(self._rails.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
+        return 2 * lost > len(others) and all(self.carriers(node, name, peer) for peer in peers)
 
     def _borrowers(self, node: str, name: str) -> Iterator[str]:
         for peer in self.peers.get((node, name), set()):
             yield from self.carriers(node, name, peer)
 
-    def _return(self, repairing: bool) -> RailVerdict | None:
+    def _return(self, at: int, repairing: bool) -> RailVerdict | None:
         """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
         for rail in self._rails.known.values():
-            if rail.use is not Use.LENT:
-                continue
-            if not rail.lines and not repairing:
-                nodes = self._lent(rail.name, lambda node, name: not self._rails.known[node, name].lines)
+            if rail.use is Use.LENT and not repairing and self._ready(rail, at) and self._ready_for_so_long(rail, at):
+                nodes = self._lent(rail.name, lambda other: self._ready(other, at))
                 return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "all of its lines have proved themselves")
-            if self._last_left(rail.node, rail.name):
-                nodes = self._lent(rail.name, self._last_left)
+            if rail.use is Use.LENT and self._last_left(rail.node, rail.name):
+                nodes = self._lent(rail.name, lambda other: self._last_left(other.node, other.name))
                 return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "no other rail is left")
         return None
 
-    def _lent(self, name: str, wanted: Callable[[str, str], bool]) -> tuple[str, ...]:
+    @staticmethod
+    def _ready(rail: Rail, at: int) -> bool:
+        return not rail.lines and at - rail.since >= rail.back_off_ns
+
+    @staticmethod
+    def _ready_for_so_long(rail: Rail, at: int) -> bool:
+        """The same rail of other nodes is a moment behind: they go together."""
+        return at - max(rail.proved_at, rail.since + rail.back_off_ns) >= limits.RAIL_GATHER_NS
+
+    def _lent(self, name: str, wanted: Callable[[Rail], bool]) -> tuple[str, ...]:
         known = self._rails.known.values()
-        return tuple(
-            rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail.node, name)
-        )
+        return tuple(rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail))
 
     def _last_left(self, node: str, name: str) -> bool:
         return any(
@@ -316,12 +334,12 @@ class RailWatch:
             if moved >= limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1) and seen.bytes == seen.bytes_at_return:
                 starved = starved or f"others carried {moved} bytes from {node} to {peer}, it carried none"
         waited = at - (shuffle.ends_at - limits.RAIL_IDLE_NS)
-        if not still:
+        if keys and not still:
             return self._verified(shuffle, keys, "bytes flow on every line and rank")
         if starved and waited >= limits.RAIL_VERIFY_NS and not repairing:
             return self._roll_back(shuffle, starved)
         if at >= shuffle.ends_at and not repairing:
-            return self._verified(shuffle, keys, f"it stays, unproved: hardly anything was sent from {still[0]}")
+            return self._verified(shuffle, keys, "it stays, unproved: hardly anything was sent")
         return None
 
     def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:

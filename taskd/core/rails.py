@@ -115,13 +115,14 @@ class Rails:
         if shuffle is not None and node in shuffle.nodes:
             shuffle.nodes = tuple(other for other in shuffle.nodes if other != node)
             if not shuffle.nodes:
-                self._end_shuffle(shuffle, f"node {node} is gone")
+                self._end_shuffle(shuffle, "undone", f"node {node} is gone")
         self._close(now)
 
     def restarted(self, at: int) -> None:
         """The manager was away: nothing is known of what was reported meanwhile, so all clocks start anew."""
         for rail in self.known.values():
             rail.since = at if rail.use in RESTING else rail.since
+            rail.proved_at = at
             for line in rail.lines.values():
                 line.since = at
         if self.shuffle is not None:
@@ -146,6 +147,7 @@ class Rails:
         rail.lines[verdict.peer] = line
         if line.state is RailState.UP:
             del rail.lines[verdict.peer]
+            rail.proved_at = at
             rail.refused = rail.refused and bool(rail.lines)
         if cause is RailCause.LOST:
             line.borrowers = verdict.borrowers
@@ -157,9 +159,10 @@ class Rails:
 
     def _lost(self, rail: Rail, verdict: RailVerdict, now: int) -> None:
         """Open the incident of this rail, or let it grow."""
-        carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
-        text = f"{_words(rail)} to {verdict.peer} is lost: {verdict.reason}; "
-        text += carried if verdict.borrowers else "no other rail is left between the two"
+        carried = "no other rail is left between the two"
+        if verdict.borrowers:
+            carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
+        text = f"{_words(rail)} to {verdict.peer} is lost: {verdict.reason}; {carried}"
         trouble = self.troubles.get(rail.name)
         if trouble is None and len(self.troubles) < limits.MAX_OPEN_INCIDENTS - 1:
             incident = Incident(self.job.next_incident(), "rail", now, strategy=Strategy.BORROW, reason=cut(text))
@@ -215,10 +218,12 @@ class Rails:
             shuffle.followed, shuffle.ends_at = True, at + limits.RAIL_IDLE_NS  # bytes will tell
             self._tell_of(shuffle.rail, "rail", verdict.reason)
             return
-        self._end_shuffle(shuffle, verdict.reason)
+        undone = finding in (RailFinding.ROLL_BACK, RailFinding.REFUSED)
+        outcome = "undone" if undone else "late" if finding is RailFinding.LATE else "done"
+        self._end_shuffle(shuffle, outcome, verdict.reason)
 
-    def _end_shuffle(self, shuffle: Shuffle, words: str) -> None:
-        shuffle.words = words
+    def _end_shuffle(self, shuffle: Shuffle, outcome: str, words: str) -> None:
+        shuffle.outcome, shuffle.words = outcome, words
         self._tell_of(
             shuffle.rail, "rail", f"rail {shuffle.rail} of {join(shuffle.nodes) if shuffle.nodes else '-'}: {words}"
         )

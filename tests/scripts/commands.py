@@ -6,6 +6,8 @@ plant rank=1 stage=park do=hang|fail|die | cannot-start node=a
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
 relaunch | manager-down | manager-up | manager-up journal=lost | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
+rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow | heal rail=a nodes=a | rails
+flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b] | plant rank=1 stage=rails do=hang|WORDS
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 """
 
@@ -15,6 +17,7 @@ from taskd.core.events import ConnectionLost, Said, Sender
 from taskd.core.limits import MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, RankReport, Report, WorkerHello
 from taskd.core.types import EvidenceKind, Phase, RankState, Stage, Strategy
+from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
 
@@ -59,7 +62,9 @@ class Story:
         restarts: str = "3",
         launcher: str = "taskd",
         broken: str = "",
+        rails: str = "",
     ) -> None:
+        self.world.cables = Cables(rails.split(",")) if rails else None
         ours = launcher == "taskd"
         names = "abcdefgh"[: int(nodes) + int(spares)]
         each = int(ranks) // int(nodes)
@@ -158,6 +163,45 @@ class Story:
 
     def do_manager_sleeps(self, time: str) -> None:
         self.world.asleep_until = self.world.now + duration_ns(time)
+
+    # ---- rails ------------------------------------------------------------------------------------------------
+
+    def do_break(self, rail: str, nodes: str, how: str = "down") -> None:
+        assert self.world.cables is not None
+        for node in nodes.split(","):
+            self.world.cables.breaks(node, rail, how, self.world.now)
+
+    def do_heal(self, rail: str, nodes: str) -> None:
+        assert self.world.cables is not None
+        for node in nodes.split(","):
+            self.world.cables.heals(node, rail, self.world.now)
+
+    def do_flap(self, rail: str, node: str, times: str, every: str) -> None:
+        for _ in range(int(times)):
+            self.do_break(rail, node)
+            self.do_run(every)
+            self.do_heal(rail, node)
+            self.do_run(every)
+
+    def do_rail_out(self, rail: str, node: str = "") -> None:
+        self.wish(rail, node, True)
+
+    def do_rail_back(self, rail: str, node: str = "") -> None:
+        self.wish(rail, node, False)
+
+    def wish(self, rail: str, node: str, out: bool) -> None:
+        assert self.world.manager is not None
+        wish = self.world.manager.rail_wish(rail, node, out)
+        if isinstance(wish, str):
+            self.world.say("operator", f"is refused: {wish}")
+        else:
+            self.world.tell_manager(wish)
+
+    def do_rails(self) -> None:
+        assert self.world.manager is not None
+        for rail in self.world.manager.rails(self.world.now)["rails"]:
+            by = f", borrowed by {' '.join(rail['borrowers'])}" if rail["borrowers"] else ""
+            self.world.say("facts", f"rail {rail['rail']} of {rail['node']}: {rail['state']}, {rail['use']}{by}")
 
     # ---- strange messages -------------------------------------------------------------------------------------
 

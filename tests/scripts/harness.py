@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from taskd.core.agent import Agent
@@ -30,7 +31,8 @@ from taskd.core.events import (
 )
 from taskd.core.limits import MS
 from taskd.core.manager import Manager
-from taskd.core.messages import Answer, Goodbye, WorkerWelcome
+from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerWelcome
+from taskd.sim.rails import Cables, crews_of
 from tests.scripts import trace
 from tests.scripts.process import Process
 
@@ -57,6 +59,7 @@ class World:
         self.manager: Manager | None = None
         self.settings: dict[str, Any] = {}
         self.asleep_until = -1
+        self.cables: Cables | None = None
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -108,6 +111,13 @@ class World:
             if deadline is not None and deadline <= self.now:
                 self.tell_manager(Tick())
         self.after(10 * MS, self._wake)
+
+    def rails_of(self, node: str) -> tuple[RailReport, ...]:
+        """What a node's agent would read from the counters of its ranks."""
+        if self.cables is None:
+            return ()
+        living = [(process.node.name, process) for process in self.processes.values() if process.alive]
+        return self.cables.reports(node, crews_of(living, lambda process: True), self.now)
 
     def tell_manager(self, event: ManagerEvent) -> None:
         if self.manager is None:
@@ -257,7 +267,10 @@ class Node:
         world = self.world
         if isinstance(effect, Send):
             self.sequence += 1
-            said = Said(Sender(self.name, self.life, self.sequence), effect.message)
+            message = effect.message
+            if isinstance(message, Report):
+                message = replace(message, rails=world.rails_of(self.name))
+            said = Said(Sender(self.name, self.life, self.sequence), message)
             if not self.silent or isinstance(effect.message, Goodbye):
                 world.after(UP_NS, world.tell_manager, said)
         elif isinstance(effect, Relay):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, Reading, WorkerEvent
 from taskd.core.limits import MS
-from taskd.core.messages import Order, WorkerHello
+from taskd.core.messages import Order, RailOrder, WorkerHello
 from taskd.core.types import Phase, Stage
 from taskd.core.worker import Worker
+from taskd.sim.rails import RailHands
 
 if TYPE_CHECKING:
     from tests.scripts.harness import Node, World
@@ -33,6 +34,7 @@ class Process:
         self.updates = -1 if newcomer else 0
         self.planted: dict[str, str] = {}
         self.redoes = False
+        self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
         world.after(2 * MS, self.hello)
         if newcomer:
@@ -59,8 +61,12 @@ class Process:
 
     # ---- orders -----------------------------------------------------------------------------------------------
 
-    def hear(self, message: WorkerEvent) -> None:
-        if self.alive:
+    def hear(self, message: WorkerEvent | RailOrder) -> None:
+        if self.alive and isinstance(message, RailOrder):
+            if self.planted.get("rails") != "hang":
+                self.rails.unable = self.planted.get("rails", "")
+                self.node.hear(self.rails.follow(self.rank, self.incarnation, message), self)
+        elif self.alive:
             for effect in self.core.step(self.world.now, message):
                 self.carry_out(effect)
 

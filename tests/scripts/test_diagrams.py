@@ -9,13 +9,14 @@ import pytest
 
 from taskd.core.incident import INCIDENT
 from taskd.core.local import LOCAL
+from taskd.core.rail_records import RAIL, USE
 from taskd.core.records import NODE, RANK
 from taskd.core.recovery import RECOVERY
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER, RAIL, USE]
 
 
 def page(table: Table[Enum, Enum]) -> str:

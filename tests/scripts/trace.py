@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, Tell
-from taskd.core.messages import Order, Stop
+from taskd.core.messages import Order, RailOrder, Stop
 from taskd.core.words import rank_words
 
 
@@ -28,6 +28,9 @@ def tell(effect: Tell) -> str:
         return f"-> {effect.node} | {order_words(message)}"
     if isinstance(message, Stop):
         return f"-> {effect.node} | stop, exit code {message.exit_code}"
+    if isinstance(message, RailOrder):
+        out = f"without {' '.join(message.out)}" if message.out else "all in use"
+        return f"-> {effect.node} | rail order {message.number}: {out}"
     return f"-> {effect.node} | refused: {message.reason}"
 
 
@@ -76,7 +79,7 @@ def text(lines: list[tuple[int, str, str]]) -> str:
         elif role == "tell":
             who = "manager -> " + " ".join(names)
         else:
-            who = role if role in ("manager", "facts") else f"node {role}"
+            who = role if role in ("manager", "facts", "operator") else f"node {role}"
         out.append(f"{millisecond / 1000:9.3f}  {who}: {what}")
     if again:
         out.append(f"           (the manager said its last word again {again} times)")

@@ -1,0 +1,160 @@
+"""Cables, and a transport that behaves like csrc/rail: what nodes would report of their rails, and who carries what.
+
+A line is up where neither end has a fault on that rail; traffic goes, evenly, over the lines that are up and that the
+sending rank was not ordered to leave. Reports are made from that when a node speaks. It knows nothing of the core's
+decisions, which is the point: the checkers compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from taskd.core.limits import MS
+from taskd.core.messages import RailOrder, RailReport, RailsFollowed
+from taskd.core.types import RailState
+
+BYTES = 64 << 20
+"""What one pair of ranks sends each other per second of training."""
+AWAKE_NS = 20 * MS
+"""So long the transport takes to connect again."""
+
+
+class Carrier(Protocol):
+    """A process, as far as its rails are concerned."""
+
+    rank: int
+    rails: RailHands
+
+    @property
+    def training(self) -> bool:
+        """It sends."""
+
+
+@dataclass(slots=True)
+class RailHands:
+    """What one process does about rail orders: as worker/rails.py, with an honest answer for each."""
+
+    order: tuple[int, int] = (0, 0)
+    out: frozenset[str] = frozenset()
+    unable: str = ""  # why this process can follow none
+
+    def follow(self, rank: int, incarnation: int, order: RailOrder) -> RailsFollowed:
+        """Carry an order out, or say why not."""
+        if self.unable and order.out:
+            return RailsFollowed(rank, incarnation, order.number, False, self.unable)
+        if (order.term, order.number) > self.order:
+            self.order, self.out = (order.term, order.number), frozenset(order.out)
+        return RailsFollowed(rank, incarnation, self.order[1], True, "")
+
+
+@dataclass(slots=True)
+class _Line:
+    up: bool = True
+    since: int = 0
+    downs: int = 0
+    bytes: int = 0
+    hedged: int = 0
+    moved: set[tuple[int, int]] = field(default_factory=set)
+    outs: dict[int, frozenset[str]] = field(default_factory=dict)  # of each rank, when it was looked at last
+
+
+class Cables:
+    """All rails between all nodes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self.broken: dict[tuple[str, str], str] = {}  # node and rail: "down", "silent" (one way), "hollow", "slow"
+        self._lines: dict[tuple[str, str, str], _Line] = {}
+        self._looked: dict[str, int] = {}
+
+    def breaks(self, node: str, rail: str, how: str, now: int) -> None:
+        """A fault; a line that was up goes down at once, unless it only carries less (slow) or nothing (hollow)."""
+        self.broken[node, rail] = how
+        self._settle(node, rail, now)
+
+    def heals(self, node: str, rail: str, now: int) -> None:
+        """The fault is gone."""
+        self.broken.pop((node, rail), None)
+        self._settle(node, rail, now)
+
+    def _settle(self, node: str, rail: str, now: int) -> None:
+        for (where, name, peer), line in self._lines.items():
+            if name == rail and node in (where, peer):
+                up = self._up(where, name, peer)
+                if line.up and not up:
+                    line.downs += 1
+                    line.hedged += 4
+                if line.up != up:
+                    line.up, line.since = up, now + (AWAKE_NS if up else 0)
+                    line.moved.clear()
+
+    def _up(self, node: str, rail: str, peer: str) -> bool:
+        return not {self.broken.get((node, rail)), self.broken.get((peer, rail))} & {"down", "silent"}
+
+    def reports(self, node: str, crews: dict[str, list[Carrier]], now: int) -> tuple[RailReport, ...]:
+        """What this node's agent reads from its ranks' counters now. Traffic since it looked last is made up here."""
+        elapsed, self._looked[node] = now - self._looked.get(node, now), now
+        found = []
+        for peer, theirs in crews.items():
+            pairs = [(one, other) for one in crews.get(node, []) for other in theirs if one.rank != other.rank]
+            if pairs:
+                found += [self._report(node, name, peer, pairs, elapsed, now) for name in self.names]
+        return tuple(found)
+
+    def carries(self, node: str, peer: str, out: frozenset[str]) -> list[str]:
+        """Over which rails a rank sends that was told to leave these: the last one left is used in any case."""
+        up = [name for name in self.names if self._up(node, name, peer)]
+        return [name for name in up if name not in out] or up
+
+    def _report(
+        self, node: str, name: str, peer: str, pairs: list[tuple[Carrier, Carrier]], elapsed: int, now: int
+    ) -> RailReport:
+        line = self._lines.get((node, name, peer))
+        if line is None:
+            line = self._lines[node, name, peer] = _Line(self._up(node, name, peer), now)
+        faults = {self.broken.get((node, name)), self.broken.get((peer, name))}
+        sent = 0
+        present = {(one.rank, other.rank) for one, other in pairs}
+        line.moved &= present
+        for one, other in pairs:
+            if line.outs.get(one.rank) != one.rails.out:  # the rank was told something new: it has yet to prove it
+                line.outs[one.rank] = one.rails.out
+                line.moved = {pair for pair in line.moved if pair[0] != one.rank}
+            over = self.carries(node, peer, one.rails.out)
+            if one.training and other.training and name in over and "hollow" not in faults:
+                share = BYTES * elapsed // 1_000_000_000 // len(over) // (100 if "slow" in faults else 1)
+                sent += share
+                if share:
+                    line.moved.add((one.rank, other.rank))
+        line.bytes += sent
+        up = line.up and now >= line.since
+        state = RailState.UP if up else RailState.PROBING if line.up else RailState.DOWN
+        count = len(present)
+        return RailReport(
+            rail=name,
+            peer=peer,
+            state=state,
+            age_ms=max(now - line.since, 0) // MS,
+            pairs=count,
+            pairs_up=count if up else 0,
+            pairs_moved=len(line.moved),
+            bytes_out=line.bytes,
+            bytes_in=line.bytes,
+            round_trip_ns=50_000,
+            downs=line.downs * count,
+            hedged=line.hedged,
+            retransmitted=line.hedged,
+            duplicates=0,
+            last_error=0 if up else 100,
+        )
+
+
+def crews_of(carriers: Iterable[tuple[str, Carrier]], wanted: Callable[[Carrier], bool]) -> dict[str, list[Carrier]]:
+    """Processes by node."""
+    crews: dict[str, list[Carrier]] = {}
+    for node, carrier in carriers:
+        if wanted(carrier):
+            crews.setdefault(node, []).append(carrier)
+    return crews
