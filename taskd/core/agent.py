@@ -31,6 +31,7 @@ from taskd.core.messages import (
     Goodbye,
     Order,
     RailOrder,
+    RailReport,
     RailsFollowed,
     RankReport,
     Refused,
@@ -71,8 +72,7 @@ class Agent:
         self.slots = slots
         self.interval_ns = interval_ns
         self.linger_ns = linger_ns
-        self.term = 0
-        self.epoch = 0
+        self.term = self.epoch = 0
         self.connected = False
         self.order: Order | None = None
         self.stopping: Stop | None = None
@@ -96,6 +96,7 @@ class Agent:
             return []
         if isinstance(event, events.Readings):
             self.crew.read(event)
+            self.rails.news.read(event.rails, now_ns)
         elif isinstance(event, events.Tick):
             self._tick(now_ns)
         elif isinstance(event, events.Heard):
@@ -144,18 +145,16 @@ class Agent:
             if full or record.news or not (record.acknowledged or record.refused):
                 record.news = False
                 reports.append(record.report())
-        self._report(full, tuple(reports))
+        self._report(full, tuple(reports), self.rails.news.due(now))
 
-    def _report(self, full: bool, ranks: tuple[RankReport, ...]) -> None:
-        self._effects.append(Send(Report(full, self.term, ranks, self.epoch, rail_order=self.rails.number)))
+    def _report(self, full: bool, ranks: tuple[RankReport, ...], rails: tuple[RailReport, ...] = ()) -> None:
+        self._effects.append(Send(Report(full, self.term, ranks, self.epoch, rails, self.rails.number)))
 
     def _tell(self, record: LocalRank) -> None:
         """Something about one rank that the manager should know before the next beat."""
         if self.connected:
             record.news = False
-            self._effects.append(
-                Send(Report(False, self.term, (record.report(),), self.epoch, rail_order=self.rails.number))
-            )
+            self._report(False, (record.report(),))
 
     def _introduce(self, now: int) -> None:
         """Say everything that the manager may not know."""
@@ -166,6 +165,7 @@ class Agent:
         interval_ms = min(max(self.interval_ns // limits.MS, 1), 60_000)
         who = (self.job, self.node, self.host, self.pid)
         self._effects.append(Send(AgentHello(*who, self.crew.world_size, self.spawns, self.slots, interval_ms)))
+        self.rails.news.again()
         self._beat(now, full=True)
         while self._evidence:
             self._effects.append(Send(self._evidence.popleft()))

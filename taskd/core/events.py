@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core.messages import FromAgent, FromWorker, Order, Stop, ToAgent, WorkerWelcome
+from taskd.core.messages import FromAgent, FromWorker, Order, RailReport, Stop, ToAgent, WorkerWelcome
 from taskd.core.types import Phase, RailFinding, RankState, Stage
 
 
@@ -158,9 +158,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One look at all pages of the node."""
+    """One look at all pages and counters of the node."""
 
     readings: tuple[Reading, ...]
+    rails: tuple[RailReport, ...] = ()  # every line of the node; empty: they were not looked at
 
 
 AgentEvent = Heard | Connected | Disconnected | WorkerSaid | Started | StartFailed | Gone | Readings | Tick

@@ -12,6 +12,7 @@ from taskd.core.crew import Crew
 from taskd.core.effects import AgentEffect, Relay
 from taskd.core.local import LocalRank
 from taskd.core.messages import RailOrder, RailsFollowed
+from taskd.core.rail_news import RailNews
 from taskd.core.types import RankState
 
 
@@ -22,6 +23,7 @@ class RailRelay:
         self._crew = crew
         self._counters = counters
         self.order: RailOrder | None = None
+        self.news = RailNews()
 
     @property
     def number(self) -> int:

@@ -1,0 +1,70 @@
+"""What of a node's rails the manager is told with the next beat: at once what has news, everything else in turn.
+
+A node of a large job has more lines (one rail toward one peer node) than fit into a beat, and their byte counts move
+all the time. So a line whose state has changed is told with every beat for a while, that traffic on it be seen at once,
+and every other one again when it was last told long enough ago. What can go wrong, and what follows:
+
+- *A report is lost*: the next turn tells the same, counters only grow.
+- *A line that nobody uses any more*: told for a while like any news, then no longer; the manager forgets it.
+
+Invariant: no report is larger than its bound, and no line waits for ever. Not here: where readings come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core import limits
+from taskd.core.messages import RailReport
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    report: RailReport
+    news_until: int
+    told_at: int = -1  # -1: never
+
+
+class RailNews:
+    """The lines of one node, as they were last read."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], _Line] = {}  # by rail and peer
+
+    def read(self, reports: tuple[RailReport, ...], now: int) -> None:
+        """One look at all lines."""
+        for report in reports:
+            key = (report.rail, report.peer)
+            line = self._lines.get(key)
+            if line is not None:
+                if _stands(report) != _stands(line.report):
+                    line.news_until = now + limits.RAIL_NEWS_NS
+                line.report = report
+            elif len(self._lines) < limits.MAX_RAIL_RECORDS:
+                self._lines[key] = _Line(report, now + limits.RAIL_NEWS_NS)
+
+    def due(self, now: int) -> tuple[RailReport, ...]:
+        """What the beat of now tells."""
+        lines = [line for line in self._lines.values() if _is_due(line, now)]
+        if len(lines) > limits.MAX_RAIL_REPORTS:
+            lines.sort(key=lambda line: line.told_at)
+            del lines[limits.MAX_RAIL_REPORTS :]
+        for line in lines:
+            line.told_at = now
+        return tuple(line.report for line in lines)
+
+    def again(self) -> None:
+        """The manager may have forgotten everything: every line is due."""
+        for line in self._lines.values():
+            line.told_at = -1
+
+
+def _is_due(line: _Line, now: int) -> bool:
+    if now < line.news_until:
+        return True
+    return line.report.pairs > 0 and (line.told_at < 0 or now - line.told_at >= limits.FULL_REPORT_NS)
+
+
+def _stands(report: RailReport) -> tuple[int, ...]:
+    """What makes news: everything but counters of what flowed."""
+    return (report.state, report.pairs, report.pairs_up, report.downs, report.last_error)
