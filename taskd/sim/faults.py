@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.sim.manager import NAME, TAIL
+from taskd.sim.rail_faults import RAIL_FAULTS, RailFaults
 from taskd.sim.scenario import REACTION_NS, Fault
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Faults:
         self.struck = Counter[str]()
         self.planted = Counter[str]()  # faults that wait for somebody to do something
         self._active = True
+        self.rails = RailFaults(self)
         self._cuts: list[tuple[SimNode, bool]] = []
         for fault in world.scenario.faults:
             world.loop.at(fault.at_ns, self._strike, fault)
@@ -40,7 +42,8 @@ class Faults:
         if not self._active or self.world.over():
             return
         self.struck[fault.kind] += 1
-        self.world.harm()
+        if fault.kind not in RAIL_FAULTS:
+            self.world.harm()
         self.world.loop.tell("fault", fault.kind)
         getattr(self, f"_{fault.kind}")()
 
@@ -233,6 +236,26 @@ class Faults:
         self.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
         self._kill()
 
+    # ---- rails -------------------------------------------------------------------------------------------------
+
+    def _rail(self) -> None:
+        self.rails.breaks()
+
+    def _flap(self) -> None:
+        self.rails.flaps()
+
+    def _operator(self) -> None:
+        self.rails.operator()
+
+    def _railkill(self) -> None:
+        delay_ns = self.world.rng.randint(0, 3_000) * MS
+        if self.world.rng.random() < 0.5:
+            self.rails.breaks()
+            self._kill_later(delay_ns)
+        else:
+            self._kill()
+            self.world.loop.after(delay_ns, self.rails.breaks)
+
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -240,6 +263,7 @@ class Faults:
         world = self.world
         self._active = False
         self.planted.clear()
+        self.rails.stop()
         for node, full in list(self._cuts):
             self._heal(node, full)
         if not world.manager.alive:

@@ -13,7 +13,7 @@ from taskd.core import limits
 from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick
 from taskd.core.manager import Manager
-from taskd.core.messages import Order
+from taskd.core.messages import Order, RailOrder
 from taskd.sim.watch import Violation
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class SimManager:
                 self.told[type(effect.message).__name__] += 1
                 if isinstance(effect.message, Order):
                     world.orders += 1
+                elif isinstance(effect.message, RailOrder):
+                    world.rail_checks.ordered(effect.node, effect.message)
                 world.check_wire(effect.message)
                 world.network.send(NAME, effect.node, (effect.life, effect.message))
             elif isinstance(effect, Note):
@@ -105,7 +107,7 @@ class SimManager:
     def _check_heal(self, number: int) -> None:
         """What the manager calls healed must train. A redo that took all its time is closed without proof."""
         incident = next((found for found in self.incidents() if found["id"] == number), None)
-        if incident is None or incident["outcome"] != "healed":
+        if incident is None or incident["outcome"] != "healed" or incident["kind"] == "rail":
             return
         redo_ms = incident["phases"][-1]["ms"] if incident["phases"] else 0
         if redo_ms * MS < limits.DEADLINE_REDO_NS:
@@ -165,6 +167,7 @@ class SimManager:
         self.alive, self.awake = True, True
         self._is_back()
         self._wake_at = 0
+        world.rail_checks.manager_restarted()
         world.loop.tell(NAME, f"restarted from {len(self.journal)} events")
         self.handle(Restarted())
         world.manager_is_back()
@@ -205,6 +208,11 @@ class SimManager:
     def incidents(self) -> list[dict[str, Any]]:
         """The core's own records, for the summary, the budgets and what ended."""
         return self.world.guarded(self.core.incidents, self.world.loop.now, who=NAME)
+
+    def rails(self) -> list[dict[str, Any]]:
+        """What `taskd rail list` shows."""
+        facts = self.world.guarded(self.core.rails, self.world.loop.now, who=NAME)
+        return list(facts["rails"])
 
     def open_incidents(self) -> list[dict[str, Any]]:
         """Those that are not closed."""

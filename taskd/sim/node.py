@@ -175,8 +175,9 @@ class SimNode:
         world = self.world
         if isinstance(effect, Send):
             self.sequence += 1
-            world.check_wire(effect.message)
-            world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), effect.message))
+            message = world.with_rails(self.name, effect.message)
+            world.check_wire(message)
+            world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), message))
         elif isinstance(effect, Relay):
             self._relay(effect, speaker)
         elif isinstance(effect, Refuse):

@@ -76,7 +76,10 @@ class Play:
         """Every second: no incident is open for longer than its budget, no list is too long."""
         if self.world.manager.alive:
             self.world.manager.check_bounds()
+            self.world.rail_checks.look()
             for incident in self.world.manager.open_incidents():
+                if incident["kind"] == "rail":
+                    continue  # open as long as the rail is lost
                 age_ns = incident["duration_ms"] * MS
                 if age_ns > BUDGET_NS:
                     raise Violation("budget", f"incident {incident['id']} is open for {age_ns / 1e9:.0f} s")
@@ -103,10 +106,13 @@ class Play:
         while self.world.loop.now < deadline:
             if self.world.over():
                 return self._all_leave()
-            if crowd.training() and crowd.steps >= began + STEPS_AFTER and not self.world.manager.open_incidents():
+            trains = crowd.training() and crowd.steps >= began + STEPS_AFTER
+            if trains and not self.world.manager.open_incidents() and not self.world.rail_checks.unwell():
                 return None
             self.world.loop.run(min(self.world.loop.now + RECHECK_NS, deadline), self.world.over)
-        raise Violation("live", f"{LIVENESS_NS // SECOND} s after the last fault: {self._standing()}")
+        rail = self.world.rail_checks.unwell()
+        rule, standing = ("rails-return", rail) if rail and crowd.training() else ("live", self._standing())
+        raise Violation(rule, f"{LIVENESS_NS // SECOND} s after the last fault: {standing}")
 
     def _standing(self) -> str:
         """How things stand, for a complaint."""

@@ -33,12 +33,19 @@ FAULTS = {
     "setup": "a newcomer's set-up fails, dies or hangs",
     "rebuild": "a rank cannot make its communicators, or its process dies while it does",
     "restore": "a rank cannot fetch its state, or its source dies",
+    "rail": "a rail of a node (or of all, or all of one) is lost, slow, or lies, for a while",
+    "flap": "a rail comes and goes",
+    "operator": "an operator takes a rail out and puts it back later, whatever else is going on",
+    "railkill": "a rail is lost just before or during the repair of a killed rank",
 }
 """Every kind of fault by the name that `--faults` takes."""
 
 WEIGHTS = {"kill": 4, "kills": 2, "double": 3, "node": 2, "manager": 2, "partition": 2}
 """How often a kind is drawn; once is what the others get."""
 FAULTS_PER_MINUTE = 8
+RAILS = ("red", "blue")
+RAIL_RANKS = 12
+"""Larger stories have no rails: traffic is counted for each pair of ranks."""
 REACTION_NS = 15 * SECOND
 """A fault that waits for a repair to strike gives up after this."""
 

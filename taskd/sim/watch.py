@@ -38,6 +38,9 @@ RULES = {
     "quiet": "a healthy job sends few messages, and none of them is an order",
     "healthy-stays": "a rank that nothing has harmed is not ended",
     "live": "when faults have stopped the job trains again, or has ended with a reason that was earned",
+    "rails-obeyed": "a rank that can be told leaves a rail that is ordered out",
+    "rails-steady": "a rail that was lent comes back no faster than its back-off allows",
+    "rails-return": "when all cables are whole again, every rail comes back",
     "core": "no machine of the core raises, whatever it is told",
 }
 """Every rule by name."""

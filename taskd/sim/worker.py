@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
-from taskd.core.messages import Order, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase, Stage
 from taskd.sim.crowd import Group, Member
 from taskd.sim.manager import JOB
+from taskd.sim.rails import RailHands
 
 if TYPE_CHECKING:
     from taskd.sim.node import SimNode
@@ -35,6 +36,8 @@ class SimWorker(Member):
         self.newcomer = newcomer
         self.first_epoch = epoch
         self.alive = True
+        self.born_at = node.world.loop.now
+        self.rails = RailHands()
         self.harmed = False  # a fault has struck it, or will
         self.set_up = False
         self.leaving = False
@@ -89,6 +92,9 @@ class SimWorker(Member):
         """The agent's word: a welcome, an order, a stop."""
         if not self.alive or self.finished:
             return
+        if isinstance(message, RailOrder):
+            self.home.worker_says(self, self.rails.follow(self.rank, self.incarnation, message))
+            return
         if isinstance(message, WorkerWelcome):
             self.acknowledged = message.accepted and message.acknowledged
             if message.accepted:
@@ -136,6 +142,11 @@ class SimWorker(Member):
             return Reading(self.rank, self.incarnation, self.core.epoch, max(self.updates, 0), phase, 1, 0)
         step, phase, step_ms = group.place(self, now)
         return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms)
+
+    @property
+    def training(self) -> bool:
+        """It sends to its peers."""
+        return self.group is not None
 
     def out_of_reach(self) -> bool:
         """Its node is cut off from the manager, or was until just now."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taskd.core import limits
 from taskd.core.agent import Agent
 from taskd.core.effects import EndJob
 from taskd.core.manager import Manager
-from taskd.core.messages import Evidence, Order
+from taskd.core.messages import Evidence, Order, Report
 from taskd.core.types import EvidenceKind
 from taskd.core.worker import Worker
 from taskd.sim.crowd import Crowd, Group
@@ -24,7 +24,9 @@ from taskd.sim.loop import Loop
 from taskd.sim.manager import JOB, SimManager
 from taskd.sim.network import Network
 from taskd.sim.node import SimNode
-from taskd.sim.scenario import Options, draw
+from taskd.sim.rail_watch import RailChecks
+from taskd.sim.rails import Cables, crews_of
+from taskd.sim.scenario import RAIL_RANKS, RAILS, Options, draw
 from taskd.sim.watch import Violation, Watch
 from taskd.sim.worker import SimWorker
 from taskd.wire.codec import Envelope, WireError, decode, encode
@@ -79,6 +81,8 @@ class World:
         for number in range(scenario.nodes + scenario.spares):
             name = f"n{number}"
             self.nodes[name] = SimNode(self, name)
+        self.cables = Cables(RAILS) if options.ranks <= RAIL_RANKS and options.kinds else None
+        self.rail_checks = RailChecks(self)
         self.faults = Faults(self)
 
     # ---- what shells ask ---------------------------------------------------------------------------------------
@@ -130,6 +134,13 @@ class World:
         if isinstance(read, WireError) or read[1] != message:
             raise Violation("bounds", f"{message} came back from the wire as {read}")
 
+    def with_rails(self, node: str, message: Any) -> Any:
+        """A report, with what the node's agent reads of its rails."""
+        if self.cables is None or not isinstance(message, Report):
+            return message
+        crews = crews_of(((worker.home.name, worker) for worker in self.workers()), lambda worker: worker.training)
+        return replace(message, rails=self.cables.reports(node, crews, self.loop.now))
+
     # ---- what shells tell --------------------------------------------------------------------------------------
 
     def worker_started(self, worker: SimWorker) -> None:
@@ -179,7 +190,8 @@ class World:
 
     def started_from_nothing(self) -> None:
         """All ranks begin again with fresh parameters: only where no rank that held more was ended for it."""
-        since = max((incident["opened_at_ns"] for incident in self.manager.incidents()), default=0)
+        repairs = [incident for incident in self.manager.incidents() if incident["kind"] != "rail"]
+        since = max((incident["opened_at_ns"] for incident in repairs), default=0)
         held = max((held for at, held in self.wasted.items() if at >= since), default=0)
         if held and not self._earned():
             raise Violation(

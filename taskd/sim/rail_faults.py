@@ -1,0 +1,115 @@
+"""Faults of rails as they strike: cables that break, flap or lie, and an operator who gives orders meanwhile.
+
+Like the other faults they only do what the world could do. Every cable is whole again when the faults stop, and the
+operator has put back what he took out, as soon as the manager lets him.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core.events import RailWish
+
+if TYPE_CHECKING:
+    from taskd.sim.faults import Faults
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+KINDS = ("down", "down", "down", "silent", "slow", "hollow")
+RAIL_FAULTS = frozenset({"rail", "flap", "operator"})
+"""They take no rank along, so they excuse nothing that happens to one."""
+
+
+class RailFaults:
+    """Strikes at the cables of the world, if it has any."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.world = faults.world
+        self.active = True
+        self._out: set[tuple[str, str]] = set()  # what the operator has taken out
+
+    def _pick(self) -> tuple[str, str]:
+        rng = self.world.rng
+        assert self.world.cables is not None
+        return rng.choice(sorted(self.world.nodes)), rng.choice(self.world.cables.names)
+
+    def breaks(self) -> None:
+        """One rail of a node, for a while; sometimes the same rail of every node, or all rails of one."""
+        world, rng = self.world, self.world.rng
+        if world.cables is None:
+            return
+        node, rail = self._pick()
+        how = rng.choice(KINDS)
+        draw = rng.random()
+        places = [(node, rail)]
+        if draw < 0.15:
+            places = [(other, rail) for other in sorted(world.nodes)]
+        elif draw < 0.3:
+            places = [(node, other) for other in world.cables.names]
+        lasts = rng.choice((5, 300, 2_000, 10_000, 40_000)) * MS
+        for place in places:
+            self._break(*place, how)
+            world.loop.after(lasts + rng.randint(0, 500) * MS, self._heal, *place)
+
+    def flaps(self) -> None:
+        """A loose cable."""
+        if self.world.cables is None:
+            return
+        node, rail = self._pick()
+        at = 0
+        for _ in range(self.world.rng.randint(3, 12)):
+            at += self.world.rng.randint(50, 3_000) * MS
+            self.world.loop.after(at, self._break, node, rail, "down")
+            at += self.world.rng.randint(50, 3_000) * MS
+            self.world.loop.after(at, self._heal, node, rail)
+
+    def operator(self) -> None:
+        """Takes a rail out, of one node or of all, and puts it back later."""
+        if self.world.cables is None:
+            return
+        node, rail = self._pick()
+        where = node if self.world.rng.random() < 0.5 else ""
+        if self._wish(rail, where, True):
+            self._out.add((rail, where))
+            self.world.loop.after(self.world.rng.randint(100, 20_000) * MS, self._put_back, rail, where)
+
+    def _put_back(self, rail: str, where: str) -> None:
+        if (rail, where) in self._out:
+            self._wish(rail, where, False)
+            self._out.discard((rail, where))
+
+    def _wish(self, rail: str, where: str, out: bool) -> bool:
+        manager = self.world.manager
+        if not manager.alive or not manager.awake or self.world.over():
+            return False
+        wish = manager.core.rail_wish(rail, where, out)
+        self.world.loop.tell("operator", f"rail {'out' if out else 'back'} {rail} {where}: {wish}")
+        if isinstance(wish, RailWish):
+            manager.handle(wish)
+        return isinstance(wish, RailWish)
+
+    def _break(self, node: str, rail: str, how: str) -> None:
+        if self.active and self.world.cables is not None:
+            self.world.loop.tell("cable", f"{rail} of {node} is {how}")
+            self.world.cables.breaks(node, rail, how, self.world.loop.now)
+
+    def _heal(self, node: str, rail: str) -> None:
+        if self.world.cables is not None:
+            self.world.cables.heals(node, rail, self.world.loop.now)
+
+    def stop(self) -> None:
+        """Every cable is whole; what is out by order is put back, one after the other."""
+        self.active = False
+        if self.world.cables is not None:
+            for node, rail in list(self.world.cables.broken):
+                self._heal(node, rail)
+            self._put_all_back()
+
+    def _put_all_back(self) -> None:
+        if self.world.over():
+            return
+        out = [row for row in self.world.manager.rails() if row["use"] == "out"] if self.world.manager.alive else []
+        for row in out:
+            self._wish(row["rail"], "", False)
+        self.world.loop.after(1 * SECOND, self._put_all_back)

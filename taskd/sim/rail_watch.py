@@ -1,0 +1,91 @@
+"""What must hold of rails in every story, looked at from outside the core.
+
+- *rails-obeyed*: a rank that can be told leaves a rail that is ordered out.
+- *rails-steady*: a rail that was lent comes back no faster than its back-off allows.
+- *rails-return*: when all cables are whole again, every rail comes back, and its incident closes.
+
+It does not know how the core decides, and never looks into it beyond what operators are shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+from taskd.core import limits
+from taskd.core.messages import RailOrder
+from taskd.sim.watch import Violation
+
+if TYPE_CHECKING:
+    from taskd.sim.world import World
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+TOLD_NS = 10 * SECOND
+"""A rank that is in reach has heard of an order after this, whatever the weather."""
+PROVED = "have proved themselves"
+WINDOW_NS = 60 * SECOND
+MOST_RETURNS = 6
+"""2 + 4 + 8 + 16 + 32 seconds of back-off leave no room for more within the window."""
+
+
+class RailChecks:
+    """Follows orders as they are given, and looks at the ranks every second."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._out_since: dict[tuple[str, str], int] = {}
+        self._returns: dict[tuple[str, str], deque[int]] = defaultdict(deque)
+
+    def manager_restarted(self) -> None:
+        """It may have lost what it knew of the past of a rail."""
+        self._returns.clear()
+        self._out_since.clear()
+
+    def ordered(self, node: str, order: RailOrder) -> None:
+        """The manager tells a node how its rails shall stand."""
+        now = self.world.loop.now
+        for key in [key for key in self._out_since if key[0] == node and key[1] not in order.out]:
+            since = self._out_since.pop(key)
+            if order.reason.endswith(PROVED) and order.reason.startswith(f"rail {key[1]}:"):
+                self._returned(key, now - since, now)
+        for rail in order.out:
+            self._out_since.setdefault((node, rail), now)
+
+    def _returned(self, key: tuple[str, str], rested_ns: int, now: int) -> None:
+        self.world.watch.actions += 1
+        if rested_ns < limits.RAIL_QUIET_NS:
+            raise Violation("rails-steady", f"rail {key[1]} of {key[0]} is back after {rested_ns // MS} ms")
+        returns = self._returns[key]
+        returns.append(now)
+        while returns[0] < now - WINDOW_NS:
+            returns.popleft()
+        if len(returns) > MOST_RETURNS:
+            raise Violation("rails-steady", f"rail {key[1]} of {key[0]} came back {len(returns)} times in a minute")
+
+    def look(self) -> None:
+        """Does every rank that can know of it follow?"""
+        world = self.world
+        manager = world.manager
+        if world.cables is None or not manager.alive or not manager.awake or world.over():
+            return
+        for row in manager.rails():
+            node = world.nodes[row["node"]]
+            out = row["use"] in ("out", "borrowed")
+            if not out or row["age_ms"] * MS < TOLD_NS or node.core is None or node.out_of_reach():
+                continue
+            for worker in node.workers.values():
+                known = worker.acknowledged and world.loop.now - worker.born_at > TOLD_NS
+                if known and not worker.leaving and row["rail"] not in worker.rails.out and not worker.rails.unable:
+                    text = f"{worker} still uses rail {row['rail']}, which is {row['use']} for {row['age_ms']} ms"
+                    raise Violation("rails-obeyed", text)
+                world.watch.actions += 1
+
+    def unwell(self) -> str:
+        """After the last fault: which rail is not back; empty: all are."""
+        if self.world.cables is None or not self.world.manager.alive:
+            return ""
+        for row in self.world.manager.rails():
+            if row["use"] != "in use" or row["state"] != "up":
+                return f"rail {row['rail']} of {row['node']} is {row['state']} and {row['use']}"
+        return ""
