@@ -10,6 +10,7 @@ that fails ends the job, as under torchrun.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -165,6 +166,8 @@ class Launcher:
         self.standby = standby
         self.manager: ManagerProcess | None = None
         self.keeper: Keeper | None = None
+        self.run_name = ""
+        """Of this run alone: a manager may outlive it and see the next one of the same job."""
         self.settings = self._meet_manager()
         self.node = self._name()
         recover = self.settings.recover.process_recover
@@ -173,6 +176,7 @@ class Launcher:
         environments = self._environments()
         self.logs = Logs(config, environments)
         self.workers = Workers(command, ranks, self.logs, standby, self.settings.job.id, self.node, guarded=recover)
+        self.workers.run_name = self.run_name
         self.workers.on_exit = self._worker_ended
         self._trouble = ""
         self._loop: AgentLoop | None = None
@@ -196,6 +200,7 @@ class Launcher:
         run_id = ranks.spec.rdzv_handler.get_run_id()
         if ranks.group_rank != 0:
             return self._learn(board.read(launch_ranks.JOB))
+        self.run_name = secrets.token_hex(4)
         settings = launch_manager.settings(run_id, ranks.master_port, self.config.max_restarts)
         key = keys.load_or_create(settings)
         if not launch_manager.is_given(settings):
@@ -208,6 +213,7 @@ class Launcher:
             launch_ranks.JOB,
             {
                 "job": settings.job.id,
+                "run": self.run_name,
                 "host": settings.manager.host if self.manager is None else ranks.master_addr,
                 "port": settings.manager.port,
                 "key": key.secret.hex(),
@@ -221,6 +227,7 @@ class Launcher:
 
     def _learn(self, told: dict[str, Any]) -> Config:
         ranks = self.ranks
+        self.run_name = told["run"]
         if ranks.spare:
             ranks.master_addr, ranks.master_port = told["master"]
             ranks.group_world_size, ranks.told_world_size = told["group_world_size"], told["world_size"]

@@ -25,6 +25,7 @@ from taskd.config import Config
 from taskd.errors import UsageError
 
 STARTS_MAX = 5
+LOOK_SECONDS = 2.0
 _logger = log.get(__name__)
 
 
@@ -38,6 +39,8 @@ def running(config: Config) -> int:
     try:
         note = json.loads(Path(config.job.directory, "manager.json").read_text(encoding="utf-8"))
         os.kill(int(note["pid"]), 0)
+        # One that was killed leaves its note behind, and its number for as long as nobody has reaped it.
+        socket.create_connection((str(note["address"]), int(note["port"])), LOOK_SECONDS).close()
         return int(note["port"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

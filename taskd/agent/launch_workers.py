@@ -73,6 +73,7 @@ class Workers:
         self.copies: Sequence[Place] = ()
         """Where workers hand in copies of their records, in the order in which they try."""
         self.copies_key = b""
+        self.run_name = ""
         self._command, self._ranks, self._logs, self._standby = command, ranks, logs, standby
         self._job, self._node, self._guarded = job, node, guarded
         self._places = {place.global_rank: place for place in ranks.places}
@@ -276,6 +277,7 @@ class Workers:
             "incarnation": seat.incarnation,
             "epoch": seat.epoch,
             "newcomer": seat.newcomer,
+            "run": self.run_name,
             "generation": self._restarts,
             "copies": [[place.host, place.records_port] for place in self.copies],
             "copies_key": self.copies_key.hex(),

@@ -76,6 +76,7 @@ class Request:
     incarnation: int
     epoch: int
     newcomer: bool
+    run: str  # a name that no other run of this job has
     generation: int  # how often all ranks have been started together before
     copies: list[tuple[str, int]]  # host and port of those who keep copies of records; empty: they are not copied
     copies_key: str
@@ -245,9 +246,9 @@ class _Line:
 
 
 def job_store(request: Request, part: str, timeout: timedelta) -> Store:
-    """A new connection to one part of the job's store, which outlives every worker."""
+    """A new connection to one part of the store; that outlives every worker, and the run itself if the manager does."""
     store = _c10d.AgentStore(local.store_address(request.job, request.node).encode(), timeout)
-    return PrefixStore(part, store)
+    return PrefixStore(f"{request.run}/{part}", store)
 
 
 def _offer_store(request: Request) -> None:

@@ -183,3 +183,29 @@ def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -
         launched.end(1)
     assert "nobody repairs it" in launched.text
     assert "DistBackendError: allreduce #1 in group 0@0-1 failed" in launched.text
+
+
+def test_a_run_after_one_that_was_killed_with_its_manager(start: Start, tmp_path: Path) -> None:
+    """The next run of the job takes journal and store up; it finds nothing of the run before in its groups."""
+    (tmp_path / "keys.py").write_text(
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "key = f'left behind by {dist.get_rank()}'\n"
+        "os.write(1, f'found {store.check([key])}\\n'.encode())\n"
+        "store.set(key, 'x')\n"
+        "os.write(1, b'set\\n')\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "dist.destroy_process_group()\n"
+    )
+    with start("--nproc-per-node", "2", "keys.py") as launched:
+        wait_until(lambda: len(launched.said("set")) == 2, "keys in the store")
+        manager = wait_until(lambda: launched.ask("status"), "the manager")["manager"]["pid"]
+        os.kill(manager, signal.SIGKILL)
+        launched.launchers[0].kill()
+        launched.launchers[0].wait()
+        (launched.folder / "go").touch()
+        launched.launch("--nproc-per-node", "2", "keys.py")
+        launched.end(code=None)
+    assert launched.said("found") == ["False"] * 4
