@@ -224,14 +224,14 @@ class Interface(NamedTuple):
     """One network interface."""
 
     name: str
-    index: int
+    number: int
     up: bool
     """Switched on by its administrator."""
     carrier: bool
     """And something answers at the other end of the cable."""
     loopback: bool
     master: int
-    """The index of the bridge or bond that it is a part of; 0: none."""
+    """The number of the bridge or bond that it is a part of; 0: none."""
     kind: str
     """Of a virtual one: "bridge", "veth", "bond" and so on; empty: hardware."""
     addresses: tuple[Address, ...]

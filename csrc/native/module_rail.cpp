@@ -25,7 +25,7 @@ struct RailRecords {
         : address(module, "taskd._native.Address", "Address", "One address of an interface.",
                   {"text", "version", "prefix"}),
           interface(module, "taskd._native.Interface", "Interface", "One network interface.",
-                    {"name", "index", "up", "carrier", "loopback", "master", "kind", "addresses"}),
+                    {"name", "number", "up", "carrier", "loopback", "master", "kind", "addresses"}),
           sum(module, "taskd._native.RailSum", "RailSum", "One rail to one peer node.",
               {"rail", "node", "state", "since_ns", "pairs", "pairs_up", "pairs_moved", "bytes_out", "bytes_in",
                "round_trip_ns", "downs", "hedged", "retransmitted", "duplicates", "last_error"}),

@@ -22,6 +22,7 @@ from taskd.agent.workers import Reception, Worker, Workers
 from taskd.core import effects, events
 from taskd.core.limits import KEY_BYTES, MS
 from taskd.core.messages import (
+    CountersShown,
     Evidence,
     RailOrder,
     RailsFollowed,
@@ -123,6 +124,8 @@ class Desk:
                 self._refuse(found.kind, f"process {worker.pid} sent something that is no message: {found.reason}")
             elif isinstance(found[1], WorkerHello):
                 self._hello(worker, found[1], descriptors)
+            elif isinstance(found[1], CountersShown):
+                self._counters(worker, found[1], descriptors)
             else:
                 local.close_all(descriptors)
                 self._hear(worker, found[1])
@@ -159,6 +162,21 @@ class Desk:
             self._workers.keep_records(hello.rank, descriptors, worker.incarnation)
         else:
             local.close_all(descriptors)
+
+    def _counters(self, worker: Worker, said: CountersShown, descriptors: list[int]) -> None:
+        trouble = ""
+        if worker.rank < 0 or said.rank != worker.rank:
+            trouble = f"it spoke for rank {said.rank}, which it is not"
+        elif not descriptors:
+            trouble = "they came without their descriptor"
+        else:
+            try:
+                self._workers.show_counters(worker, descriptors[0])
+            except (ValueError, OSError) as error:
+                trouble = str(error)
+        local.close_all(descriptors)
+        if trouble:
+            self._refuse("counters", f"the rail counters of process {worker.pid} are not read: {trouble}")
 
     def _hear(self, worker: Worker, message: object) -> None:
         if not isinstance(message, (StageReached, Evidence, WorkerLeaving, RailsFollowed)):

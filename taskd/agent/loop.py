@@ -305,8 +305,9 @@ class AgentLoop:
             if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
                 self._deaths.doubt(worker, now)
             readings.append(_reading(worker, beat, age_ns))
-        if readings:
-            self._queue.append(events.Readings(tuple(readings)))
+        rails = self.workers.rails.read(now)
+        if readings or rails:
+            self._queue.append(events.Readings(tuple(readings), rails))
 
     def _serve_interfaces(self) -> None:
         for name, up in self._interfaces.changes():

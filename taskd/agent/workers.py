@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskd import _native
+from taskd.agent.rails import Rails
 from taskd.core.limits import MAX_RANKS_PER_NODE
 from taskd.core.messages import WorkerWelcome
 from taskd.wire import local
@@ -46,6 +47,7 @@ class Worker:
     last_step: int = -1
     last_step_ns: int = 0
     step_ms: int = 0
+    counters: tuple[int, int, int] = (-1, -1, -1)  # their number in Rails, device and inode; -1: it uses no rails
 
     def note_step(self, step: int, progress_ns: int) -> int:
         """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet."""
@@ -70,6 +72,7 @@ class Workers:
     on_records: Callable[[int], None] = lambda _rank: None
     """Told a rank whose files have been taken in."""
     watch: _native.DeathWatch = field(default_factory=_native.DeathWatch)
+    rails: Rails = field(default_factory=Rails)
     _keys: int = 0
 
     def meet(self, pid: int) -> Worker | None:
@@ -112,6 +115,15 @@ class Workers:
         worker.page, worker.order = page, (-1, -1)
         worker.last_step, worker.step_ms = -1, 0
 
+    def show_counters(self, worker: Worker, fd: int) -> None:
+        """What this process' rails count. Raises ValueError or OSError when that cannot be read."""
+        status = os.fstat(fd)
+        if worker.counters[1:] == (status.st_dev, status.st_ino):
+            return
+        number = self.rails.add(fd)
+        self.rails.remove(worker.counters[0])
+        worker.counters = (number, status.st_dev, status.st_ino)
+
     def keep_records(self, rank: int, descriptors: list[int], incarnation: int = 0) -> None:
         """Keep these files for the rank in place of those kept before."""
         for fd in self.records.pop(rank, []):
@@ -134,6 +146,7 @@ class Workers:
         """Forget a process that is gone."""
         self.hang_up(worker)
         self._unwatch(worker)
+        self.rails.remove(worker.counters[0])
         _close(worker.pidfd)
         if self.by_pid.get(worker.pid) is worker:
             del self.by_pid[worker.pid]

@@ -29,6 +29,7 @@ from taskd.core.fields import (
     StoreItem,
     Text,
 )
+from taskd.core.rail_messages import CountersShown as CountersShown
 from taskd.core.rail_messages import RailOrder as RailOrder
 from taskd.core.rail_messages import RailReport as RailReport
 from taskd.core.rail_messages import RailsFollowed as RailsFollowed
@@ -360,6 +361,7 @@ MESSAGES: tuple[type, ...] = (
     RecordsAnswer,
     RailsFollowed,
     RailOrder,
+    CountersShown,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 

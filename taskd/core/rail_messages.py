@@ -37,6 +37,15 @@ class RailReport:
 
 
 @dataclass(frozen=True, slots=True)
+class CountersShown:
+    """A worker uses rails: the descriptor of its counters travels beside this, to its agent. Said again after every
+    welcome, since a new agent knows nothing of it. The machines of the core never see it."""
+
+    rank: RankId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
 class RailOrder:
     """How the rails of one node shall stand: those named carry nothing new, all others are in use. Repeated until
     every rank of the node has answered; one of an older term, or with an older number of the same term, is void."""

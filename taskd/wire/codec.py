@@ -23,6 +23,7 @@ from taskd.core.messages import (
     MESSAGES,
     AgentHello,
     Answer,
+    CountersShown,
     Evidence,
     Goodbye,
     Order,
@@ -75,6 +76,7 @@ Message = (
     | RecordsAnswer
     | RailsFollowed
     | RailOrder
+    | CountersShown
 )
 
 

@@ -20,7 +20,16 @@ from collections.abc import Callable
 
 from taskd import _native, log
 from taskd.config import Config
-from taskd.core.messages import FromWorker, RailOrder, ToSession, ToWorker, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import (
+    CountersShown,
+    FromWorker,
+    RailOrder,
+    ToSession,
+    ToWorker,
+    WorkerHello,
+    WorkerLeaving,
+    WorkerWelcome,
+)
 from taskd.core.types import Phase, Stage
 from taskd.errors import BackendError
 from taskd.wire import local
@@ -83,6 +92,7 @@ class Link:
             _native.close_on_fork(fd)
         self._launched = launched
         self._rails = RailFollower(identity.rank)
+        self._counters = -1  # descriptor of what this process' rails count, ours alone
         self._share = KeyShare(config, identity.rank, wanted=not launched)
         self._thread = threading.Thread(target=self._run, name="taskd-link", daemon=True)
         self._retry_ms = RETRY_MS
@@ -112,6 +122,34 @@ class Link:
             return False
         with self._lock:
             return self._send(message)
+
+    def show_counters(self, fd: int) -> None:
+        """Hand the counters of this process' rails to the agent, now and whenever it welcomes us anew; -1: there are
+        none any more."""
+        if not self._ours():
+            return
+        with self._lock:
+            self._drop_counters()
+            if fd < 0 or self._closing:
+                return
+            try:
+                self._counters = os.dup(fd)
+            except OSError as error:
+                _logger.warning("the rails of this process cannot be counted: %s", error)
+                return
+            _native.close_on_fork(self._counters)
+            self._tell_counters()
+
+    def _tell_counters(self) -> None:
+        with self._lock:
+            if self._counters >= 0 and self.accepted:
+                self._send(CountersShown(self.identity.rank, self.incarnation), (self._counters,))
+
+    def _drop_counters(self) -> None:
+        if self._counters >= 0:
+            _native.keep_on_fork(self._counters)
+            os.close(self._counters)
+            self._counters = -1
 
     def leave(self, reason: str) -> None:
         """Say that this process ends in good order. The beat goes on to the very end: it is what lets the agent read
@@ -150,6 +188,8 @@ class Link:
             _logger.exception("taskd's link to the node's agent has ended by a mistake of its own; training goes on")
         finally:
             self._hang_up()
+            with self._lock:
+                self._drop_counters()
             with self._changed:
                 self._closing = True
                 self._changed.notify_all()
@@ -239,7 +279,7 @@ class Link:
         with self._lock:
             self._send(hello, (self.page.fd, *self._records))
 
-    def _send(self, message: FromWorker, descriptors: tuple[int, ...] = ()) -> bool:
+    def _send(self, message: FromWorker | CountersShown, descriptors: tuple[int, ...] = ()) -> bool:
         if self._socket is None:
             return False
         self._sequence += 1
@@ -290,6 +330,7 @@ class Link:
             if message.accepted:
                 self.incarnation = message.incarnation
             self._changed.notify_all()
+        self._tell_counters()
         self._set_reason(message.reason)
         self._share.proven = self.acknowledged
         if self.acknowledged and not was:

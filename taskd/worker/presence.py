@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 
 from taskd import log
+from taskd.comm import counters
 from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
@@ -51,6 +52,7 @@ class Presence:
         self.started = True
         _lives += 1
         self.link.start()
+        counters.watch(self.link.show_counters)
         if self.framework == "pt":
             hooks.attach(self.link.page)
         self._exits.install()
@@ -63,6 +65,7 @@ class Presence:
         """Leave the job in good order; training may go on without taskd."""
         self._exits.remove()
         hooks.detach()
+        counters.watch(None)
         if self.started:
             self.link.leave(reason)
             self.link.close()

@@ -12,7 +12,10 @@ import select
 import sys
 import time
 
+from taskd import _native
 from taskd.api import destroy_taskd_worker, init_taskd_worker, start_taskd_worker
+from taskd.comm import counters
+from taskd.core.types import RailState
 from taskd.worker import hooks, presence
 
 STEP_S = 0.02
@@ -61,8 +64,34 @@ def descriptors_of_a_forked_child() -> None:
     say(**found)
 
 
+class Rails:
+    """Counters of rails, as a transport of this process would keep them."""
+
+    def __init__(self) -> None:
+        self.file: _native.RailCounters | None = None
+        self.counters: dict[tuple[str, int], _native.RailCounter] = {}
+
+    def count(self, rail: str, peer: str, node: str, state: str, size: str) -> None:
+        """So many bytes more went out on a rail to a rank, and that is how it stands."""
+        first = self.file is None
+        self.file = self.file or _native.RailCounters()
+        key = (rail, int(peer))
+        if key not in self.counters:
+            self.counters[key] = self.file.open(rail, int(peer), node, 1)
+        self.counters[key].set_state(RailState[state], 110 if state == "DOWN" else 0, 1000)
+        self.counters[key].count(bytes_out=int(size))
+        if first:
+            counters.show(self.file.fd)
+        say(counted=True)
+
+
+RAILS = Rails()
+
+
 def obey(words: list[str]) -> None:
-    if words[0] == "exit":
+    if words[0] == "rail":
+        RAILS.count(*words[1:])
+    elif words[0] == "exit":
         sys.exit(int(words[1]))
     elif words[0] == "raise":
         raise ValueError("shapes differ\nand a second line")
