@@ -1,0 +1,244 @@
+"""The adapters of NCCL and HCCL, as far as a machine without a GPU or an NPU can show them.
+
+HCCL is played by a fake with exactly the signatures of torch_npu 2.13; NCCL's settings and words are looked at, and its
+abort against a group that notes the calls. What a real GPU does is in test_nccl_gpu.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from taskd.comm import adapter, hccl, nccl
+from taskd.comm.adapter import PROOF_BYTES, Adapter, Switch, judge
+from taskd.comm.cpu import Fault
+from taskd.config import RetryConfig
+from taskd.errors import BackendError
+
+
+class FakeNpu:
+    """torch_npu's calls, which note what was asked. `switches`: they have an effect; `answer`: what they report."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.answer: Any = None
+        self.broken = ""
+        self.uce = 0
+        self.npu = SimpleNamespace(
+            current_device=lambda: 3,
+            _comm_switch_nic=self._comm_switch_nic,
+            stop_device=self.stop_device,
+            restart_device=self.restart_device,
+            check_uce_in_memory=self.check_uce_in_memory,
+        )
+        self.distributed = SimpleNamespace(
+            distributed_c10d=SimpleNamespace(reinit_process_group=self.reinit_process_group)
+        )
+
+    def _note(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.broken == call[0]:
+            raise RuntimeError("ERR00100 PTA call acl api failed")
+
+    def _comm_switch_nic(self, ranks: Any, useBackup: Any) -> Any:
+        self._note("_comm_switch_nic", ranks, useBackup)
+        return self.answer
+
+    def stop_device(self, device_id: int) -> None:
+        self._note("stop_device", device_id)
+
+    def restart_device(
+        self, device_id: int, rebuild_all_resources: bool = False, disable_tensor_unsafe_check: bool = False
+    ) -> None:
+        self._note("restart_device", device_id, rebuild_all_resources, disable_tensor_unsafe_check)
+
+    def check_uce_in_memory(self, device_id: int) -> int:
+        self._note("check_uce_in_memory", device_id)
+        return self.uce
+
+    def reinit_process_group(self, group: Any = None, rebuild_link: bool = True) -> None:
+        self._note("reinit_process_group", group, rebuild_link)
+
+
+@pytest.fixture
+def npu(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
+    fake = FakeNpu()
+    monkeypatch.setitem(sys.modules, "torch_npu", fake)  # type: ignore[arg-type]
+    hccl._restart.cache_clear()
+    return fake
+
+
+MEET: dict[str, Any] = {"epoch": 2, "identity": "0-3/0", "members": [0, 1, 2, 3]}
+WITHIN = timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("module", [nccl, hccl], ids=["nccl", "hccl"])
+def test_both_have_every_method_of_the_adapter(module: Any) -> None:
+    checked: Adapter = module
+    assert checked.STREAM_ORDERED
+    for name in ("make_inner", "abort", "rebuild", "switch_rail", "probe", "classify"):
+        wanted = [one for one in inspect.signature(getattr(Adapter, name)).parameters if one != "self"]
+        assert list(inspect.signature(getattr(module, name)).parameters) == wanted, name
+
+
+def test_a_rail_is_borrowed_and_switched_back(npu: FakeNpu) -> None:
+    group = SimpleNamespace(rank=lambda: 5)
+    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.ASKED
+    assert hccl.switch_rail(group, "a", in_use=True).outcome is Switch.ASKED
+    assert npu.calls == [("_comm_switch_nic", [5], [True]), ("_comm_switch_nic", [5], [False])]
+
+
+def test_a_refused_switch_is_not_a_switch(npu: FakeNpu) -> None:
+    group = SimpleNamespace(rank=lambda: 5)
+    npu.answer = False
+    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.REFUSED
+    npu.broken = "_comm_switch_nic"
+    refused = hccl.switch_rail(group, "a", in_use=False)
+    assert refused.outcome is Switch.REFUSED and "ERR00100" in refused.words
+    del npu.npu._comm_switch_nic
+    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.UNSUPPORTED
+
+
+def test_a_no_op_that_reports_success_is_recognised() -> None:
+    before = {"own": 1_000, "neighbour": 5_000}
+    borrowed = judge("own", False, before, {"own": 1_000, "neighbour": 5_000 + 8 * PROOF_BYTES})
+    no_op = judge("own", False, before, {"own": 1_000 + 8 * PROOF_BYTES, "neighbour": 5_000})
+    back = judge("own", True, before, {"own": 1_001, "neighbour": 5_000})
+    not_back = judge("own", True, before, {"own": 1_000, "neighbour": 5_000 + 8 * PROOF_BYTES})
+    idle = [judge("own", in_use, before, before) for in_use in (True, False)]
+    assert borrowed.outcome is Switch.MOVED and no_op.outcome is Switch.NO_OP
+    assert back.outcome is Switch.MOVED and not_back.outcome is Switch.NO_OP
+    assert [one.outcome for one in idle] == [Switch.ASKED, Switch.ASKED]
+
+
+def test_hccl_is_stopped_restarted_once_and_each_group_made_anew(npu: FakeNpu) -> None:
+    groups = [object(), object()]
+    hccl.abort(groups, "a rank died")
+    for group in groups:
+        assert hccl.rebuild(group, None, 0, 4, WITHIN, **MEET).backend is group
+    assert npu.calls == [
+        ("stop_device", 3),
+        ("restart_device", 3, False, False),
+        ("reinit_process_group", groups[0], True),
+        ("reinit_process_group", groups[1], True),
+    ]
+    hccl.rebuild(groups[0], None, 0, 4, WITHIN, **{**MEET, "epoch": 3})
+    assert [call[0] for call in npu.calls].count("restart_device") == 2
+
+
+@pytest.mark.parametrize("broken", ["stop_device", "restart_device", "reinit_process_group"])
+def test_what_hccl_cannot_do_is_said(npu: FakeNpu, broken: str) -> None:
+    npu.broken = broken
+    with pytest.raises(BackendError, match="ERR00100"):
+        hccl.abort([object()], "a rank died")
+        hccl.rebuild(object(), None, 0, 4, WITHIN, **MEET)
+
+
+def test_hccl_probes_its_memory(npu: FakeNpu) -> None:
+    assert hccl.probe(object()) is None
+    npu.uce = 2
+    assert hccl.probe(object()) is Fault.OTHER
+
+
+def test_without_torch_npu_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_npu", None)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match="install it and CANN"):
+        hccl.probe(object())
+
+
+def test_retry_in_the_words_of_hccl() -> None:
+    retry = RetryConfig(levels=("L1", "L2"), max_count=5, hold_ms=100, interval_ms=20)
+    assert hccl.environment(retry) == {
+        "HCCL_OP_RETRY_ENABLE": "L0:0, L1:1, L2:1",
+        "HCCL_OP_RETRY_PARAMS": "MaxCnt:5, HoldTime:100, IntervalTime:20",
+    }
+
+
+# ---- NCCL
+
+
+def test_an_error_of_nccl_must_not_end_the_process() -> None:
+    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    changed = nccl.prepare(environment, (2, 27, 0))
+    assert environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0" == environment["TORCH_NCCL_ENABLE_MONITORING"]
+    assert nccl.PORT_FAILOVER not in changed and nccl.PORT_RECOVERY not in changed
+    assert nccl.prepare(environment, (2, 27, 0)) == {}, "nothing is left to be set"
+
+
+@pytest.mark.parametrize(
+    "version,failover,recovery", [((2, 29, 6), 0, 0), ((2, 29, 7), 1, 0), ((2, 30, 0), 1, 1), ((3, 0, 0), 1, 1)]
+)
+def test_port_failover_where_nccl_has_it(version: tuple[int, int, int], failover: int, recovery: int) -> None:
+    environment: dict[str, str] = {}
+    nccl.prepare(environment, version)
+    assert (nccl.PORT_FAILOVER in environment, nccl.PORT_RECOVERY in environment) == (failover, recovery)
+    chosen = {nccl.PORT_FAILOVER: "0"}
+    nccl.prepare(chosen, version)
+    assert chosen[nccl.PORT_FAILOVER] == "0", "what the user has chosen stays"
+
+
+class NotedGroup:
+    """An NCCL group as far as abort and probe go."""
+
+    def __init__(self, calls: list[str], name: str, error: str = "SUCCESS") -> None:
+        self.calls, self.name, self.error = calls, name, error
+
+    def _group_start(self) -> None:
+        self.calls.append("start")
+
+    def _group_end(self) -> None:
+        self.calls.append("end")
+
+    def abort(self) -> None:
+        self.calls.append(self.name)
+        if self.name == "broken":
+            raise RuntimeError("ncclInternalError")
+
+    def get_error(self) -> Any:
+        return SimpleNamespace(name=self.error)
+
+
+def test_groups_are_aborted_together() -> None:
+    calls: list[str] = []
+    nccl.abort([NotedGroup(calls, "one"), NotedGroup(calls, "two")], "a rank died")
+    assert calls == ["start", "one", "two", "end"]
+    nccl.abort([], "nothing to abort")
+    with pytest.raises(BackendError, match="restart this rank"):
+        nccl.abort([NotedGroup(calls, "broken")], "a rank died")
+    assert calls[-1] == "end", "the group call is ended in any case"
+
+
+def test_what_nccl_says() -> None:
+    found = {error: nccl.probe(NotedGroup([], "one", error)) for error in ("SUCCESS", "TIMEOUT", "COMM_ERROR", "NEW")}
+    assert list(found.values()) == [None, Fault.SILENCE, Fault.PEER_GONE, Fault.OTHER]
+    refused = nccl.switch_rail(object(), "a", False)
+    assert refused.outcome is Switch.UNSUPPORTED and "once per process" in refused.words
+
+
+@pytest.mark.parametrize(
+    "module,text,fault",
+    [
+        (nccl, "NCCL error: remote process exited or there was a network error, ncclRemoteError", Fault.PEER_GONE),
+        (nccl, "ncclSystemError: System call (e.g. socket, malloc) or external library call failed", Fault.PEER_GONE),
+        (nccl, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)", Fault.SILENCE),
+        (nccl, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library", Fault.ARGUMENTS),
+        (nccl, "CUDA error: an illegal memory access was encountered", Fault.OTHER),
+        (hccl, "HCCL OP RETRY FAILED", Fault.PEER_GONE),
+        (hccl, "The wait execution of the Notify register times out: HCCL_EXEC_TIMEOUT", Fault.SILENCE),
+        (hccl, "error cqe status", Fault.PEER_GONE),
+        (hccl, "UCE ERROR", Fault.OTHER),
+    ],
+)
+def test_errors_are_sorted(module: Any, text: str, fault: Fault) -> None:
+    assert module.classify(RuntimeError(text)) is fault
+
+
+def test_nothing_is_loaded_that_is_not_needed() -> None:
+    importlib.reload(adapter)
+    assert "torch_npu" not in sys.modules
