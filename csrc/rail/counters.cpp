@@ -81,9 +81,13 @@ void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept 
         return;
     if (state == RailState::kDown)
         put(record.downs, get(record.downs) + 1);
-    put(record.bytes_before, get(record.bytes_out) + get(record.bytes_in));
+    prove_anew(record);
     put(record.since_ns, now_ns);
     put(record.state, state);
+}
+
+void prove_anew(CounterRecord& record) noexcept {
+    put(record.bytes_before, get(record.bytes_out) + get(record.bytes_in));
 }
 
 void set_error(CounterRecord& record, int error, int64_t now_ns) noexcept {
@@ -164,7 +168,7 @@ CounterRecord& Counters::open(const std::string& rail, int32_t peer, const std::
         put_text(record.node, node_name);
     }
     put(record.epoch, epoch);
-    put(record.bytes_before, get(record.bytes_out) + get(record.bytes_in));
+    prove_anew(record);
     put(record.state, RailState::kProbing);
     put(record.since_ns, now_ns);
     put(record.used, 1);

@@ -54,7 +54,7 @@ struct alignas(64) CounterRecord {
     std::atomic<uint64_t> garbage;        // frames that broke the rules; each cost the connection
     std::atomic<uint64_t> rail[kRailNameBytes / 8];  // text, padded with zeros
     std::atomic<uint64_t> node[kNodeNameBytes / 8];
-    std::atomic<uint64_t> bytes_before;  // out and in, when the state changed last: more than that has moved since
+    std::atomic<uint64_t> bytes_before;  // out and in, at the last change: if they are more by now, the rail carries
 };
 
 struct alignas(64) CounterHeader {
@@ -83,6 +83,8 @@ inline void add(std::atomic<uint64_t>& counter, uint64_t more) noexcept {
 // Says how the rail to this peer stands. The time moves, and a DOWN counts, only if that is new.
 void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept;
 void set_error(CounterRecord& record, int error, int64_t now_ns) noexcept;
+// An order has put the rail out of use or back: that it carries has to be seen anew, although its state is the same.
+void prove_anew(CounterRecord& record) noexcept;
 
 // The file as its owner has it.
 class Counters {

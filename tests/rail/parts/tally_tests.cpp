@@ -61,6 +61,10 @@ void the_worst_pair_speaks() {
     add(first.bytes_in, 1);
     sum = sum_of(tally, "a", "n");
     CHECK(sum.state == RailState::kUp && sum.since_ns == 60 && sum.pairs_up == 2 && sum.pairs_moved == 1);
+    prove_anew(first);
+    CHECK(sum_of(tally, "a", "n").pairs_moved == 0 && sum_of(tally, "a", "n").since_ns == 60);
+    add(second.bytes_out, 1);
+    CHECK(sum_of(tally, "a", "n").pairs_moved == 1);
 }
 
 void sums_outlive_their_processes() {
