@@ -61,6 +61,7 @@ class Job:
     ) -> None:
         """`words` are train.py's WIDTH, DEPTH and STEPS; `last_step`: end after it, if it comes before."""
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-bench-")
+        self.last = last_step
         self._last = Path(self._folder.name, "last")
         if last_step is not None:
             self._tell_last(last_step)
@@ -207,9 +208,9 @@ class Job:
         then = self.settle(1)
         step = max(one["step"] for one in then.values())
         pace = (step - min(one["step"] for one in begin.values())) / (time.monotonic() - begin_at)
-        last = step + 2 + int(pace * STEPS_AHEAD_S)
-        self._tell_last(last)
-        return last
+        self.last = step + 2 + int(pace * STEPS_AHEAD_S)
+        self._tell_last(self.last)
+        return self.last
 
     def _tell_last(self, step: int) -> None:
         beside = self._last.with_suffix(".new")

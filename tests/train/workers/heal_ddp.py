@@ -2,8 +2,9 @@
 a schedule, gradient accumulation, DataLoader workers. It kills itself where it is told, each time once.
 
 Arguments: --kills RANK:STEP:PLACE[:HOW],... in the order in which each rank is to die, with PLACE one of setup, start,
-forward, backward, optimizer, applied, end, between, after, and HOW kill, term, exit, raise or node (its launcher is
-killed, and so all of its node). Prints "weights HASH" and leaves the sample ids of each step in FOLDER/ids.
+forward, backward, optimizer, applied, end, between, after, and HOW kill, term, exit, raise, memory (it takes more than
+the group MEMORY_GROUP has, and the system kills it) or node (its launcher is killed, and so all of its node). Prints
+"weights HASH" and leaves the sample ids of each step in FOLDER/ids.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ def die(rank: int, step: int, place: str) -> None:
             os._exit(3)
         if how == "raise":
             raise ValueError(f"rank {rank} has had enough at step {step}")
+        if how == "memory":
+            Path(os.environ["MEMORY_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+            hoard = []
+            while True:
+                hoard.append(bytearray(os.urandom(1 << 20)))
         victim = os.getppid() if how == "node" else os.getpid()
         while how == "node" and not (args.folder / f"allowed-{step}").exists():
             time.sleep(0.01)  # the manager may still be starting: a node that it never saw cannot be missed

@@ -1,0 +1,119 @@
+"""Faults that come from outside and at bad moments: the system's memory killer, a second death at any moment of a heal,
+a death while the others make their groups, a host that refuses a worker its memory files.
+
+Where the job is to go on its weights are those of the run in which nothing happened.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taskd.bench.job import Job
+from tests.launched import Launched
+
+SCRIPT = Path(__file__).parent / "workers" / "heal_ddp.py"
+STEPS = 16
+RANKS = 4
+WORDS = (32, 2, 20_000)
+"""Of the training that benchmarks disturb: small, and as long as it is wanted."""
+BYTES = 400 << 20
+"""What a rank may use before the system kills it: more than it needs, less than the machine has."""
+pytestmark = pytest.mark.slow
+Run = Callable[..., Launched]
+
+
+@pytest.fixture
+def run(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Run]:
+    started: list[Launched] = []
+
+    def launch(name: str, *more: str, **variables: str) -> Launched:
+        folder = tmp_path / name
+        folder.mkdir()
+        words = ["--nproc-per-node", str(RANKS), str(SCRIPT), "--folder", str(folder), "--steps", str(STEPS), *more]
+        started.append(Launched(folder, free_port(), *words, env=variables, job=f"{name}-{os.getpid()}"))
+        return started[-1]
+
+    yield launch
+    for launched in started:
+        launched.__exit__()
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A group of processes that may use BYTES of memory; skips where none can be made."""
+    name = f"taskd-test-{os.getpid()}"
+    version_2, version_1 = Path("/sys/fs/cgroup", name), Path("/sys/fs/cgroup/memory", name)
+    folder, limit = (version_1, "memory.limit_in_bytes") if version_1.parent.is_dir() else (version_2, "memory.max")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here ({error.strerror}): run as root on a host with cgroups")
+    try:
+        if not (folder / limit).exists():
+            pytest.skip("the memory controller is not given to this cgroup: run where /sys/fs/cgroup has it enabled")
+        (folder / limit).write_text(str(BYTES))
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_the_system_kills_a_rank_for_its_memory(run: Run, memory_group: Path) -> None:
+    calm = run("calm")
+    calm.end()
+    launched = run("hungry", "--kills", "1:6:forward:memory", MEMORY_GROUP=str(memory_group))
+    launched.end()
+    assert sorted(launched.said("weights")) == sorted(calm.said("weights")), launched.text
+    assert "rank 1 died (SIGKILL)" in launched.text and "respawn" not in launched.text, launched.text
+
+
+def test_a_death_while_the_others_make_their_groups_at_first(run: Run) -> None:
+    """Nothing was trained yet, so all may start again; what comes out is the same."""
+    calm = run("calm")
+    calm.end()
+    launched = run("early", "--kills", "2:-1:setup")
+    launched.end()
+    assert sorted(launched.said("weights")) == sorted(calm.said("weights")), launched.text
+
+
+def test_a_second_death_at_any_moment_of_a_heal() -> None:
+    """Draining, forking, set-up, the making of groups, the state on its way, the step again: each is hit by some."""
+    with Job(WORDS, ranks=RANKS) as job:
+        for number in range(12):
+            ranks = job.settle(2)
+            begin_ns = time.time_ns()
+            os.kill(ranks[2]["pid"], signal.SIGKILL)
+            time.sleep(0.012 * number)  # the moment is what is tested
+            os.kill(ranks[(0, 1, 3)[number % 3]]["pid"], signal.SIGKILL)
+            job.event("closed", begin_ns)
+        weights = [one["weights"] for one in _to_the_end(job) if "weights" in one]
+        last = job.last
+        assert not any(event["kind"] == "decision" and "respawn" in event["text"] for event in job.since(0))
+    with Job(WORDS, ranks=RANKS, last_step=last) as calm:
+        assert [one["weights"] for one in calm.results() if "weights" in one] == weights
+
+
+def _to_the_end(job: Job) -> list[dict[str, object]]:
+    job.finish()
+    return job.results()
+
+
+@pytest.mark.parametrize("what", ["file sizes", "open files"])
+def test_a_worker_is_refused_its_memory_files(run: Run, what: str) -> None:
+    """Said once, with its cause, instead of ranks that wait for each other."""
+    number, bound = (resource.RLIMIT_FSIZE, 1 << 20) if what == "file sizes" else (resource.RLIMIT_NOFILE, 24)
+    before = resource.getrlimit(number)
+    resource.setrlimit(number, (bound, before[1]))  # inherited by what is started now
+    try:
+        launched = run("refused")
+    finally:
+        resource.setrlimit(number, before)
+    launched.end(1)
+    assert ("File too large" if what == "file sizes" else "Too many open files") in launched.text, launched.text
+    assert len([line for line in launched.lines if "the job ends: " in line]) <= 1, launched.text
