@@ -12,6 +12,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "exact.hpp"
 #include "lane.hpp"
 #include "sockets.hpp"
 
