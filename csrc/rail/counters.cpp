@@ -81,6 +81,8 @@ void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept 
         return;
     if (state == RailState::kDown)
         put(record.downs, get(record.downs) + 1);
+    if (state == RailState::kUp)
+        put(record.was_up, 1);
     prove_anew(record);
     put(record.since_ns, now_ns);
     put(record.state, state);
@@ -142,7 +144,7 @@ CounterRecord* Counters::find(const std::string& rail, int32_t peer, const std::
 }
 
 CounterRecord& Counters::open(const std::string& rail, int32_t peer, const std::string& node, int64_t epoch,
-                              int64_t now_ns) {
+                              int64_t now_ns, bool expected) {
     const std::string rail_name = rail.substr(0, kRailNameBytes);
     const std::string node_name = node.substr(0, kNodeNameBytes);
     CounterRecord* const found = find(rail_name, peer, node_name);
@@ -163,11 +165,13 @@ CounterRecord& Counters::open(const std::string& rail, int32_t peer, const std::
         put(record.last_error, 0);
         put(record.last_error_ns, 0);
         put(record.downs, 0);
+        put(record.was_up, 0);
         put(record.peer, peer);
         put_text(record.rail, rail_name);
         put_text(record.node, node_name);
     }
     put(record.epoch, epoch);
+    put(record.expected, expected ? 1 : 0);
     prove_anew(record);
     put(record.state, RailState::kProbing);
     put(record.since_ns, now_ns);
@@ -242,6 +246,8 @@ bool read_record(const CounterRecord& record, CounterView& view) {
         if ((view.turn & 1) != 0)
             continue;
         view.used = get(record.used) != 0;
+        view.expected = get(record.expected) != 0;
+        view.was_up = get(record.was_up) != 0;
         view.rail = get_text(record.rail);
         view.node = get_text(record.node);
         view.peer = get(record.peer);

@@ -54,6 +54,8 @@ struct alignas(64) CounterRecord {
     std::atomic<uint64_t> garbage;        // frames that broke the rules; each cost the connection
     std::atomic<uint64_t> rail[kRailNameBytes / 8];  // text, padded with zeros
     std::atomic<uint64_t> node[kNodeNameBytes / 8];
+    std::atomic<uint32_t> expected;      // 0: nobody promised that the rail reaches this peer
+    std::atomic<uint32_t> was_up;        // 1: since the record was opened for the pair, the rail has been up once
     std::atomic<uint64_t> bytes_before;  // out and in, at the last change: if they are more by now, the rail carries
 };
 
@@ -102,7 +104,9 @@ class Counters {
     // The record of this pair: the one it had before, else a fresh one, else that of a pair which nobody uses any more.
     // If all are in use, one that no reader sees: it counts in vain, and `unrecorded` says so. Texts are cut to their
     // bounds. It stands at PROBING until set_state() says better, and stays where it is until this object ends.
-    CounterRecord& open(const std::string& rail, int32_t peer, const std::string& node, int64_t epoch, int64_t now_ns);
+    // Not `expected`: the rail was found and not named, and is no rail to this peer until it has been up.
+    CounterRecord& open(const std::string& rail, int32_t peer, const std::string& node, int64_t epoch, int64_t now_ns,
+                        bool expected = true);
     // The session of this epoch has ended; the figures stay readable until the record is needed. If a session of
     // another epoch has opened the record meanwhile, nothing happens.
     void close(CounterRecord& record, int64_t epoch) noexcept;
@@ -124,6 +128,8 @@ struct CounterView {
     uint32_t slot = 0;
     uint32_t turn = 0;  // another number at the same slot: other names, counters from 0
     bool used = false;
+    bool expected = true;
+    bool was_up = false;
     std::string rail;
     std::string node;
     int32_t peer = -1;

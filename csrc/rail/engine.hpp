@@ -30,6 +30,7 @@ struct RailSpec {
     std::string name;
     std::string address;    // numeric, IPv4 or IPv6
     std::string interface;  // whose link state speaks for it; empty: nobody's
+    bool expected = true;   // false: found, not named; it counts for a peer once it has reached it (counters.hpp)
 };
 
 // How long an operation outlives the loss of all rails to a member (HCCL_OP_RETRY_PARAMS has the same three words).

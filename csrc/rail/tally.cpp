@@ -81,7 +81,7 @@ void Tally::count(RailSum& sum, const CounterView& view, const CounterView& befo
         sum.last_error = view.last_error;
         sum.last_error_ns = view.last_error_ns;
     }
-    if (!view.used)
+    if (!view.used || !(view.expected || view.was_up))
         return;
     const int worse = sum.pairs == 0 ? 1 : badness(view.state) - badness(sum.state);
     if (worse > 0) {

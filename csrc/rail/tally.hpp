@@ -24,7 +24,7 @@ struct RailSum {
     std::string node;
     RailState state = RailState::kUp;  // the worst of the pairs: DOWN, PROBING, SUSPECT, UP
     int64_t since_ns = 0;              // CLOCK_MONOTONIC: when a pair came into that state last
-    uint64_t pairs = 0;                // whose session uses it now
+    uint64_t pairs = 0;                // whose session uses it now, and that it was expected to reach or has reached
     uint64_t pairs_up = 0;
     uint64_t pairs_moved = 0;  // that have carried data since their state changed last
     uint64_t bytes_out = 0;

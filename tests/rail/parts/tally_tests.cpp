@@ -67,6 +67,19 @@ void the_worst_pair_speaks() {
     CHECK(sum_of(tally, "a", "n").pairs_moved == 1);
 }
 
+void what_was_found_and_never_answered_is_no_pair() {
+    Counters counters(8);
+    Tally tally;
+    tally.add(counters.fd());
+    CounterRecord& record = counters.open("a", 1, "n", 1, 10, false);
+    CHECK(sum_of(tally, "a", "n").pairs == 0);
+    set_state(record, RailState::kUp, 20);
+    CHECK(sum_of(tally, "a", "n").pairs == 1);
+    set_state(record, RailState::kDown, 30);
+    counters.open("a", 1, "n", 2, 40, false);  // the next epoch: it is known to reach that far
+    CHECK(sum_of(tally, "a", "n").pairs == 1 && sum_of(tally, "a", "n").pairs_up == 0);
+}
+
 void sums_outlive_their_processes() {
     Tally tally;
     {
@@ -106,6 +119,7 @@ void a_record_that_changes_hands_loses_nothing() {
 std::vector<Test> tally_tests() {
     return {{"ranks are summed by node", ranks_are_summed_by_node},
             {"the worst pair speaks", the_worst_pair_speaks},
+            {"what was found and never answered is no pair", what_was_found_and_never_answered_is_no_pair},
             {"sums outlive their processes", sums_outlive_their_processes},
             {"a record that changes hands loses nothing", a_record_that_changes_hands_loses_nothing}};
 }
