@@ -2,8 +2,8 @@
 
 What can go wrong, and what follows:
 
-- *All launchers are here, and ranks that none of them started* (their launcher died while there was no manager that
-  remembers): after a long wait they count as lost.
+- *A launcher is here, and ranks that none has started* (theirs died before the manager knew it): launchers meet before
+  any of them speaks to the manager, and start their ranks at once, so after a short wait these count as lost.
 - *Every rank has gone and somebody else's launcher may bring them back*: a grace, then the job is over.
 - *Ranks that never came at all* (a script that does not register everywhere): the job ends when all agents have left.
 
@@ -19,7 +19,7 @@ from taskd.core.types import RankState
 
 
 class Attendance:
-    """Two clocks: since when all launchers are here without all ranks, and since when nobody is here any more."""
+    """Two clocks: since when launchers are here without all ranks, and since when nobody is here any more."""
 
     def __init__(self, members: Membership) -> None:
         self.members = members
@@ -40,11 +40,10 @@ class Attendance:
         self.muster_at = at if self.muster_at >= 0 else -1
         self.gone_at = at if self.gone_at >= 0 else -1
 
-    def node_came(self, node_count: int, at: int) -> None:
-        """Are these all launchers, with ranks that none of them has started?"""
+    def node_came(self, at: int) -> None:
+        """Are there launchers, and ranks that none of them has started?"""
         if self.muster_at < 0 and self.members.counts[RankState.ABSENT]:
-            launchers = [node for node in self.members.nodes.values() if node.starts]
-            self.muster_at = at if len(launchers) >= node_count else -1
+            self.muster_at = at if any(node.starts for node in self.members.nodes.values()) else -1
 
     def unseen(self, at: int) -> list[RankRecord]:
         """Ranks that nobody ever saw, once the wait for them is over."""

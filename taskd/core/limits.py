@@ -172,7 +172,8 @@ DEADLINE_REDO_NS = 300 * SECOND
 """The first step after a repair: as long as a step may last, it closes the record only."""
 DEADLINE_SPARE_NS = 20 * SECOND
 """How long a lost node's ranks wait for a spare node to appear."""
-DEADLINE_MUSTER_NS = 300 * SECOND
-"""All launchers are here and a rank was never seen: after this, nobody else is going to start it."""
+DEADLINE_MUSTER_NS = 20 * SECOND
+"""A launcher is here and a rank was never seen: after this, nobody else is going to start it. Launchers have met before
+the first of them speaks to the manager."""
 DEADLINE_RETURN_NS = 120 * SECOND
 """Every rank is gone and the launcher is not ours: how long it may take to bring them back before the job is over."""

@@ -243,7 +243,7 @@ class Manager:
             lose_ranks(node, f"the launcher of node {node.name} was started again", "node", 0, self._repairs, now, at)
         if not members.world_size and hello.world_size:
             members.grow(hello.world_size)
-        self._repairs.attendance.node_came(self.node_count, at)
+        self._repairs.attendance.node_came(at)
         self._answer(node, Filed())
         order = self._job.order
         if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:

@@ -265,3 +265,7 @@ class SimNode:
         if self.world.scenario.launches:
             self.left = True
             self.kill_workers()
+        elif any(worker.alive for worker in self.workers.values()):  # started in this very moment: it starts another
+            for worker in self.workers.values():
+                worker.line_broke()
+            self.world.loop.after(20 * MS, self.start_agent)
