@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from taskd.cli import table
-from taskd.cli.checks import FAULT, OK, WARNING, Finding, identity, job, libraries, machine, network
+from taskd.cli.checks import FAULT, OK, WARNING, Finding, identity, job, libraries, machine, network, rails
 
 STYLES = {OK: "green", WARNING: "yellow", FAULT: "red"}
 
@@ -49,6 +49,7 @@ def examine() -> list[Finding]:
         *libraries.check(),
         *machine.check(),
         *network.check(config),
+        *rails.check(config),
     ]
 
 

@@ -1,0 +1,35 @@
+"""Which rails this process listens on: those of its node, as the kernel lists its interfaces now.
+
+The choice itself is in taskd/wire/rails.py, where commands that must not load a transport find it too. Nothing is
+opened here, and nothing is known of other nodes.
+"""
+
+from __future__ import annotations
+
+from taskd import _native, log
+from taskd.config import Config
+from taskd.wire import rails
+from taskd.wire.rails import Rail
+
+_logger = log.get(__name__)
+
+
+def find(config: Config, one_host: bool | None = None) -> tuple[Rail, ...]:
+    """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
+
+    `one_host`: whether all ranks of the job are on this host; None: as far as configuration and launcher tell.
+    """
+    try:
+        interfaces = _native.list_interfaces()
+    except OSError as error:
+        _logger.info("the kernel does not list interfaces (%s)", error)
+        return rails.choose(config, None, one_host)
+    found = rails.choose(config, interfaces, one_host)
+    for rail in found:
+        _logger.info("rail %s is %s%s", rail.name, rail.address, f" on {rail.interface}" if rail.interface else "")
+    return found
+
+
+def ports(config: Config) -> tuple[int, int]:
+    """The first and the last port to listen on; (0, 0): whatever is free. Raises UsageError."""
+    return rails.ports(config)

@@ -1,0 +1,225 @@
+"""Which rails this node has: those that were named, or those that are found.
+
+Named ones (TASKD_RAILS) are taken at their word: what does not exist is the user's mistake and is said at once, with
+the cure. Found ones are interfaces that are up, have a cable and an address of their own, and are neither loopback nor
+made by a container engine; whether one reaches the other nodes shows when it connects, so it is no loss if it never
+does (`expected` False). Nodes may have different sets; one rail is enough; loopback is it when there is nothing else,
+or when the whole job is known to be on this host.
+
+It opens nothing, lists nothing (who calls has done so) and does NOT talk to other nodes or pair their rails with ours
+(csrc/rail/endpoint.hpp does).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskd.config import Config
+from taskd.core.limits import MAX_RAIL_NAME, MAX_RAILS
+from taskd.errors import UsageError
+
+CABLES = frozenset({"", "veth", "bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipoib"})
+"""Kinds of interfaces that lead out of this host; empty: hardware. A bridge does if one of these is a part of it."""
+LOOPBACK = "127.0.0.1"
+PORTS_LEAST = 1024
+
+
+class Address(Protocol):
+    """What is read of taskd._native.Address."""
+
+    @property
+    def text(self) -> str: ...
+
+
+class Interface(Protocol):
+    """What is read of taskd._native.Interface, where each of these is explained."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def up(self) -> bool: ...
+    @property
+    def carrier(self) -> bool: ...
+    @property
+    def loopback(self) -> bool: ...
+    @property
+    def master(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def addresses(self) -> Sequence[Address]: ...
+
+
+Interfaces = Sequence[Interface]
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A local address with a name that other nodes' rails may have, too."""
+
+    name: str
+    address: str
+    interface: str = ""  # whose state speaks for it; empty: nobody's
+    expected: bool = True  # False: found, not named; it is no rail to a peer before it has reached it
+
+
+def choose(config: Config, interfaces: Interfaces | None, one_host: bool | None = None) -> tuple[Rail, ...]:
+    """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
+
+    `interfaces`: None where the kernel does not list them. `one_host`: whether all ranks are on this host; None: as far
+    as configuration and launcher tell.
+    """
+    if config.rail.rails:
+        return _named(config.rail.rails, interfaces)
+    if interfaces is None:
+        return (Rail("net", config.job.address or _route_to(config.manager.host), expected=False),)
+    local = known_to_be_on_one_host(config) if one_host is None else one_host
+    found = () if local else _found(interfaces)
+    return found or (Rail("lo", LOOPBACK),)
+
+
+def ports(config: Config) -> tuple[int, int]:
+    """The first and the last port on which rails listen; (0, 0): whatever is free. Raises UsageError."""
+    text = config.rail.ports
+    if not text:
+        return 0, 0
+    first, last = (int(part) for part in text.split("-"))
+    if not PORTS_LEAST <= first <= last <= 65535:
+        raise UsageError(
+            f"rail.ports: {text!r} is no range of ports; allowed: two numbers from {PORTS_LEAST} to 65535, "
+            "the smaller one first, like 20000-20999"
+        )
+    return first, last
+
+
+def known_to_be_on_one_host(config: Config) -> bool:
+    """Whether configuration or launcher say so. Not to know is no yes: a rank elsewhere could never be reached."""
+    if config.sources.get("job.node_nums"):
+        return config.job.node_nums == 1
+    world, local = os.environ.get("WORLD_SIZE", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
+    return bool(world) and world == local
+
+
+# ---- named ----------------------------------------------------------------------------------------------------------
+
+
+def _named(text: str, interfaces: Interfaces | None) -> tuple[Rail, ...]:
+    rails: list[Rail] = []
+    for part in text.split(","):
+        left, equals, right = (piece.strip() for piece in part.partition("="))
+        target = right if equals else left
+        name = left if equals else left[:MAX_RAIL_NAME]
+        rail = _of_address(name, target, interfaces) if _is_address(target) else None
+        if rail is None and interfaces is None:
+            raise UsageError(
+                f"rail {name}: the kernel does not list interfaces here; name addresses in TASKD_RAILS instead"
+            )
+        rail = rail or _of_interface(name, target, interfaces or ())
+        for other in rails:
+            if other.name == rail.name:
+                raise UsageError(f"rail {name}: TASKD_RAILS names it twice; give each rail a name of its own")
+            if other.address == rail.address:
+                raise UsageError(
+                    f"rails {other.name} and {name}: both have the address {rail.address}, so they are one; "
+                    "name two interfaces, or two addresses, in TASKD_RAILS"
+                )
+        rails.append(rail)
+    if len(rails) > MAX_RAILS:
+        raise UsageError(f"TASKD_RAILS names {len(rails)} rails; {MAX_RAILS} at most can be used")
+    return tuple(rails)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_address(name: str, target: str, interfaces: Interfaces | None) -> Rail:
+    address = ipaddress.ip_address(target)
+    # All of 127.0.0.0/8 is loopback's without being listed, so nobody's state can speak for one of them.
+    if address.is_loopback or interfaces is None:
+        return Rail(name, str(address))
+    for interface in interfaces:
+        if str(address) in (found.text for found in interface.addresses):
+            return Rail(name, str(address), interface.name)
+    raise UsageError(
+        f"rail {name}: no interface of this node has the address {target}; it has {_shown(interfaces)}; "
+        "correct TASKD_RAILS, or give the address to an interface (`ip address add`)"
+    )
+
+
+def _of_interface(name: str, target: str, interfaces: Interfaces) -> Rail:
+    interface = next((found for found in interfaces if found.name == target), None)
+    if interface is None:
+        raise UsageError(
+            f"rail {name}: this node has no interface {target}; it has {_shown(interfaces)}; correct TASKD_RAILS"
+        )
+    address = _best(interface, loopback=True)
+    if address is None:
+        raise UsageError(
+            f"rail {name}: the interface {target} has no address, so nothing can be sent over it; give it one "
+            f"(`ip address add ADDRESS/PREFIX dev {target}`), or name another in TASKD_RAILS"
+        )
+    return Rail(name, address, target)
+
+
+def _shown(interfaces: Interfaces) -> str:
+    shown = []
+    for interface in interfaces:
+        address = _best(interface, loopback=True)
+        shown.append(f"{interface.name} ({address})" if address else interface.name)
+    return ", ".join(shown) or "none"
+
+
+# ---- found ----------------------------------------------------------------------------------------------------------
+
+
+def _found(interfaces: Interfaces) -> tuple[Rail, ...]:
+    rails = []
+    for interface in interfaces:
+        if interface.up and interface.carrier and not interface.master and leads_out(interface, interfaces):
+            address = _best(interface)
+            if address is not None:
+                rails.append(Rail(interface.name, address, interface.name, expected=False))
+    return tuple(rails[:MAX_RAILS])
+
+
+def _route_to(host: str) -> str:
+    """The address from which this node reaches a host; nothing is sent. Loopback if it cannot be told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, PORTS_LEAST))
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def leads_out(interface: Interface, interfaces: Interfaces) -> bool:
+    """Whether this is a way to other hosts, and not one between the containers of this host."""
+    if interface.loopback:
+        return False
+    if interface.kind != "bridge":
+        return interface.kind in CABLES
+    # Every container hangs on a docker bridge by a veth; a bridge that is the host's own way out holds a cable.
+    parts = [part for part in interfaces if part.master == interface.number]
+    return any(part.kind in CABLES - {"veth"} for part in parts)
+
+
+def _best(interface: Interface, loopback: bool = False) -> str | None:
+    """The address to be reached at: IPv4 first, none that only this link or nobody knows."""
+    usable = []
+    for found in interface.addresses:
+        address = ipaddress.ip_address(found.text)
+        if not (address.is_link_local or address.is_multicast or (address.is_loopback and not loopback)):
+            usable.append(address)
+    return str(min(usable, key=lambda address: address.version)) if usable else None
