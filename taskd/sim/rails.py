@@ -115,19 +115,20 @@ class Cables:
         if line is None:
             line = self._lines[node, name, peer] = _Line(self._up(node, name, peer), now)
         faults = {self.broken.get((node, name)), self.broken.get((peer, name))}
-        sent = 0
         present = {(one.rank, other.rank) for one, other in pairs}
         line.moved &= present
-        for one, other in pairs:
-            if line.outs.get(one.rank) != one.rails.out:  # the rank was told something new: it has yet to prove it
-                line.outs[one.rank] = one.rails.out
-                line.moved = {pair for pair in line.moved if pair[0] != one.rank}
-            over = self.carries(node, peer, one.rails.out)
-            if one.training and other.training and name in over and "hollow" not in faults:
-                share = BYTES * elapsed // 1_000_000_000 // len(over) // (100 if "slow" in faults else 1)
-                sent += share
-                if share:
-                    line.moved.add((one.rank, other.rank))
+        for rank, out in {one.rank: one.rails.out for one, _ in pairs}.items():
+            if line.outs.get(rank) != out:  # the rank was told something new: it has yet to prove it
+                line.outs[rank] = out
+                line.moved = {pair for pair in line.moved if pair[0] != rank}
+        over = {out: self.carries(node, peer, out) for out in {one.rails.out for one, _ in pairs}}
+        share = BYTES * elapsed // 1_000_000_000 // (100 if "slow" in faults else 1)
+        sent = 0
+        for one, other in pairs if share and "hollow" not in faults else ():
+            carriers = over[one.rails.out]
+            if name in carriers and one.training and other.training:
+                sent += share // len(carriers)
+                line.moved.add((one.rank, other.rank))
         line.bytes += sent
         up = line.up and now >= line.since
         state = RailState.UP if up else RailState.PROBING if line.up else RailState.DOWN
