@@ -78,7 +78,10 @@ class AgentLoop:
         `keepers`: a rank of this node may go on on another one, or the other way round, so records are copied."""
         self.config, self.node, self.spawner = config, node, spawner
         self.uplink = Uplink(config.manager.host, config.manager.port, config.job.id, node)
-        self.store = StoreRelay(config.job.id, node, config.manager.host, config.manager.port)
+        self._store: StoreRelay | None = None
+        """Only a launcher's workers meet in the job's store."""
+        if spawner is not None:
+            self._store = StoreRelay(config.job.id, node, config.manager.host, config.manager.port)
         self.workers = Workers()
         self.interval_ns = config.agent.beat_interval_ms * MS
         self.core = Agent(
@@ -140,7 +143,8 @@ class AgentLoop:
 
     def run(self) -> int:
         """Serve; returns the exit code that the core gave, 0 when stopped."""
-        self.store.start()
+        if self._store is not None:
+            self._store.start()
         if self._heirs is not None:
             self._heirs.start()
         try:
@@ -237,8 +241,8 @@ class AgentLoop:
                 self.uplink.use(found)
 
     def _serve_uplink(self) -> None:
-        if self.uplink.key is not None:
-            self.store.use(self.uplink.key)
+        if self.uplink.key is not None and self._store is not None:
+            self._store.use(self.uplink.key)
         for came in self.uplink.changes():
             self._queue.append(events.Connected() if came else events.Disconnected())
         for message in self.uplink.messages():
@@ -325,7 +329,8 @@ class AgentLoop:
         self._interfaces.close()
         self.workers.close()
         self.uplink.close()
-        self.store.stop()
+        if self._store is not None:
+            self._store.stop()
         with self._wake_lock:
             self._ended = True
             for fd in (self._wake_read, self._wake_write):

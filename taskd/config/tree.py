@@ -137,7 +137,6 @@ class AgentConfig:
     beat_interval_ms: int = option(
         100, "Time between two messages to the manager while ranks move.", low=10, high=60_000
     )
-    quiet_interval_ms: int = option(500, "Time between two messages while nothing has changed.", low=10, high=60_000)
     linger_ms: int = option(2000, "How long an agent stays after its last worker has gone.", low=0, high=600_000)
 
 

@@ -168,3 +168,18 @@ def test_a_broken_connection_of_an_unknown_node_is_nothing() -> None:
     core = manager()
     assert core.step(0, ConnectionLost("nowhere")) == []
     assert core.next_deadline() is None
+
+
+def test_ranks_of_a_launcher_that_died_before_it_was_known_are_started_elsewhere() -> None:
+    """The others' ranks wait for them in their set-up, so they are missed by nobody else."""
+    core = manager(4)
+    a, c = Node("a"), Node("c")
+    effects = [*core.step(0, a.hello()), *core.step(0, c.hello())]
+    now = 0
+    while now < limits.DEADLINE_MUSTER_NS + 3 * SECOND:
+        now += 100 * MS
+        held = a.report(rank_report(0, stage=Stage.SETUP, step=-1), rank_report(1, stage=Stage.SETUP, step=-1))
+        for event in (held, c.report(), Tick()):
+            effects += core.step(now, event)
+    found = orders(effects)
+    assert found and {seat.node for seat in found[0].seats if seat.rank in (2, 3)} == {"c"}

@@ -34,7 +34,6 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "manager.journal": (True, "TASKD_MANAGER_JOURNAL"),
     "manager.node_silence_ms": (1500, "TASKD_MANAGER_NODE_SILENCE_MS"),
     "agent.beat_interval_ms": (100, "TASKD_AGENT_BEAT_INTERVAL_MS"),
-    "agent.quiet_interval_ms": (500, "TASKD_AGENT_QUIET_INTERVAL_MS"),
     "agent.linger_ms": (2000, "TASKD_AGENT_LINGER_MS"),
     "worker.beat_period_ms": (50, "TASKD_WORKER_BEAT_PERIOD_MS"),
     "worker.register_wait_ms": (3000, "TASKD_WORKER_REGISTER_WAIT_MS"),

@@ -94,7 +94,8 @@ def test_a_second_death_at_any_moment_of_a_heal() -> None:
             job.event("closed", begin_ns)
         weights = [one["weights"] for one in _to_the_end(job) if "weights" in one]
         last = job.last
-        assert not any(event["kind"] == "decision" and "respawn" in event["text"] for event in job.since(0))
+        said = [event["text"] for event in job.since(0) if event["kind"] in ("decision", "state", "refused", "failed")]
+        assert not any("respawn" in text for text in said), "\n".join(said)
     with Job(WORDS, ranks=RANKS, last_step=last) as calm:
         assert [one["weights"] for one in calm.results() if "weights" in one] == weights
 

@@ -99,6 +99,7 @@ def test_two_nodes_are_lost_in_turn_and_two_spares_wait(
     start: Start, undisturbed: list[str], first: str, second: str, meet: str
 ) -> None:
     with start(f"2:7:{first}:node,3:20:{second}:node", spares=2, meet=meet) as launched:
+        launched.wait_for_line("node spare-2 is here", LONG_S)  # the one that is lost may have kept the rendezvous
         allow(launched, 7)
         launched.wait_for_line("is healed")
         allow(launched, 20, moved=1)
