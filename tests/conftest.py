@@ -91,9 +91,9 @@ def why_no_namespaces() -> str | None:
     """The sentence that says why network namespaces cannot be had here; None if they can."""
     if os.geteuid() != 0:
         return "needs root for network namespaces; run `make test` as root to include it"
-    missing = [tool for tool in ("ip", "nft") if not shutil.which(tool)]
+    missing = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
     if missing:
-        return f"needs {' and '.join(missing)} for network namespaces; install iproute2 and nftables to include it"
+        return f"needs {' and '.join(missing)} for network namespaces; install iproute2 to include it"
     name = f"taskd-probe-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
     if made.returncode != 0:

@@ -1,0 +1,128 @@
+"""What can happen to a rail between hosts: how each fault begins, to the microsecond, and how it is taken back.
+
+hosts.py and sockets.py are the tools; here they have the names that tests and figures share. Nothing waits here but a
+flapping rail, whose rhythm is the fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from taskd.bench import sockets
+from taskd.bench.hosts import Hosts
+
+SLOW_MEGABITS = 10.0
+FLAPS = 5
+FLAP_S = 0.05
+"""Shorter than any link needs to come up again: the rail is never there for long."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind. `inject` returns the time of CLOCK_MONOTONIC, in nanoseconds, at which it began."""
+
+    name: str
+    inject: Callable[[Hosts, int, str], int]
+    heal: Callable[[Hosts, int, str], None]
+
+
+def _down(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    hosts.down(host, rail)
+    return begin_ns
+
+
+def _up(hosts: Hosts, host: int, rail: str) -> None:
+    hosts.up(host, rail)
+
+
+def _silence_one_way(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    hosts.silence(host, rail)
+    return begin_ns
+
+
+def _silence(hosts: Hosts, host: int, rail: str) -> int:
+    """Nothing that this host sends arrives, and nothing that is sent to it."""
+    begin_ns = time.monotonic_ns()
+    for other in hosts.hosts:
+        hosts.silence(other.index, rail, None if other.index == host else host)
+    return begin_ns
+
+
+def _speak(hosts: Hosts, host: int, rail: str) -> None:
+    for other in hosts.hosts:
+        hosts.speak(other.index, rail)
+
+
+def _reset(hosts: Hosts, host: int, rail: str) -> int:
+    one = hosts.hosts[host]
+    identities = sockets.connections(one, rail)
+    begin_ns = time.monotonic_ns()
+    sockets.reset(one, identities)
+    return begin_ns
+
+
+def _slow(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    hosts.slow(host, rail, SLOW_MEGABITS)
+    return begin_ns
+
+
+def _fast(hosts: Hosts, host: int, rail: str) -> None:
+    hosts.fast(host, rail)
+
+
+def _flap(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    for _ in range(FLAPS):
+        hosts.down(host, rail)
+        time.sleep(FLAP_S)  # the rhythm of the fault
+        hosts.up(host, rail)
+        time.sleep(FLAP_S)  # the rhythm of the fault
+    return begin_ns
+
+
+def _all_down(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    for each in hosts.rails:
+        hosts.down(host, each)
+    return begin_ns
+
+
+def _all_up(hosts: Hosts, host: int, rail: str) -> None:
+    for each in hosts.rails:
+        hosts.up(host, each)
+
+
+def _all_silent(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    for each in hosts.rails:
+        _silence(hosts, host, each)
+    return begin_ns
+
+
+def _all_speak(hosts: Hosts, host: int, rail: str) -> None:
+    for each in hosts.rails:
+        _speak(hosts, host, each)
+
+
+def _nothing(hosts: Hosts, host: int, rail: str) -> None:
+    """Nothing is left of it that would have to be taken back."""
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("reset", _reset, _nothing),
+        Fault("down", _down, _up),
+        Fault("silence", _silence, _speak),
+        Fault("one-way", _silence_one_way, _speak),
+        Fault("slow", _slow, _fast),
+        Fault("flap", _flap, _nothing),
+        Fault("both-down", _all_down, _all_up),
+        Fault("both-silent", _all_silent, _all_speak),
+    )
+}

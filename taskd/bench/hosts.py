@@ -1,0 +1,231 @@
+"""Hosts that are network namespaces of this machine, joined by rails and a control link, and what breaks a rail.
+
+Two hosts are joined by cables, so that both lose the carrier when one end goes down; more than two by one switch per
+rail, so that only the host whose cable is pulled knows at once. Every fault is one system call on a socket that was
+opened inside the namespace, so the moment of a fault is known to some microseconds: an interface switched off, a
+neighbour's address that leads nowhere (silence, one way at a time: nobody is told anything), sockets destroyed
+(sockets.py); or a token bucket (`tc`).
+
+It is a context, needs root and iproute2, and leaves nothing behind. It measures nothing and runs nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+CONTROL = "control"
+RAILS = ("a", "b")
+NEWNET = 0x40000000  # CLONE_NEWNET
+GET_FLAGS, SET_FLAGS, DELETE_NEIGHBOUR, SET_NEIGHBOUR = 0x8913, 0x8914, 0x8953, 0x8955
+UP = 0x1
+ETHERNET, COMPLETE, PERMANENT = 1, 0x02, 0x04
+NOWHERE = bytes([0x02, 0, 0, 0, 0, 0xEE])
+"""A hardware address that nobody has."""
+MTU = 1500
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def why_not() -> str | None:
+    """The sentence that says why there can be no hosts here; None if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
+    if missing:
+        return f"network namespaces need {' and '.join(missing)}; install iproute2"
+    probe = f"taskd-may-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode:
+        return "network namespaces are forbidden here"
+    subprocess.run(["ip", "netns", "delete", probe], check=True)
+    return None
+
+
+@contextlib.contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """This thread is in the namespace: what it opens stays there."""
+    with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(home.fileno())
+
+
+def _enter(fd: int) -> None:
+    if _libc.setns(fd, NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def interface(link: str) -> str:
+    """Its name on every host. gloo does not listen to names of one letter."""
+    return f"rail-{link}"
+
+
+class Host:
+    """One namespace."""
+
+    def __init__(self, name: str, index: int, links: Sequence[str]) -> None:
+        self.name, self.index, self.links = name, index, tuple(links)
+        with inside(name):
+            self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._traffic = os.open("/proc/thread-self/net/dev", os.O_RDONLY)
+
+    def close(self) -> None:
+        self.socket.close()
+        os.close(self._traffic)
+
+    def address(self, link: str) -> str:
+        """Where it is on this link."""
+        return f"10.{self.links.index(link) + 1}.0.{self.index + 1}"
+
+    def inside(self, *command: str) -> list[str]:
+        """The command, run on this host."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+    def bytes(self, link: str) -> int:
+        """What has gone through this interface, in and out."""
+        text, wanted = os.pread(self._traffic, 65536, 0).decode(), f"{interface(link)}:"
+        words = next(line for line in text.splitlines() if line.strip().startswith(wanted)).split(":")[1].split()
+        return int(words[0]) + int(words[8])
+
+
+class Hosts:
+    """Two hosts or more, with these rails and a control link."""
+
+    def __init__(self, count: int = 2, rails: Sequence[str] = RAILS) -> None:
+        self.rails = tuple(rails)
+        self._links = (*rails, CONTROL)
+        self._prefix = f"taskd-{os.getpid()}-{id(self):x}"
+        self._names = [f"{self._prefix}-h{index}" for index in range(count)]
+        self._spaces = [*self._names, *([f"{self._prefix}-switch"] if count > 2 else [])]
+        self.hosts: list[Host] = []
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Hosts:
+        with self._open:
+            self._open.callback(self._remove)
+            for space in self._spaces:
+                _ip("netns", "add", space)
+            self._name()
+            if len(self._names) > 2:
+                self._switches()
+            else:
+                self._cables()
+            for index, name in enumerate(self._names):
+                self.hosts.append(Host(name, index, self._links))
+                self._open.callback(self.hosts[-1].close)
+                self._address(self.hosts[-1])
+            self._open = self._open.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _remove(self) -> None:
+        for space in self._spaces:
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, check=False)
+            shutil.rmtree(f"/etc/netns/{space}", ignore_errors=True)
+
+    def _name(self) -> None:
+        """Without names for their addresses, each look-up of a peer waits seconds for a server that is not there."""
+        lines = [f"127.0.0.1 localhost {socket.gethostname()}"]
+        for number in range(len(self._links)):
+            lines += [f"10.{number + 1}.0.{index + 1} host{index}" for index in range(len(self._names))]
+        for space in self._names:
+            folder = Path("/etc/netns", space)
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text("\n".join(lines) + "\n")
+            (folder / "resolv.conf").write_text("")
+
+    def _cables(self) -> None:
+        near, far = self._names
+        for link in self._links:
+            name = interface(link)
+            _ip("link", "add", "name", name, "netns", near, "type", "veth", "peer", "name", name, "netns", far)
+
+    def _switches(self) -> None:
+        switch = self._spaces[-1]
+        for link in self._links:
+            lines = [f"link add name switch-{link} type bridge", f"link set dev switch-{link} up"]
+            for index, name in enumerate(self._names):
+                port = f"{link}{index}"
+                lines.append(f"link add name {port} type veth peer name {interface(link)} netns {name}")
+                lines += [f"link set dev {port} master switch-{link}", f"link set dev {port} up"]
+            _batch(switch, lines)
+
+    def _address(self, host: Host) -> None:
+        lines = ["link set dev lo up"]
+        for link in self._links:
+            lines += [
+                f"address add {host.address(link)}/24 dev {interface(link)}",
+                f"link set dev {interface(link)} up",
+            ]
+        _batch(host.name, lines)
+
+    # ---- faults; each returns at once and can be taken back ------------------------------------------------------
+
+    def down(self, host: int, rail: str) -> None:
+        """Switch the interface off."""
+        self._switch(host, rail, up=False)
+
+    def up(self, host: int, rail: str) -> None:
+        """Switch it on again."""
+        self._switch(host, rail, up=True)
+
+    def _switch(self, host: int, rail: str, *, up: bool) -> None:
+        one = self.hosts[host].socket
+        request = struct.pack("16sH22x", interface(rail).encode(), 0)
+        (flags,) = struct.unpack("16xH22x", fcntl.ioctl(one, GET_FLAGS, request))
+        flags = flags | UP if up else flags & ~UP
+        fcntl.ioctl(one, SET_FLAGS, struct.pack("16sH22x", interface(rail).encode(), flags))
+
+    def silence(self, host: int, rail: str, to: int | None = None) -> None:
+        """What this host sends on the rail (to this host, else to all) arrives nowhere; nobody is told."""
+        for peer in self._peers(host) if to is None else [self.hosts[to]]:
+            request = _neighbour(peer.address(rail), rail, COMPLETE | PERMANENT, NOWHERE)
+            fcntl.ioctl(self.hosts[host].socket, SET_NEIGHBOUR, request)
+
+    def speak(self, host: int, rail: str) -> None:
+        """What this host sends on the rail arrives again."""
+        for peer in self._peers(host):
+            with contextlib.suppress(OSError):  # an interface that was switched off has forgotten it already
+                fcntl.ioctl(self.hosts[host].socket, DELETE_NEIGHBOUR, _neighbour(peer.address(rail), rail, 0, b""))
+
+    def _peers(self, host: int) -> list[Host]:
+        return [one for one in self.hosts if one.index != host]
+
+    def slow(self, host: int, rail: str, megabits: float) -> None:
+        """What this host sends on the rail goes at this speed at most."""
+        burst = max(int(megabits * 1e6 / 8 * 0.002), 10 * MTU)
+        words = ["root", "tbf", "rate", f"{megabits}mbit", "burst", str(burst), "latency", "200ms"]
+        self._queue(host, "replace", rail, words)
+
+    def fast(self, host: int, rail: str) -> None:
+        """Without a limit again."""
+        self._queue(host, "delete", rail, ["root"])
+
+    def _queue(self, host: int, verb: str, rail: str, words: list[str]) -> None:
+        name = self.hosts[host].name
+        subprocess.run(["tc", "-n", name, "qdisc", verb, "dev", interface(rail), *words], check=True)
+
+
+def _neighbour(address: str, link: str, flags: int, hardware: bytes) -> bytes:
+    place = struct.pack("H2x4s8x", socket.AF_INET, socket.inet_aton(address))
+    return place + struct.pack("H14s", ETHERNET, hardware) + struct.pack("i16x16s", flags, interface(link).encode())
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def _batch(space: str, lines: list[str]) -> None:
+    subprocess.run(["ip", "-n", space, "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)

@@ -1,0 +1,125 @@
+"""Real processes on hosts of their own, whose rails really break while they communicate: no bit may change.
+
+What a round gave before anything was broken is compared with every round after it, by the ranks themselves; here the
+cables are pulled. The same hosts and faults are used on gloo to show that they do break something.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any
+
+import pytest
+
+from taskd.bench.faults import FAULTS, Fault
+from taskd.bench.hosts import Hosts
+from taskd.bench.ranks import Failed, Ranks
+
+pytestmark = [pytest.mark.root, pytest.mark.limit(90)]
+importlib.import_module("torch")  # its libraries are those that the extension needs
+needs_rail = pytest.mark.skipif(
+    not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
+)
+MEGABYTE = 1 << 18  # elements
+ENDURE_S = 0.4
+TURNS = 2
+
+
+def wait(seconds: float) -> None:
+    """Let a fault last: its duration is what is tested."""
+    threading.Event().wait(seconds)
+
+
+def disturbed(ranks: Ranks, hosts: Hosts, fault: Fault, turns: int = TURNS, lasts_s: float = ENDURE_S) -> None:
+    """Break and mend rail after rail, each while it carries."""
+    ranks.wait("ready")
+    for turn in range(turns):
+        rail = hosts.rails[turn % len(hosts.rails)]
+        assert ranks.flowing(0, rail), f"rail {rail} carries nothing before {fault.name} number {turn}:\n{ranks.said()}"
+        fault.inject(hosts, turn % len(hosts.hosts), rail)
+        wait(lasts_s)
+        fault.heal(hosts, turn % len(hosts.hosts), rail)
+    for rail in hosts.rails:
+        assert ranks.flowing(0, rail), f"rail {rail} did not come back after {fault.name}:\n{ranks.said()}"
+
+
+def undamaged(ranks: Ranks) -> list[dict[str, Any]]:
+    """Stop them; every bit of every round on every rank was that of a run without faults."""
+    ranks.stop()
+    found = ranks.wait("rounds")
+    assert not any(one["error"] for one in found), found
+    assert len({one["digest"] for one in found}) == 1
+    assert len({one["rounds"] for one in found}) == 1
+    assert all(one["equal"] == one["rounds"] > 0 for one in found), found
+    return found
+
+
+@needs_rail
+def test_no_fault_changes_a_bit_between_four_ranks(two_hosts: Hosts) -> None:
+    with Ranks("bear", 4, backend="rail", hosts=two_hosts, elements=MEGABYTE, mixed=True) as ranks:
+        for fault in FAULTS.values():
+            disturbed(ranks, two_hosts, fault)
+        undamaged(ranks)
+
+
+@needs_rail
+def test_no_fault_changes_a_bit_between_eight_ranks_where_only_one_host_learns_of_its_cable(four_hosts: Hosts) -> None:
+    with Ranks("bear", 8, backend="rail", hosts=four_hosts, elements=MEGABYTE // 4, mixed=True) as ranks:
+        for fault in FAULTS.values():
+            disturbed(ranks, four_hosts, fault)
+        undamaged(ranks)
+
+
+@needs_rail
+def test_a_rail_that_breaks_while_it_is_being_connected(two_hosts: Hosts) -> None:
+    """Silent from before the first connection: the group forms over the other rail, and takes this one later."""
+    FAULTS["silence"].inject(two_hosts, 0, "b")
+    with Ranks("bear", 4, backend="rail", hosts=two_hosts, elements=MEGABYTE) as ranks:
+        ranks.wait("ready")
+        assert ranks.flowing(0, "a")
+        FAULTS["silence"].heal(two_hosts, 0, "b")
+        assert ranks.flowing(0, "b", enough=8 << 20)
+        undamaged(ranks)
+
+
+@needs_rail
+def test_all_rails_gone_for_good_is_an_error_that_names_them(two_hosts: Hosts) -> None:
+    retry = {"TASKD_RETRY_COUNT": "1", "TASKD_RETRY_HOLD_MS": "300", "TASKD_RETRY_INTERVAL_MS": "200"}
+    with Ranks("bear", 2, backend="rail", hosts=two_hosts, elements=MEGABYTE, environment=retry) as ranks:
+        ranks.wait("ready")
+        assert ranks.flowing(0, "a")
+        FAULTS["both-silent"].inject(two_hosts, 0, "a")
+        for one in ranks.wait("rounds", 30):
+            other = 1 - one["rank"]
+            assert f"rank {other}" in one["error"] and "all-reduce" in one["error"], one
+            assert all(f"rail {rail}" in one["error"] for rail in two_hosts.rails), one
+
+
+# ---- the same on gloo: these faults are faults
+
+
+@pytest.mark.parametrize("name", ["reset", "silence"])
+def test_gloo_does_not_survive_it(two_hosts: Hosts, name: str) -> None:
+    with Ranks("bear", 2, backend="gloo", hosts=two_hosts, elements=MEGABYTE, timeout_s=2) as ranks:
+        ranks.wait("ready")
+        assert ranks.flowing(0, "a")
+        FAULTS[name].inject(two_hosts, 0, "a")
+        errors = [one["error"] for one in ranks.wait("rounds", 30)]
+        assert any(errors), errors
+
+
+def test_gloo_undisturbed_gives_the_same_bits_each_time(two_hosts: Hosts) -> None:
+    """The comparison itself, where nothing is broken; and a rail that is not gloo's own may break."""
+    with Ranks("bear", 4, backend="gloo", hosts=two_hosts, elements=MEGABYTE, mixed=True) as ranks:
+        ranks.wait("ready")
+        assert ranks.flowing(0, "a")
+        FAULTS["down"].inject(two_hosts, 0, "b")
+        assert ranks.flowing(0, "a", enough=4 << 20)
+        undamaged(ranks)
+
+
+def test_what_cannot_be_done_is_said(two_hosts: Hosts) -> None:
+    """Ranks that cannot do what they are told are an error, with what they said."""
+    with pytest.raises(Failed, match="KeyError: 'never'"), Ranks("never", 2, backend="gloo", hosts=two_hosts) as ranks:
+        ranks.wait("ready", 30)
