@@ -1,0 +1,73 @@
+// Ranks to run operations on: all within one process, over a fake transport or over engines that really connect.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "group.hpp"
+
+namespace taskd::rail::test {
+
+// What became of operations that were started together.
+class Outcomes {
+  public:
+    // For one operation more.
+    Done add() {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        const size_t index = failures_.size();
+        failures_.emplace_back();
+        ended_.push_back(false);
+        return [this, index](const Failure* failure) { note(index, failure); };
+    }
+
+    bool all_ended() const { return count_ended_ == count(); }
+
+    size_t count_ended() const { return count_ended_; }
+
+    size_t count() const {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return failures_.size();
+    }
+
+    std::optional<Failure> failure(size_t index) const {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return failures_[index];
+    }
+
+    bool has_ended(size_t index) const {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return ended_[index];
+    }
+
+    void check_success() const;
+
+  private:
+    void note(size_t index, const Failure* failure);
+
+    mutable std::mutex mutex_;
+    std::vector<std::optional<Failure>> failures_;
+    std::vector<bool> ended_;
+    std::atomic<size_t> count_ended_{0};
+};
+
+class World {
+  public:
+    virtual ~World() = default;
+    // Ranks `members` of the world as a group, one Group for each.
+    virtual std::vector<std::shared_ptr<Group>> group(const std::string& identity, const std::vector<int>& members) = 0;
+    // Until all have ended.
+    virtual void finish(Outcomes& outcomes) = 0;
+    // A little of what can happen happens.
+    virtual void stir() = 0;
+};
+
+// Everything in an order drawn from the seed; time passes only when nothing else happens.
+std::unique_ptr<World> fake_world(unsigned seed);
+
+std::vector<int> first(int size);
+
+}  // namespace taskd::rail::test
