@@ -3,7 +3,7 @@
 Reports are many and none is journaled; `find` turns them into the few verdicts that are. What can go wrong:
 
 - *A process or node dies*: its connections end on all rails. A line counts as lost only where another rail between the
-  same two nodes has more pairs of ranks up, or went down less often.
+  same two nodes misses fewer pairs of ranks, or went down less often.
 - *All rails between two nodes are gone*: left to the detector at first; then each line is lost, and nothing is lent.
 - *A connection breaks and is back before the next report*: the count of downs tells.
 - *An agent was started again*: its counters begin anew, and are compared with nothing older.
@@ -48,6 +48,11 @@ class Seen:
     )
 
     @property
+    def missing(self) -> int:
+        """Pairs of ranks that it does not connect."""
+        return max(self.report.pairs - self.report.pairs_up, 0)
+
+    @property
     def bytes(self) -> int:
         """Carried either way."""
         return self.report.bytes_in + self.report.bytes_out
@@ -63,6 +68,7 @@ class RailWatch:
         self.peers: dict[tuple[str, str], set[str]] = {}  # node and rail: who is reached over it
         self._odd: dict[Key, None] = {}  # lines that are looked at; in the order in which they became so
         self._count: dict[str, int] = {}
+        self._swept_at = 0
         self._returning = 0  # the number of the order for which bytes_at_return was taken
 
     # ---- reports ----------------------------------------------------------------------------------------------
@@ -118,6 +124,8 @@ class RailWatch:
 
     def find(self, at: int, repairing: bool) -> RailVerdict | None:
         """One thing that is to be decided by now; to be applied before the next is asked for. None: nothing (more)."""
+        if at - self._swept_at >= limits.RAIL_STALE_NS:
+            self._sweep(at)
         for key in list(self._odd):
             verdict = self._line(key, at, repairing)
             if verdict is not None:
@@ -130,6 +138,14 @@ class RailWatch:
                 return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
             return self._follow(shuffle, at) if not shuffle.followed else self._verify(shuffle, at, repairing)
         return self._lend() or self._return(at, repairing)
+
+    def _sweep(self, at: int) -> None:
+        """Let lines that no report names any more be looked at, too."""
+        self._swept_at = at
+        for (node, peer), lines in self.between.items():
+            for name, seen in lines.items():
+                if at - seen.heard_at >= limits.RAIL_STALE_NS:
+                    self._odd[node, name, peer] = None
 
     def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
         node, name, peer = key
@@ -164,9 +180,10 @@ class RailWatch:
         """Why this line is lost by now; empty: it is not, or that is not yet sure."""
         node, _, peer = key
         report, lines = seen.report, self.between[node, peer]
-        best = max(other.report.pairs_up for other in lines.values())
-        all_gone = best == 0 and report.pairs > 0
-        if not (report.pairs_up < best or all_gone):
+        there = [other for other in lines.values() if at - other.heard_at < limits.RAIL_STALE_NS]
+        least = min(other.missing for other in there)
+        all_gone = report.pairs > 0 and not any(other.report.pairs_up for other in there)
+        if seen.missing <= least and not all_gone:
             seen.bad_since = -1
             return self._blip(seen, lines, at)
         seen.bad_since = at if seen.bad_since < 0 else seen.bad_since
@@ -175,7 +192,7 @@ class RailWatch:
         if at - seen.bad_since < (limits.RAIL_ALL_CONFIRM_NS if all_gone else limits.RAIL_CONFIRM_NS):
             return ""
         error = f" ({errorcode.get(report.last_error, report.last_error)})" if report.last_error else ""
-        return f"{report.pairs - report.pairs_up} of {report.pairs} pairs of ranks are cut off on it{error}"
+        return f"{seen.missing} of {report.pairs} pairs of ranks are cut off on it{error}"
 
     def _blip(self, seen: Seen, lines: dict[str, Seen], at: int) -> str:
         """A line that went down and came back between two reports."""

@@ -248,7 +248,8 @@ class Rails:
             return False
         if holds > number:
             self.number = max(self.number, holds)
-            self.job.note("rail", f"node {node} holds rail order {holds} of the past: it is told what holds now", node=node)
+            text = f"node {node} holds rail order {holds} of the past: it is told what holds now"
+            self.job.note("rail", text, node=node)
             self._order((node,), "as the manager knows the rails", now)
             return True
         if now - self._told_at.get(node, -limits.ORDER_REPEAT_NS) < limits.ORDER_REPEAT_NS:

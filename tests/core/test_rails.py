@@ -290,7 +290,7 @@ def act(job: Job, what: Any) -> None:
 
 
 @given(actions)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
     """Nothing raises, numbers only grow, one change at a time, a replay decides the same."""
     job = Job()
@@ -310,7 +310,7 @@ def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
 
 
 @given(actions)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_whatever_was_every_rail_comes_back(doings: list[tuple[int, Any]]) -> None:
     """From any state on, all lines are well and ranks follow: in the end every rail is in use or out by an operator."""
     job = Job(recover=False)  # a repair would wait for ranks that are not played here
@@ -323,4 +323,32 @@ def test_whatever_was_every_rail_comes_back(doings: list[tuple[int, Any]]) -> No
     end = job.now + limits.RAIL_STALE_NS + limits.RAIL_IDLE_NS + 2 * limits.RAIL_BACK_OFF_MAX_NS
     while job.now < end and not job.well():
         job.run(10 * SECOND)
-    assert job.well(), (job.core.rails(job.now), job.open())
+    unwell = [row for row in job.core.rails(job.now)["rails"] if row["state"] != "up" or row["use"] != "in use"]
+    assert job.well(), f"{unwell} {job.open()}"
+
+
+def test_rails_of_different_ranks_are_not_compared_by_number() -> None:
+    """Half of the ranks have no blue rail: it connects all that it should. A rank that dies is missed on both."""
+    job = Job()
+    job.change("red", "ab", "ba", pairs=4, pairs_up=4, pairs_moved=4)
+    job.change("blue", "ab", "ba", pairs=2, pairs_up=2, pairs_moved=2)
+    job.run(5 * SECOND)
+    job.change("red", "ab", "ba", pairs_up=3)
+    job.change("blue", "ab", "ba", pairs_up=1)
+    job.run(5 * SECOND)
+    assert job.states() == {"up"} and not job.core.incidents(job.now)
+    job.change("blue", "ab", "ba", pairs_up=0)
+    job.run(5 * SECOND)
+    assert job.uses()["blue@a"] == "borrowed" == job.uses()["blue@b"]
+
+
+def test_a_rail_that_is_gone_is_no_measure_for_the_others() -> None:
+    job = Job()
+    job.lines["a", "green", "b"] = replace(UP, rail="green")
+    job.run(SECOND)
+    del job.lines["a", "green", "b"]
+    job.run(3 * limits.RAIL_STALE_NS)
+    job.change("red", "ab", "ba", pairs=2)
+    job.change("blue", "ab", "ba", pairs=2)  # a rank that died: nothing says that green still connects it
+    job.run(5 * SECOND)
+    assert "green@a" not in job.uses() and not job.core.incidents(job.now)
