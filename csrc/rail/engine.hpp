@@ -49,6 +49,10 @@ struct Settings {
     Retry retry;
     std::string title;  // of this process in sentences: "rank 3"
     std::string node;   // where it runs; travels in the endpoint, and the peers count by it (counters.hpp)
+    // What a forked child must not keep (csrc/native/fork_guard.hpp); told of every descriptor, and before it is
+    // closed.
+    std::function<void(int fd)> close_on_fork;
+    std::function<void(int fd)> keep_on_fork;
 };
 
 // The caller's fault, or a peer's that cannot be reached; says what to do.

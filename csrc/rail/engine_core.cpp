@@ -1,0 +1,370 @@
+// The lock, the thread and what they drive; epochs and sessions are in engine_epochs.cpp.
+#include "engine_core.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "key.hpp"
+#include "system.hpp"
+
+namespace taskd::rail {
+namespace {
+
+constexpr size_t kScratchBytes = 64 << 10;
+constexpr size_t kTurnBytes = 1 << 20;
+constexpr int kEvents = 64;
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+int checked(int result, const char* what) {
+    if (result < 0)
+        throw std::system_error(errno, std::generic_category(), what);
+    return result;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(Settings settings, SocketLayer& sockets)
+    : settings_(std::move(settings)),
+      sockets_(sockets),
+      owner_(getpid()),
+      ordered_(settings_.rails.size(), true),
+      door_(*this, sockets, settings_.key, (me_.process = random_bytes(kProcessIdBytes))),
+      scratch_(new char[kScratchBytes]) {
+    epoll_ = checked(epoll_create1(EPOLL_CLOEXEC), "cannot create an epoll descriptor");
+    wake_ = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "cannot create an event descriptor");
+    timer_ = checked(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "cannot create a timer descriptor");
+    for (const int fd : {epoll_, wake_, timer_, counters_.fd()}) {
+        if (settings_.close_on_fork)
+            settings_.close_on_fork(fd);
+    }
+    add({Source::Kind::kWake, wake_}, EPOLLIN);
+    add({Source::Kind::kTimer, timer_}, EPOLLIN);
+    std::vector<Watched> watched;
+    for (const RailSpec& rail : settings_.rails)
+        watched.push_back({rail.interface, rail.interface.empty() ? "" : rail.address});
+    interfaces_ = std::make_unique<InterfaceWatch>(std::move(watched));
+    if (interfaces_->fd() >= 0)
+        add({Source::Kind::kInterfaces, interfaces_->fd()}, EPOLLIN);
+    listen();
+}
+
+EngineCore::~EngineCore() {
+    // In a forked child the numbers may be somebody else's by now.
+    if (getpid() != owner_)
+        return;
+    lock();
+    sessions_.clear();
+    settle();
+    std::vector<int> listeners;
+    for (const auto& [number, source] : sources_) {
+        if (source.kind == Source::Kind::kListener)
+            listeners.push_back(source.fd);
+    }
+    mutex_.unlock();
+    for (const int fd : listeners) {
+        remove(fd);
+        sockets_.close(fd);
+    }
+    for (const int fd : {epoll_, wake_, timer_, counters_.fd()}) {
+        if (settings_.keep_on_fork)
+            settings_.keep_on_fork(fd);
+    }
+    for (const int fd : {epoll_, wake_, timer_})
+        ::close(fd);
+}
+
+void EngineCore::check_process() const {
+    if (getpid() != owner_)
+        throw Trouble("This process was forked from the one that made the rail engine: make an engine of its own.");
+}
+
+int64_t EngineCore::now_ns() const {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * kSecondNs + time.tv_nsec;
+}
+
+// ---- the lock
+
+void EngineCore::lock() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    gate_.lock();
+    mutex_.lock();
+    gate_.unlock();
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void EngineCore::unlock() {
+    settle();
+    if (!unfinished_.empty() && !in_thread_)
+        wake();
+    in_thread_ = false;
+    std::vector<std::function<void()>> jobs;
+    jobs.swap(jobs_);
+    mutex_.unlock();
+    for (const auto& job : jobs)
+        job();
+}
+
+void EngineCore::wait_for_change(int64_t until_ns) {
+    settle();
+    if (!unfinished_.empty())
+        wake();
+    if (!jobs_.empty()) {
+        unlock();
+        lock();
+        return;
+    }
+    std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
+    changes_.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(until_ns - now_ns(), 0)));
+    held.release();
+}
+
+// Lets those go first who wait.
+void EngineCore::breathe() {
+    settle();
+    if (waiting_.load(std::memory_order_relaxed) == 0 && jobs_.empty())
+        return;
+    unlock();
+    lock();
+    in_thread_ = true;
+}
+
+void EngineCore::dirty(Session& session) {
+    if (std::find(dirty_.begin(), dirty_.end(), &session) == dirty_.end())
+        dirty_.push_back(&session);
+}
+
+void EngineCore::settle() {
+    for (;;) {
+        if (!events_.empty()) {
+            const Event event = std::move(events_.front());
+            events_.pop_front();
+            deliver(event);
+        } else if (!failed_.empty()) {
+            Session* const session = failed_.back();
+            failed_.pop_back();
+            for (Seat* seat : seats_) {
+                if (seat->has(*session))
+                    seat->lost(*session);
+            }
+        } else if (!dirty_.empty()) {
+            Session* const session = dirty_.back();
+            dirty_.pop_back();
+            const bool more = session->pump();
+            if (session->reap())
+                continue;
+            if (more && std::find(unfinished_.begin(), unfinished_.end(), session) == unfinished_.end())
+                unfinished_.push_back(session);
+        } else {
+            break;
+        }
+    }
+    if (draining_)
+        changes_.notify_all();
+}
+
+void EngineCore::deliver(const Event& event) {
+    switch (event.what) {
+        case Event::What::kSent:
+            event.party->sent(event.member, event.part);
+            break;
+        case Event::What::kArrived:
+            event.party->arrived(event.member, event.part);
+            break;
+        case Event::What::kOffered:
+            event.party->offered(event.member, event.part);
+            break;
+        case Event::What::kDiffers:
+            event.party->differs(event.member, event.form);
+            break;
+        case Event::What::kFailed:
+            event.party->failed(*event.failure);
+            break;
+        case Event::What::kWoken:
+            event.party->woken(now_ns());
+            break;
+    }
+}
+
+void EngineCore::forget(Party& party) {
+    const auto is_its = [&](const Event& event) { return event.party == &party; };
+    events_.erase(std::remove_if(events_.begin(), events_.end(), is_its), events_.end());
+    wake_at(party, 0);
+}
+
+void EngineCore::unsay_sent(Party& party, int member, uint32_t part) {
+    const auto is_it = [&](const Event& event) {
+        return event.what == Event::What::kSent && event.party == &party && event.member == member &&
+               event.part == part;
+    };
+    events_.erase(std::remove_if(events_.begin(), events_.end(), is_it), events_.end());
+}
+
+// ---- times
+
+void EngineCore::wake_by(int64_t time_ns) {
+    if (time_ns >= armed_ns_)
+        return;
+    armed_ns_ = time_ns;
+    const int64_t at = std::max<int64_t>(time_ns, 1);
+    const itimerspec spec{{0, 0}, {at / kSecondNs, at % kSecondNs}};
+    timerfd_settime(timer_, TFD_TIMER_ABSTIME, &spec, nullptr);
+}
+
+void EngineCore::wake_at(Party& party, int64_t time_ns) {
+    if (const auto found = wish_of_.find(&party); found != wish_of_.end()) {
+        auto place = wishes_.lower_bound(found->second);
+        while (place->second != &party)
+            ++place;
+        wishes_.erase(place);
+        wish_of_.erase(found);
+    }
+    if (time_ns == 0)
+        return;
+    wishes_.emplace(time_ns, &party);
+    wish_of_[&party] = time_ns;
+    wake_by(time_ns);
+}
+
+void EngineCore::on_time() {
+    timer_fired_ = false;
+    const int64_t now = now_ns();
+    while (!wishes_.empty() && wishes_.begin()->first <= now) {
+        Party* const party = wishes_.begin()->second;
+        wish_of_.erase(party);
+        wishes_.erase(wishes_.begin());
+        post({Event::What::kWoken, party});
+    }
+    door_.on_time(now);
+    std::vector<std::shared_ptr<Session>> sessions;
+    for (const auto& [name, session] : sessions_)
+        sessions.push_back(session);
+    for (const auto& session : sessions)
+        session->on_time(now);
+    settle();
+    int64_t next = door_.next_ns();
+    for (const auto& [name, session] : sessions_)
+        next = std::min(next, session->next_ns(now));
+    if (!wishes_.empty())
+        next = std::min(next, wishes_.begin()->first);
+    if (next != INT64_MAX)
+        wake_by(next);
+}
+
+// ---- the thread
+
+void EngineCore::start() {
+    thread_ = native::start_thread("taskd-rail", [this] { run(); });
+    has_thread_ = true;
+}
+
+void EngineCore::wake() {
+    const uint64_t one = 1;
+    // Full means that it is awake already.
+    (void)!::write(wake_, &one, sizeof one);
+}
+
+void EngineCore::run() {
+    bool is_busy = false;
+    for (;;) {
+        epoll_event events[kEvents];
+        const int count = epoll_wait(epoll_, events, kEvents, is_busy ? 0 : -1);
+        lock();
+        in_thread_ = true;
+        for (int index = 0; index < count; ++index)
+            ready(events[index].data.u64, events[index].events);
+        read_links();
+        if (timer_fired_)
+            on_time();
+        std::vector<Session*> more;
+        more.swap(unfinished_);
+        for (Session* session : more)
+            dirty(*session);
+        settle();
+        is_busy = !readable_.empty() || !unfinished_.empty();
+        const bool is_over = stopping_ && !draining_;
+        unlock();
+        if (is_over)
+            return;
+    }
+}
+
+void EngineCore::ready(uint64_t number, uint32_t events) {
+    const auto found = sources_.find(number);
+    if (found == sources_.end())
+        return;
+    const Source source = found->second;
+    uint64_t count = 0;
+    switch (source.kind) {
+        case Source::Kind::kWake:
+            (void)!::read(wake_, &count, sizeof count);
+            break;
+        case Source::Kind::kTimer:
+            // Someone may have armed it anew meanwhile; then nothing is there to read.
+            if (::read(timer_, &count, sizeof count) > 0) {
+                armed_ns_ = INT64_MAX;
+                timer_fired_ = true;
+            }
+            break;
+        case Source::Kind::kListener:
+            for (int fd = 0; (fd = sockets_.accept(source.fd)) >= 0 || fd == -EINTR || fd == -ECONNABORTED;) {
+                if (fd >= 0)
+                    door_.came(fd);
+            }
+            break;
+        case Source::Kind::kInterfaces:
+            for (const InterfaceChange& change : interfaces_->take()) {
+                for (const auto& [name, session] : sessions_)
+                    session->set_interface(change.index, change.usable, change.reason);
+            }
+            break;
+        case Source::Kind::kGreeting:
+            door_.ready(source.greeting);
+            break;
+        case Source::Kind::kLink: {
+            Link& link = *source.session->slots()[source.slot].link;
+            if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+                link.hung_up();
+            if ((events & ~uint32_t{EPOLLOUT}) != 0 && !link.is_readable) {
+                link.is_readable = true;
+                readable_.push_back(number);
+            }
+            if ((events & EPOLLOUT) != 0 && link.blocked()) {
+                link.unblock();
+                dirty(*source.session);
+            }
+            break;
+        }
+    }
+}
+
+// One bounded read for each link that has something, then whoever waits for the lock.
+void EngineCore::read_links() {
+    for (size_t rest = readable_.size(); rest > 0 && !readable_.empty(); --rest) {
+        const uint64_t number = readable_.front();
+        readable_.pop_front();
+        const auto found = sources_.find(number);
+        if (found == sources_.end())
+            continue;
+        Session& session = *found->second.session;
+        Link& link = *session.slots()[found->second.slot].link;
+        link.is_readable = false;
+        if (link.read(session, scratch_.get(), kScratchBytes, kTurnBytes) == Link::Progress::kMore) {
+            link.is_readable = true;
+            readable_.push_back(number);
+        }
+        if (link.is_broken())
+            dirty(session);
+        breathe();
+    }
+}
+
+}  // namespace taskd::rail

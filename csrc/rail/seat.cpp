@@ -1,0 +1,146 @@
+#include "seat.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine_core.hpp"
+#include "group.hpp"
+#include "key.hpp"
+
+namespace taskd::rail {
+namespace {
+
+uint64_t number_of(const std::string& identity) {
+    uint64_t number = 0;
+    std::memcpy(&number, sha256(identity).data(), sizeof number);
+    return number;
+}
+
+}  // namespace
+
+Seat::Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<std::shared_ptr<Session>> sessions,
+           std::vector<int> ranks)
+    : core_(core),
+      epoch_(epoch),
+      identity_(identity),
+      group_(number_of(identity)),
+      sessions_(std::move(sessions)),
+      ranks_(std::move(ranks)) {
+    for (size_t member = 0; member < sessions_.size(); ++member) {
+        if (sessions_[member])
+            sessions_[member]->enter(group_, *this, static_cast<int>(member));
+    }
+    core_.seated(*this);
+}
+
+Seat::~Seat() {
+    core_.lock();
+    for (const auto& session : sessions_) {
+        if (session)
+            session->leave(group_, *this);
+    }
+    core_.unseated(*this);
+    sessions_.clear();  // with the lock held: the last one to hold a session ends it
+    core_.unlock();
+}
+
+bool Seat::has(const Session& session) const {
+    return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& mine) { return mine.get() == &session; });
+}
+
+void Seat::fail(Failure::Code code, const std::string& text) {
+    if (has_failed_)
+        return;
+    has_failed_ = true;
+    failure_ = {code, text};
+    for (const auto& [sequence, party] : parties_)
+        tell_failure(*party);
+}
+
+void Seat::lost(const Session& session) {
+    for (size_t member = 0; member < sessions_.size(); ++member) {
+        if (sessions_[member].get() == &session)
+            fail(Failure::Code::kLost, name_of(static_cast<int>(member)) + " is lost: " + session.failure());
+    }
+}
+
+void Seat::tell_failure(Party& party) {
+    const std::string what = std::string(taskd::rail::name_of(static_cast<Kind>(party.form().kind))) + " #" +
+                             std::to_string(party.sequence()) + " in group " + identity_ + ": ";
+    Event event{Event::What::kFailed, &party};
+    event.failure = std::make_shared<const Failure>(Failure{failure_.code, what + failure_.text});
+    core_.post(std::move(event));
+}
+
+// False: the group has failed, and the operation is told so.
+bool Seat::admit(Party& party) {
+    const bool is_new = parties_.emplace(party.sequence(), &party).second;
+    if (has_failed_ && is_new)
+        tell_failure(party);
+    return !has_failed_;
+}
+
+void Seat::send(Party& party, int member, uint32_t part, const void* data, size_t bytes, bool announce) {
+    if (admit(party))
+        sessions_[static_cast<size_t>(member)]->send(party, member, key_of(party, part), data, bytes, announce);
+}
+
+void Seat::receive(Party& party, int member, uint32_t part, void* data, size_t bytes) {
+    if (admit(party))
+        sessions_[static_cast<size_t>(member)]->receive(party, member, key_of(party, part), data, bytes);
+}
+
+void Seat::watch(Party& party, int member, uint32_t part) {
+    if (admit(party))
+        sessions_[static_cast<size_t>(member)]->watch(party, member, key_of(party, part));
+}
+
+void Seat::release(Party& party, int member, uint32_t part) {
+    core_.unsay_sent(party, member, part);
+    sessions_[static_cast<size_t>(member)]->release(key_of(party, part));
+}
+
+void Seat::describe(Party& party, int member) {
+    if (admit(party))
+        sessions_[static_cast<size_t>(member)]->describe(key_of(party, 0), party.form());
+}
+
+void Seat::forget(Party& party) {
+    core_.forget(party);
+    const auto found = parties_.find(party.sequence());
+    if (found != parties_.end() && found->second == &party)
+        parties_.erase(found);
+    for (const auto& session : sessions_) {
+        if (session)
+            session->forget(party, group_);
+    }
+}
+
+void Seat::wake_at(Party& party, int64_t time_ns) {
+    if (admit(party))
+        core_.wake_at(party, time_ns);
+}
+
+int64_t Seat::now_ns() const {
+    return core_.now_ns();
+}
+
+void Seat::after_unlock(std::function<void()> job) {
+    core_.after_unlock(std::move(job));
+}
+
+std::string Seat::name_of(int member) const {
+    const auto place = static_cast<size_t>(member);
+    const std::string name = "rank " + std::to_string(ranks_[place]);
+    if (!sessions_[place])
+        return name + " (this one)";
+    const std::string& node = sessions_[place]->peer().node;
+    return name + " (" + (node.empty() ? sessions_[place]->peer().rails[0].address : node) + ")";
+}
+
+Party* Seat::find(uint64_t sequence) const {
+    const auto found = parties_.find(sequence);
+    return found == parties_.end() ? nullptr : found->second;
+}
+
+}  // namespace taskd::rail

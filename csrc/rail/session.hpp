@@ -1,0 +1,207 @@
+// All links with one other process in one epoch: what is sent over them, what comes, and how they stand.
+//
+// Why one for all groups: the rails and their state belong to the pair of processes, and a frame that one link loses is
+// carried by another without any group's notice. A session belongs to one epoch and so do its connections: what is old
+// dies with its socket.
+//
+// It is driven from outside, with the engine's lock held: told when a socket is ready, when a time has come, when
+// somebody wants to send. It answers through its host, and calls no operation itself except to say that bytes are about
+// to be written; everything else is posted as an event and delivered when nothing is half done.
+//
+// Does not: accept, dial or wait (engine_core.hpp), or know what a group is beyond whom to ask for an operation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "counters.hpp"
+#include "endpoint.hpp"
+#include "engine.hpp"
+#include "inbox.hpp"
+#include "link.hpp"
+#include "outbox.hpp"
+#include "pace.hpp"
+
+namespace taskd::rail {
+
+class Session;
+
+struct Event {
+    enum class What { kSent, kArrived, kOffered, kDiffers, kFailed, kWoken };
+    What what;
+    Party* party;
+    int member = 0;
+    uint32_t part = 0;
+    Form form{};
+    std::shared_ptr<const Failure> failure{};
+};
+
+class SessionHost {
+  public:
+    virtual ~SessionHost() = default;
+    virtual int64_t now_ns() const = 0;
+    virtual void post(Event event) = 0;
+    // pump() it before the lock is released.
+    virtual void dirty(Session& session) = 0;
+    // on_time() no later than this.
+    virtual void wake_by(int64_t time_ns) = 0;
+    virtual void watch(Session& session, Link& link) = 0;
+    virtual void unwatch(Link& link) = 0;
+    virtual void dial(Session& session, size_t slot) = 0;
+    // It is connected now, or has failed.
+    virtual void changed(Session& session) = 0;
+};
+
+// A group's operations, by their sequence.
+class Roster {
+  public:
+    virtual ~Roster() = default;
+    virtual Party* find(uint64_t sequence) const = 0;
+};
+
+// One pair of rails.
+struct Slot {
+    size_t rail_here = 0;
+    size_t rail_there = 0;
+    std::string name;
+    CounterRecord* record = nullptr;
+    std::unique_ptr<Link> link;
+    Pace pace;
+    Silence silence;
+    bool is_usable = true;   // its interface works
+    bool is_ordered = true;  // nobody has put it out of use
+    bool is_dialling = false;
+    int64_t dial_at_ns = INT64_MAX;
+    int64_t pause_ns = 0;  // before the next dial
+    int refusals = 0;
+    std::string last_trouble;
+    int64_t witness_ns = 0;  // when the last probe that was answered had been sent
+    uint64_t read_then = 0;  // at the last look
+    long queued_then = 0;
+    size_t budget = 0;  // of one pump
+
+    bool up() const { return link && !link->is_broken() && silence.standing() == Standing::kUp; }
+};
+
+struct SessionNames {
+    int peer_rank = -1;
+    std::string peer;  // "rank 3 (node b)"
+};
+
+class Session : public LinkReader {
+  public:
+    Session(SessionHost& host, SocketLayer& sockets, Counters& counters, const Retry& retry, int64_t epoch,
+            const Endpoint& me, const Endpoint& peer, SessionNames names);
+    ~Session() override;
+
+    int64_t epoch() const { return epoch_; }
+
+    const Endpoint& peer() const { return peer_; }
+
+    const SessionNames& names() const { return names_; }
+
+    bool dials() const { return dials_; }
+
+    std::vector<Slot>& slots() { return slots_; }
+
+    size_t connected() const;
+
+    // Empty: it lives.
+    const std::string& failure() const { return failure_; }
+
+    // Nothing is on its way in either direction that anybody could miss.
+    bool idle() { return outbox_.idle(); }
+
+    // ---- for groups
+    void enter(uint64_t group, const Roster& roster, int member) { rosters_[group] = {&roster, member}; }
+
+    void leave(uint64_t group, const Roster& roster) {
+        if (const auto found = rosters_.find(group); found != rosters_.end() && found->second.roster == &roster)
+            rosters_.erase(found);
+    }
+
+    void send(Party& party, int member, const MessageKey& key, const void* data, size_t bytes, bool announce);
+    void receive(Party& party, int member, const MessageKey& key, void* data, size_t bytes);
+    void watch(Party& party, int member, const MessageKey& key);
+    void release(const MessageKey& key);
+    void describe(const MessageKey& key, const Form& form);
+    void forget(Party& party, uint64_t group);
+
+    // ---- for the engine
+    void attach(size_t slot, int fd);
+    void dial_failed(size_t slot, int error, const std::string& trouble);
+    void set_interface(size_t rail_here, bool usable, const std::string& reason);
+    void set_order(size_t rail_here, bool in_use);
+    // Takes broken links away; true if there were any.
+    bool reap();
+    // Writes what can be written. True: there is more than one turn's worth.
+    bool pump();
+    void on_time(int64_t now_ns);
+    int64_t next_ns(int64_t now_ns);
+    // Says farewell and closes everything. No memory is touched afterwards.
+    void end(const std::string& reason);
+
+    // Rails, addresses, and what is wrong with each.
+    std::string what_was_tried() const;
+
+    // ---- LinkReader
+    char* data_begins(Link& link, const FrameHeader& header) override;
+    void data_ended(Link& link, const FrameHeader& header, bool counts) override;
+    void control(Link& link, const FrameHeader& header, const char* payload) override;
+
+  private:
+    struct Port {
+        const Roster* roster;
+        int member;
+    };
+
+    void compare(const FrameHeader& header);
+    void acknowledged(const FrameHeader& header, const Range* ranges, size_t count);
+    void frame_acknowledged(Numbered& frame);
+    void arrived(const FrameHeader& header, Link& link);
+    void handle(const FrameHeader& header);
+    bool is_candidate(const Slot& slot, int rung) const;
+    Slot* choose(size_t bytes, bool is_large);
+    bool alone() const;
+    void stage(Slot& slot, Numbered& frame);
+    bool stage_some(bool* more);
+    void stage_acknowledgement();
+    FrameHeader bare(FrameType type) const;
+    void steal();
+    void look_for_silence(Slot& slot, int64_t now_ns);
+    void probe(int64_t now_ns);
+    Numbered* oldest_on(size_t slot);
+    void lose(Slot& slot, int error, const char* fault);
+    void retry_later(Slot& slot, int64_t now_ns);
+    void check_hold(int64_t now_ns);
+    void fail(const std::string& text);
+    void show(Slot& slot);
+
+    SessionHost& host_;
+    SocketLayer& sockets_;
+    Counters& counters_;
+    const Retry retry_;
+    const int64_t epoch_;
+    const Endpoint me_;
+    const Endpoint peer_;
+    const SessionNames names_;
+    const bool dials_;
+    std::vector<Slot> slots_;
+    Outbox outbox_;
+    Inbox inbox_;
+    Arrivals arrivals_;
+    std::unordered_map<uint64_t, Port> rosters_;
+    std::string failure_;
+    std::string farewell_;  // the other side's
+    bool was_connected_ = false;
+    int64_t lost_ns_ = 0;  // since when there is no link; 0: there is one, or there never was
+    // Acknowledgements that are due.
+    bool acknowledge_now_ = false;
+    int64_t acknowledge_by_ns_ = 0;
+    int unacknowledged_ = 0;
+    size_t last_slot_ = 0;  // on which something came last
+};
+
+}  // namespace taskd::rail

@@ -1,0 +1,318 @@
+// How a session notices that a rail fails, and what it does: hedge, probe, take down, dial again, hold, give up.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "session.hpp"
+
+namespace taskd::rail {
+namespace {
+
+constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
+constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
+
+int64_t nanoseconds(std::chrono::milliseconds duration) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+}  // namespace
+
+// The counters tell others how this rail stands.
+void Session::show(Slot& slot) {
+    RailState state = RailState::kDown;
+    if (slot.link)
+        state = slot.silence.standing() == Standing::kUp ? RailState::kUp : RailState::kSuspect;
+    else if (slot.is_dialling)
+        state = RailState::kProbing;
+    set_state(*slot.record, state, host_.now_ns());
+}
+
+void Session::attach(size_t index, int fd) {
+    Slot& slot = slots_[index];
+    if (slot.link)
+        lose(slot, ECONNRESET, nullptr);
+    slot.is_dialling = false;
+    slot.dial_at_ns = INT64_MAX;
+    slot.pause_ns = 0;
+    slot.refusals = 0;
+    slot.pace = Pace();
+    slot.silence = Silence();
+    slot.read_then = 0;
+    slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
+    was_connected_ = true;
+    lost_ns_ = 0;
+    // Each side may have been told less than the other knows.
+    acknowledge_now_ = true;
+    show(slot);
+    host_.watch(*this, *slot.link);
+    host_.dirty(*this);
+    host_.changed(*this);
+}
+
+bool Session::reap() {
+    bool any = false;
+    for (Slot& slot : slots_) {
+        if (!slot.link || !slot.link->is_broken())
+            continue;
+        any = true;
+        lose(slot, slot.link->error(), slot.link->fault());
+    }
+    return any;
+}
+
+void Session::lose(Slot& slot, int error, const char* fault) {
+    const size_t index = static_cast<size_t>(&slot - slots_.data());
+    const int64_t now = host_.now_ns();
+    host_.unwatch(*slot.link);
+    slot.link.reset();
+    slot.pace = Pace();
+    slot.silence = Silence();
+    slot.last_trouble = fault != nullptr ? fault : std::strerror(error);
+    set_error(*slot.record, error, now);
+    for (Numbered& frame : outbox_.unacknowledged()) {
+        if ((frame.carriers >> index & 1) == 0)
+            continue;
+        frame.carriers &= ~(uint32_t{1} << index);
+        if (frame.is_acknowledged)
+            continue;
+        add(slot.record->retransmitted, 1);
+        outbox_.send_again(frame);
+    }
+    show(slot);
+    retry_later(slot, now);
+    host_.dirty(*this);
+    if (!failure_.empty())
+        return;
+    if (!farewell_.empty()) {
+        fail("it has left: " + farewell_);
+    } else if (connected() == 0 && lost_ns_ == 0) {
+        lost_ns_ = now;
+        check_hold(now);
+        host_.wake_by(now + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);
+    }
+}
+
+void Session::retry_later(Slot& slot, int64_t now) {
+    if (!dials_ || !failure_.empty())
+        return;
+    slot.dial_at_ns = slot.is_usable ? now + slot.pause_ns : INT64_MAX;
+    slot.pause_ns = std::min(std::max(2 * slot.pause_ns, kFirstPauseNs), nanoseconds(retry_.interval));
+    if (slot.is_usable)
+        host_.wake_by(slot.dial_at_ns);
+}
+
+void Session::dial_failed(size_t index, int error, const std::string& trouble) {
+    Slot& slot = slots_[index];
+    slot.is_dialling = false;
+    slot.last_trouble = trouble;
+    slot.refusals = error == ECONNREFUSED ? slot.refusals + 1 : 0;
+    set_error(*slot.record, error, host_.now_ns());
+    show(slot);
+    if (error == ESTALE) {
+        fail("it has ended epoch " + std::to_string(epoch_));
+        return;
+    }
+    retry_later(slot, host_.now_ns());
+    check_hold(host_.now_ns());
+}
+
+void Session::set_interface(size_t rail_here, bool usable, const std::string& reason) {
+    for (Slot& slot : slots_) {
+        if (slot.rail_here != rail_here)
+            continue;
+        slot.is_usable = usable;
+        slot.last_trouble = reason;
+        if (!usable && slot.link) {
+            slot.link->cut(ENETDOWN);
+            host_.dirty(*this);
+        } else if (usable && dials_ && !slot.link && !slot.is_dialling) {
+            slot.pause_ns = 0;
+            retry_later(slot, host_.now_ns());
+        }
+    }
+}
+
+void Session::set_order(size_t rail_here, bool in_use) {
+    for (Slot& slot : slots_) {
+        if (slot.rail_here == rail_here)
+            slot.is_ordered = in_use;
+    }
+    host_.dirty(*this);
+}
+
+Numbered* Session::oldest_on(size_t index) {
+    for (Numbered& frame : outbox_.unacknowledged()) {
+        if (!frame.is_acknowledged && !frame.is_queued && (frame.carriers >> index & 1) != 0)
+            return &frame;
+    }
+    return nullptr;
+}
+
+void Session::look_for_silence(Slot& slot, int64_t now) {
+    const size_t index = static_cast<size_t>(&slot - slots_.data());
+    const Numbered* const oldest = oldest_on(index);
+    const int64_t patience = slot.pace.patience_ns();
+    if (oldest != nullptr && now - oldest->sent_ns >= patience) {
+        slot.silence.suspect(now);
+        show(slot);
+        const bool has_other =
+            std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) { return &other != &slot && other.up(); });
+        for (Numbered& frame : outbox_.unacknowledged()) {
+            const bool is_old = now - frame.sent_ns >= patience && (frame.carriers >> index & 1) != 0;
+            if (!has_other || !is_old || frame.is_acknowledged || frame.is_queued)
+                continue;
+            add(slot.record->hedged, 1);
+            outbox_.send_again(frame);
+        }
+        host_.dirty(*this);
+    }
+    if (slot.silence.standing() != Standing::kSuspect)
+        return;
+    const long queued = sockets_.queued(slot.link->fd());
+    if (slot.link->bytes_read() != slot.read_then || (queued >= 0 && queued < slot.queued_then))
+        slot.silence.progressed(now);
+    slot.read_then = slot.link->bytes_read();
+    slot.queued_then = queued;
+    int64_t witness = 0;
+    for (const Slot& other : slots_) {
+        if (&other != &slot && other.link)
+            witness = std::max(witness, other.witness_ns);
+    }
+    if (slot.silence.judge(now, witness))
+        slot.link->cut(ETIMEDOUT);
+    host_.dirty(*this);
+}
+
+// Asks on every link at once, so that silence of one can be told from silence of all.
+void Session::probe(int64_t now) {
+    const bool wanted = std::any_of(slots_.begin(), slots_.end(),
+                                    [&](const Slot& slot) { return slot.link && slot.silence.wants_probe(now); });
+    for (Slot& slot : slots_) {
+        if (!wanted || !slot.link || slot.link->is_broken())
+            continue;
+        FrameHeader ping = bare(FrameType::kPing);
+        ping.offset = static_cast<uint64_t>(now);
+        slot.link->stage(ping, std::string());
+        slot.silence.probed(now);
+        host_.dirty(*this);
+    }
+}
+
+void Session::on_time(int64_t now) {
+    if (!failure_.empty())
+        return;
+    if (acknowledge_by_ns_ != 0 && acknowledge_by_ns_ <= now) {
+        acknowledge_now_ = true;
+        acknowledge_by_ns_ = 0;
+        host_.dirty(*this);
+    }
+    if (connected() > 1) {
+        for (Slot& slot : slots_) {
+            if (slot.link && !slot.link->is_broken())
+                look_for_silence(slot, now);
+        }
+        probe(now);
+    } else {
+        for (Slot& slot : slots_) {
+            if (slot.link && slot.silence.standing() == Standing::kSuspect) {
+                // Alone, it cannot be compared with any other: it carries everything, and the system is patient.
+                slot.silence.answered();
+                show(slot);
+                host_.dirty(*this);
+            }
+        }
+    }
+    for (size_t index = 0; index < slots_.size(); ++index) {
+        Slot& slot = slots_[index];
+        if (slot.dial_at_ns > now || slot.link || slot.is_dialling)
+            continue;
+        slot.dial_at_ns = INT64_MAX;
+        slot.is_dialling = true;
+        show(slot);
+        host_.dial(*this, index);
+    }
+    check_hold(now);
+}
+
+int64_t Session::next_ns(int64_t now) {
+    int64_t next = INT64_MAX;
+    if (!failure_.empty())
+        return next;
+    if (acknowledge_by_ns_ != 0)
+        next = acknowledge_by_ns_;
+    const bool compares = connected() > 1;
+    for (size_t index = 0; index < slots_.size(); ++index) {
+        const Slot& slot = slots_[index];
+        if (!slot.link && !slot.is_dialling)
+            next = std::min(next, slot.dial_at_ns);
+        if (!slot.link || !compares)
+            continue;
+        next = std::min(next, slot.silence.next_ns());
+        if (const Numbered* oldest = oldest_on(index))
+            next = std::min(next, std::max(oldest->sent_ns + slot.pace.patience_ns(), now + kMillisecondNs));
+    }
+    if (lost_ns_ != 0)
+        next = std::min(
+            next, lost_ns_ + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);
+    return next;
+}
+
+std::string Session::what_was_tried() const {
+    std::string text;
+    for (const Slot& slot : slots_) {
+        text += text.empty() ? "" : ", ";
+        text += slot.name + " (" + peer_.rails[slot.rail_there].address + ": " +
+                (slot.last_trouble.empty() ? "closed" : slot.last_trouble) + ")";
+    }
+    return text;
+}
+
+void Session::check_hold(int64_t now) {
+    if (lost_ns_ == 0 || !was_connected_ || !failure_.empty())
+        return;
+    const int64_t rounds = retry_.count * nanoseconds(retry_.interval);
+    if (!retry_.enabled) {
+        fail("all rails to it are lost and retry is disabled; rails: " + what_was_tried());
+        return;
+    }
+    const bool refused = dials_ && std::all_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+                             return slot.refusals >= std::max(retry_.count, 1);
+                         });
+    const int64_t lost_for = now - lost_ns_;
+    if (lost_for > nanoseconds(retry_.hold) + rounds || (refused && lost_for > rounds))
+        fail("no rail came back within " + std::to_string(lost_for / kMillisecondNs) +
+             " ms; tried: " + what_was_tried());
+}
+
+void Session::fail(const std::string& text) {
+    failure_ = text;
+    for (Slot& slot : slots_) {
+        if (slot.link)
+            slot.link->cut(ECONNABORTED);
+    }
+    host_.dirty(*this);
+    host_.changed(*this);
+}
+
+void Session::end(const std::string& reason) {
+    if (failure_.empty())
+        failure_ = reason;
+    FrameHeader bye = bare(FrameType::kBye);
+    bye.length = static_cast<uint32_t>(std::min(reason.size(), kLongestControl));
+    for (Slot& slot : slots_) {
+        slot.dial_at_ns = INT64_MAX;
+        if (!slot.link)
+            continue;
+        // Where a frame is half written, the connection just closes: the other side finds the epoch stale.
+        if (slot.link->staged() == 0 && !slot.link->is_broken()) {
+            slot.link->stage(bye, reason.substr(0, bye.length));
+            slot.link->write(kLongestControl * 2);
+        }
+        host_.unwatch(*slot.link);
+        slot.link.reset();
+        set_state(*slot.record, RailState::kDown, host_.now_ns());
+    }
+}
+
+}  // namespace taskd::rail

@@ -1,0 +1,52 @@
+// The system calls of the transport on sockets, behind a seam.
+//
+// Why a seam: what the transport is for happens when sockets fail, and sockets fail on purpose only in a layer that can
+// cut, stall and reorder them by a seed. Everything here is a plain call of the system's; nothing blocks.
+//
+// Does not: know what is sent.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <string>
+
+namespace taskd::rail {
+
+struct SocketAddress {
+    sockaddr_storage storage{};
+    socklen_t bytes = 0;
+
+    int family() const { return storage.ss_family; }
+
+    int port() const;
+    void set_port(int port);
+};
+
+// From a numeric address (IPv6 with or without a scope). Throws std::invalid_argument with one sentence.
+SocketAddress parse_address(const std::string& text, int port);
+
+// A result below zero is -errno.
+class SocketLayer {
+  public:
+    virtual ~SocketLayer() = default;
+
+    // A socket on its way from `local` (its port is ignored) to `remote`.
+    virtual int dial(const SocketAddress& local, const SocketAddress& remote);
+    virtual int listen(const SocketAddress& local);
+    virtual int accept(int listener);
+    virtual ssize_t read(int fd, const iovec* pieces, int count);
+    virtual ssize_t write(int fd, const iovec* pieces, int count);
+    // Bytes that the other end's system has not acknowledged.
+    virtual long queued(int fd);
+    virtual void close(int fd);
+
+    // How a dial has ended: 0 or an errno.
+    int error_of(int fd);
+    int port_of(int fd);
+};
+
+SocketLayer& system_sockets();
+
+}  // namespace taskd::rail
