@@ -17,6 +17,9 @@ from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, Report, Stop
+from taskd.core.rail_records import Rail
+from taskd.core.rail_relay import RailRelay
+from taskd.core.rail_watch import RailWatch
 from taskd.core.recovery import Recovery, RepairState
 from taskd.core.repairs import Repairs
 from taskd.core.types import Stage, Strategy
@@ -209,6 +212,18 @@ def first_report_ends_the_job(patch: Patch) -> None:
     patch.setattr(Repairs, "back", lambda self, ranks, now, at: self._finish(0, "that will do", now))
 
 
+def rails_return_at_once(patch: Patch) -> None:
+    patch.setattr(Rail, "worsen", lambda self, at, unproved: setattr(self, "back_off_ns", 1))
+
+
+def rails_never_return(patch: Patch) -> None:
+    patch.setattr(RailWatch, "_return", lambda self, at, repairing: None)
+
+
+def rail_orders_stay_with_the_agent(patch: Patch) -> None:
+    patch.setattr(RailRelay, "due", lambda self, now: [])
+
+
 @pytest.mark.parametrize(
     ("breach", "kinds", "rules"),
     [
@@ -222,6 +237,9 @@ def first_report_ends_the_job(patch: Patch) -> None:
         (sleep_is_taken_for_silence, ("sleep",), {"healthy-stays", "nothing-lost"}),
         (every_fault_ends_the_job, ("kill",), {"live"}),
         (first_report_ends_the_job, ("kill",), {"live"}),
+        (rails_return_at_once, ("rail",), {"rails-steady"}),
+        (rails_never_return, ("rail",), {"rails-return"}),
+        (rail_orders_stay_with_the_agent, ("rail",), {"rails-obeyed"}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -229,5 +247,5 @@ def test_broken_promise_is_caught(
     breach: Callable[[Patch], None], kinds: tuple[str, ...], rules: set[str], monkeypatch: Patch
 ) -> None:
     breach(monkeypatch)
-    result = first_complaint(kinds, Machines())
+    result = first_complaint(kinds, Machines(), ranks=4 if "rail" in kinds else 8)
     assert result.rule in rules, result.complaint()
