@@ -5,7 +5,7 @@ are made from rank and number, so the same operation must always give the same b
 anything was broken is kept, and every later result is compared with it. The stop is part of the operation itself (one
 element of it), so all ranks stop after the same one.
 
-ranks.py starts it. It judges nothing.
+members.py starts it. It judges nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from taskd import _native
+from taskd.comm import counters
 from taskd.errors import UsageError
 
 PATTERNS = 4
@@ -170,14 +172,26 @@ def bear(spec: Spec) -> None:
         if spec.words.get("idle_every") and count % spec.words["idle_every"] == 0:
             pause.wait(spec.words["idle_s"])
     Path(spec.folder, f"times.{spec.rank}").write_bytes(times.tobytes())
-    say(rank=spec.rank, rounds=count, equal=equal, digest=work.digest(), error=error, **counted(spec))
+    own = counted()
+    if not error:
+        dist.barrier()  # who ends first takes its connections away, which others would count as lost
+    say(rank=spec.rank, rounds=count, equal=equal, digest=work.digest(), error=error, **own)
 
 
-def counted(spec: Spec) -> dict[str, Any]:
-    """What the transport counted on this rank."""
-    if spec.backend != "rail":
-        return {}
-    return {"counters": importlib.import_module("taskd.comm.rail").counters()}
+def counted() -> dict[str, Any]:
+    """What the transport has counted on this rank, by rail; empty without one."""
+    tally = _native.RailTally()
+
+    def add(fd: int) -> None:
+        tally.add(fd)
+
+    counters.watch(add)
+    counters.watch(None)
+    found: dict[str, dict[str, int]] = {"downs": {}, "hedged": {}, "retransmitted": {}, "bytes_out": {}}
+    for one in tally.read():
+        for name, values in found.items():
+            values[one.rail] = values.get(one.rail, 0) + getattr(one, name)
+    return dict(found)
 
 
 TASKS: dict[str, Callable[[Spec], None]] = {"bear": bear}

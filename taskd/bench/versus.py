@@ -1,7 +1,7 @@
 """The tasks of ranks that compare two backends in one run, and those that look at the transport alone.
 
 Both sides of a comparison are groups of the same processes and take turns, so that whatever else the machine does
-meets both. What is given back are times, one per turn; ranks.py carries them, transport.py makes figures of them. It
+meets both. What is given back are times, one per turn; members.py carries them, transport.py makes figures of them. It
 judges nothing.
 """
 

@@ -19,11 +19,20 @@ BENCHES = {
     "beat": ("cost of a progress store; the beat behind a held GIL", "taskd.bench.beat"),
     "detect": ("kill, agent and node loss until the manager knows; false alarms (12 minutes)", "taskd.bench.detect"),
     "import": ("import taskd, taskd --help, manager ready", "taskd.bench.starts"),
+    "overhead": (
+        "an operation, a DDP and an FSDP2 step over guards, against bare inner groups",
+        "taskd.bench.overhead",
+    ),
+    "reconfigure": ("a guard parked and rebuilt, and 1,000 times under load", "taskd.bench.reconfigure"),
     "recovery": (
         "fault to the first step of all ranks, by fault and phase (7 minutes)",
         "taskd.bench.recovery",
     ),
     "steady": ("step time with everything on, over plain torchrun and gloo", "taskd.bench.steady"),
+    "transport": (
+        "operations over rails beside gloo, two rails over one, faults, abort, rest; false alarms (17 minutes)",
+        "taskd.bench.transport",
+    ),
 }
 """Name: what it measures, module with `measure() -> dict[str, Figure]`."""
 
@@ -36,6 +45,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="what to measure; see --list")
     parser.add_argument("--list", action="store_true", help="name all benchmarks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--only", metavar="PART[,PART]", help="only these parts of a benchmark that has parts")
+    parser.add_argument("--seconds", type=float, help="how long it waits for false alarms")
     parser.set_defaults(run=run)
 
 
@@ -48,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = f"{arguments.name!r} is no benchmark" if arguments.name else "no benchmark was named"
         raise UsageError(f"{given}; there are {', '.join(BENCHES)}")
     where = report.machine()
-    figures: dict[str, report.Figure] = importlib.import_module(BENCHES[arguments.name][1]).measure()
+    figures = _measured(arguments)
     if arguments.json:
         print(report.as_json(arguments.name, where, figures))
         return 0
@@ -61,6 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
         if figure.reason:
             print(f"{name}: {figure.reason}", file=sys.stderr)
     return 0
+
+
+def _measured(arguments: argparse.Namespace) -> dict[str, report.Figure]:
+    module = importlib.import_module(BENCHES[arguments.name][1])
+    if hasattr(module, "PARTS"):
+        only = arguments.only.split(",") if arguments.only else ()
+        figures: dict[str, report.Figure] = module.measure(only, arguments.seconds)
+        return figures
+    if arguments.only or arguments.seconds is not None:
+        raise UsageError(f"{arguments.name} is measured as a whole; leave --only and --seconds out")
+    figures = module.measure()
+    return figures
 
 
 def _row(name: str, figure: report.Figure) -> list[Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from taskd.bench.faults import FAULTS, Fault
 from taskd.bench.hosts import Hosts
-from taskd.bench.ranks import Failed, Ranks
+from taskd.bench.members import Failed, Ranks
 
 pytestmark = [pytest.mark.root, pytest.mark.limit(90)]
 importlib.import_module("torch")  # its libraries are those that the extension needs

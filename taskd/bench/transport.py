@@ -1,0 +1,312 @@
+"""The rail transport beside gloo: time per operation and per training step, two rails over one, and what faults cost.
+
+Both sides of a ratio are groups of the same processes that take turns. Faults are real ones between two hosts that are
+network namespaces; each is timed from the system call that caused it to the end of the operation that it hit, and
+every bit of every operation is compared with what the same operation gave before. A figure with a number of ranks in
+its name is of so many; without one it is the worse of both.
+
+Nothing is injected into the product. Each part is bounded in time; one that fails is reported with its reason, and the
+others go on. The parts and their seconds on a quiet machine with two cores stand in PARTS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from taskd.bench import hosts
+from taskd.bench.faults import FAULTS
+from taskd.bench.hosts import Hosts
+from taskd.bench.members import Failed, Ranks
+from taskd.bench.report import Figure, Goal, median, percentile, unmeasured
+from taskd.errors import UsageError
+
+MEGABYTE = 1 << 18
+"""Elements of four bytes."""
+SIDES = ("gloo", "rail")
+TURNS = 7
+SIZES = (2, 4)
+PATIENCE_S = 240.0
+CASES = (
+    ("allreduce_4kb", "all_reduce", 1 << 10, 400),
+    ("allreduce_1mb", "all_reduce", MEGABYTE, 40),
+    ("allreduce_25mb", "all_reduce", 25 * MEGABYTE, 4),
+    ("allreduce_256mb", "all_reduce", 256 * MEGABYTE, 1),
+    ("allgather_25mb", "all_gather", 25 * MEGABYTE, 3),
+)
+"""Name, operation, elements of a rank's input, operations of a turn."""
+STEPS = 30
+LINK_MEGABITS = 1000.0
+STRIPED = 16 * MEGABYTE
+STRIPE_TURNS = 5
+STRIPE_S = 2.0
+BROKEN = 4 * MEGABYTE
+"""Of the operation that faults meet."""
+TIMES = 32
+FAULT_GOALS = {"reset": ("reset", 15.0), "down": ("link_down", 30.0), "silence": ("silence", 150.0)}
+"""Fault, name of its figures, goal of its median in milliseconds."""
+LASTS_S, AFTER_S = 0.4, 0.15
+ABORTS = 60
+REST_S = 10.0
+MANY, FEW = 8, 2
+CALM_S = 600.0
+_BUSY = "while True: pass"
+_UNEVEN: dict[str, Any] = {"elements": MEGABYTE, "mixed": True, "idle_every": 50, "idle_s": 1.0}
+"""Bursts of rounds, and nothing in between."""
+Figures = dict[str, Figure]
+
+
+def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
+    """The figures of these parts, of all if none is named; `seconds`: how long false alarms are waited for."""
+    unknown = set(only) - PARTS.keys()
+    if unknown:
+        raise UsageError(f"{', '.join(sorted(unknown))} is no part of this benchmark; there are {', '.join(PARTS)}.")
+    figures: Figures = {}
+    for name, part in PARTS.items():
+        if name in only or not only:
+            begin = time.monotonic()
+            figures |= part(CALM_S if seconds is None else seconds) if name == "calm" else part()
+            print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    return figures
+
+
+def _reason(error: Failed) -> str:
+    """What is worth a line of it: the last thing that a rank complained of."""
+    lines = [line for line in str(error).splitlines() if "Error" in line]
+    return lines[-1] if lines else str(error).splitlines()[0]
+
+
+# ---- beside gloo ------------------------------------------------------------------------------------------------
+
+
+def _collectives() -> Figures:
+    names = [f"{name}_ratio" for name, *_ in CASES]
+    return _ratios("compare", names, cases=CASES)
+
+
+def _ddp() -> Figures:
+    return _ratios("train", ["ddp_ratio"], steps=STEPS, batch=8)
+
+
+def _ratios(task: str, names: list[str], **words: Any) -> Figures:
+    """For each name the ratio with each number of ranks, and the worse of them."""
+    found: Figures = {}
+    for size in SIZES:
+        found |= {f"{name}_{size}_ranks": one for name, one in _versus(task, size, names, **words).items()}
+    return {name: _worse([found[f"{name}_{size}_ranks"] for size in SIZES]) for name in names} | found
+
+
+def _worse(figures: list[Figure]) -> Figure:
+    """Of ratios; one that could not be measured is worse than any."""
+    return max(figures, key=lambda one: float("inf") if one.value is None else one.value)
+
+
+def _versus(task: str, size: int, names: list[str], **words: Any) -> Figures:
+    goal = Goal("<=", 1.0)
+    try:
+        with Ranks(task, size, backend="gloo", sides=SIDES, turns=TURNS, **words) as ranks:
+            ranks.wait("done", PATIENCE_S)
+            turns = {f"{one['case']}_ratio": one["turns"] for one in ranks.objects("case")}
+        return {name: median([rail / gloo for gloo, rail in turns[name]], "ratio", goal) for name in names}
+    except Failed as error:
+        return {name: unmeasured("ratio", _reason(error), goal) for name in names}
+
+
+# ---- two rails --------------------------------------------------------------------------------------------------
+
+
+def _stripes() -> Figures:
+    """Bandwidth over two limited rails, over one, and over two of which one was cut; in turns."""
+    goals = {"stripe_2_rails": Goal(">=", 1.8), "one_rail_left": Goal(">=", 0.95)}
+    found: dict[str, list[float]] = {name: [] for name in goals}
+    try:
+        for _ in range(STRIPE_TURNS):
+            with _two_hosts(LINK_MEGABITS) as two:
+                alone = _pace(two, two.rails[:1], cut=False)[0]
+                both, left = _pace(two, two.rails, cut=True)
+            found["stripe_2_rails"].append(alone / both)
+            found["one_rail_left"].append(alone / left)
+    except Failed as error:
+        return {name: unmeasured("ratio", _reason(error), goal) for name, goal in goals.items()}
+    return {name: median(found[name], "ratio", goal) for name, goal in goals.items()}
+
+
+@contextlib.contextmanager
+def _two_hosts(megabits: float = 0.0) -> Iterator[Hosts]:
+    """With two rails, of this speed if it is not 0. Raises Failed where there can be none."""
+    reason = hosts.why_not()
+    if reason:
+        raise Failed(reason)
+    with Hosts(2) as two:
+        for host in two.hosts if megabits else []:
+            for rail in two.rails:
+                two.slow(host.index, rail, megabits)
+        yield two
+
+
+def _pace(two: Hosts, rails: tuple[str, ...], *, cut: bool) -> tuple[float, float]:
+    """Seconds per operation over these rails, and after the last of them was cut."""
+    with Ranks("bear", 2, backend="rail", hosts=two, rails=rails, elements=STRIPED) as ranks:
+        ranks.wait("ready")
+        begin_ns = time.monotonic_ns()
+        _last(STRIPE_S)
+        cut_ns = time.monotonic_ns()
+        if cut:
+            two.down(1, rails[-1])
+            _last(STRIPE_S)
+        end_ns = time.monotonic_ns()
+        _stopped(ranks)
+        times = ranks.times()[0]
+    if cut:
+        two.up(1, rails[-1])
+    settle_ns = int(STRIPE_S * 1e9 / 4)  # speeds are learned, and a cut is another figure's matter
+    return _typical(times, begin_ns + settle_ns, cut_ns), _typical(times, cut_ns + settle_ns, end_ns) if cut else 0.0
+
+
+def _typical(times: list[tuple[int, int]], begin_ns: int, end_ns: int) -> float:
+    within = [end - begin for begin, end in times if begin >= begin_ns and end <= end_ns]
+    if not within:
+        raise Failed(f"no operation ended in {(end_ns - begin_ns) / 1e9:.1f} s")
+    return statistics.median(within) / 1e9
+
+
+def _last(seconds: float) -> None:
+    """Let something last that is measured by how long it lasts."""
+    threading.Event().wait(seconds)
+
+
+def _stopped(ranks: Ranks) -> list[dict[str, Any]]:
+    """Stop them; what they found. Raises Failed if an operation failed."""
+    ranks.stop()
+    found = ranks.wait("rounds", PATIENCE_S)
+    errors = [f"rank {one['rank']}: Error: {one['error']}" for one in found if one["error"]]
+    if errors:
+        raise Failed("\n".join(errors))
+    return found
+
+
+# ---- faults -----------------------------------------------------------------------------------------------------
+
+
+def _faults() -> Figures:
+    figures: Figures = {}
+    shares = []
+    for fault, (name, goal) in FAULT_GOALS.items():
+        wanted = Goal("<", goal)
+        try:
+            runs, share = _disturbed(fault)
+        except Failed as error:
+            figures[f"{name}_p50_ms"] = unmeasured("ms", _reason(error), wanted)
+            figures[f"{name}_p99_ms"] = unmeasured("ms", _reason(error))
+            shares.append(0.0)
+            continue
+        figures[f"{name}_p50_ms"] = median(runs, "ms", wanted)
+        figures[f"{name}_p99_ms"] = percentile(runs, 0.99, "ms")
+        shares.append(share)
+    figures["bit_equal_share"] = Figure(min(shares), "share", Goal("==", 1), shares)
+    return figures
+
+
+def _disturbed(name: str) -> tuple[list[float], float]:
+    """Milliseconds of each fault of this kind, on rails in turn; and the share of operations that were right."""
+    fault, begins = FAULTS[name], []
+    with _two_hosts() as two, Ranks("bear", 2, backend="rail", hosts=two, elements=BROKEN) as ranks:
+        ranks.wait("ready")
+        for number in range(TIMES):
+            rail = two.rails[number % len(two.rails)]
+            if not ranks.flowing(0, rail, enough=4 * BROKEN):
+                raise Failed(f"rail {rail} carries nothing before fault {number} ({name})")
+            begins.append(fault.inject(two, number % 2, rail))
+            _last(LASTS_S if name != "reset" else AFTER_S)
+            fault.heal(two, number % 2, rail)
+            _last(AFTER_S)
+        found = _stopped(ranks)
+        times = ranks.times()
+    ends = [*begins[1:], time.monotonic_ns()]
+    runs = [_cost_ms(times, begin, end) for begin, end in zip(begins, ends, strict=True)]
+    return runs, sum(one["equal"] for one in found) / sum(one["rounds"] for one in found)
+
+
+def _cost_ms(times: list[list[tuple[int, int]]], begin_ns: int, end_ns: int) -> float:
+    """The longest that any rank's operation took after this fault: from the fault, or its own begin if that is later.
+
+    The operation's own time is in it. Looking at the longest rather than the next one counts a fault too that hits an
+    operation only after the one which was about to end; it counts until the next fault, so that healing is in it.
+    """
+    longest = 0
+    for one in times:
+        longest = max([longest, *(end - max(begin, begin_ns) for begin, end in one if begin_ns < end <= end_ns)])
+    return longest / 1e6
+
+
+def _abort() -> Figures:
+    goal = Goal("<", 5)
+    try:
+        with Ranks("abort", 2, backend="rail", turns=ABORTS, elements=16 * MEGABYTE) as ranks:
+            found = ranks.wait("abort_ms", PATIENCE_S)
+    except Failed as error:
+        return {"abort_p99_ms": unmeasured("ms", _reason(error), goal)}
+    return {"abort_p99_ms": percentile([ms for one in found for ms in one["abort_ms"]], 0.99, "ms", goal)}
+
+
+# ---- at rest ----------------------------------------------------------------------------------------------------
+
+
+def _rest() -> Figures:
+    """Memory that one more session costs, and the share of a core that the transport's thread takes when idle."""
+    goal = Goal("==", 0)
+    try:
+        few, many = (_resting(size) for size in (FEW, MANY))
+    except Failed as error:
+        reason = _reason(error)
+        return {"memory_per_session_kb": unmeasured("kB", reason), "idle_cpu_percent": unmeasured("%", reason, goal)}
+    memory = statistics.median(one["private_kb"] for one in many) - statistics.median(one["private_kb"] for one in few)
+    idle = [one["idle_percent"] for one in [*few, *many]]
+    return {
+        "memory_per_session_kb": Figure(memory / (MANY - FEW), "kB", None, (memory / (MANY - FEW),)),
+        "idle_cpu_percent": Figure(round(max(idle), 2), "%", goal, idle),
+    }
+
+
+def _resting(size: int) -> list[dict[str, Any]]:
+    with Ranks("rest", size, backend="rail", seconds=REST_S) as ranks:
+        return ranks.wait("idle_percent", PATIENCE_S)
+
+
+def _calm(seconds: float) -> Figures:
+    """Bursts, idleness and both cores busy: rails that were taken down although nothing was broken."""
+    goal = Goal("==", 0)
+    try:
+        with _two_hosts() as two, Ranks("bear", 4, backend="rail", hosts=two, **_UNEVEN) as ranks:
+            ranks.wait("ready")
+            busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(2 * (os.cpu_count() or 1))]
+            try:
+                _last(seconds / 2)
+            finally:
+                for other in busy:
+                    other.kill()
+                    other.wait()
+            _last(seconds / 2)
+            found = _stopped(ranks)
+    except Failed as error:
+        return {"false_suspects": unmeasured("rails", _reason(error), goal)}
+    downs = [sum(one["downs"].values()) for one in found]
+    return {"false_suspects": Figure(sum(downs), "rails", goal, downs)}
+
+
+PARTS: dict[str, Callable[..., Figures]] = {
+    "collectives": _collectives,  # 120 s
+    "ddp": _ddp,  # 40 s
+    "stripes": _stripes,  # 90 s
+    "faults": _faults,  # 80 s
+    "abort": _abort,  # 15 s
+    "rest": _rest,  # 40 s
+    "calm": _calm,  # 600 s
+}
