@@ -152,6 +152,7 @@ def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
         return Ranks(spec, handler, Board(store, config.run_id), spare=True)
     board = Board(store if store is not None else info.store, config.run_id)
     if config.rdzv_backend == "static" and _too_late(info, config, board):
+        _refuse_the_end(board, handler)
         return Ranks(spec, handler, board, spare=True)
     return _place(spec, handler, board, info)
 
@@ -161,10 +162,7 @@ def _join(handler: RendezvousHandler, board: Board | None) -> RendezvousInfo | N
     if board is None:
         return handler.next_rendezvous()
     if board.told(JOB):
-        if board.told(ENDED):
-            raise PeerError(
-                f"job {handler.get_run_id()} of this rendezvous has ended: start the next one under another --rdzv-id"
-            )
+        _refuse_the_end(board, handler)
         return None
     ended: queue.SimpleQueue[RendezvousInfo | BaseException] = queue.SimpleQueue()
 
@@ -186,6 +184,13 @@ def _join(handler: RendezvousHandler, board: Board | None) -> RendezvousInfo | N
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+
+def _refuse_the_end(board: Board, handler: RendezvousHandler) -> None:
+    """Raise PeerError when the job that this node would be a spare of is over."""
+    if board.look(ENDED):
+        name = handler.get_run_id()
+        raise PeerError(f"job {name} of this rendezvous has ended: start the next one with another --rdzv-id or port")
 
 
 def _last_look(ended: queue.SimpleQueue[RendezvousInfo | BaseException]) -> RendezvousInfo | None:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import PrefixStore, TCPStore
 
+from taskd.agent import launch_ranks
 from tests.launched import Launched, children, wait_until
 
 pytestmark = pytest.mark.slow
@@ -169,6 +171,19 @@ def test_a_spare_waits_and_ends_with_the_job(start: Start, free_port: Callable[[
         (launched.folder / "go").touch()
         launched.end()
     assert sorted(launched.said("done")) == ["0", "1"]
+
+
+def test_a_node_that_comes_after_the_end(start: Start, free_port: Callable[[], int]) -> None:
+    """The first node keeps the board of a static rendezvous for a moment longer than the job lasts."""
+    port = free_port()
+    first = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    board = PrefixStore("taskd/none", PrefixStore("none", first))
+    board.set(launch_ranks.ENDED, "true")
+    words = ["--nnodes", "1:2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    with start(*words, "wait.py") as launched:
+        launched.end(1)
+    assert "of this rendezvous has ended" in launched.text and "Traceback" not in launched.text, launched.text
+    assert not launched.said("up")
 
 
 def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -> None:
