@@ -91,7 +91,7 @@ class Link:
         for fd in (self._wake_read, self._wake_write, *records):
             _native.close_on_fork(fd)
         self._launched = launched
-        self._rails = RailFollower(identity.rank)
+        self._rails = RailFollower(identity.rank, config.worker.inner == "rail")
         self._counters = -1  # descriptor of what this process' rails count, ours alone
         self._share = KeyShare(config, identity.rank, wanted=not launched)
         self._thread = threading.Thread(target=self._run, name="taskd-link", daemon=True)
@@ -315,7 +315,9 @@ class Link:
 
     def _hear(self, message: ToWorker) -> None:
         if isinstance(message, RailOrder):
-            self.say(self._rails.follow(message, self.incarnation))
+            answer = self._rails.follow(message, self.incarnation)
+            if answer is not None:
+                self.say(answer)
             return
         if isinstance(message, WorkerWelcome):
             self._welcomed(message)

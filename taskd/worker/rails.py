@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from taskd import log
 from taskd.core.messages import RailOrder, RailsFollowed
 from taskd.core.words import cut
+from taskd.errors import TaskdError
 
 TRANSPORT = "taskd.comm.rail"
 """The module that offers `states()` and `set_in_use(name, in_use)` once this process uses rails."""
@@ -40,15 +41,24 @@ def transport() -> Rails | None:
 class RailFollower:
     """One per training process. Keeps the last order, so that a repetition is answered and not done again."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, expected: bool) -> None:
+        """`expected`: this process will have rails, though perhaps not before its first group."""
         self._rank = rank
+        self._expected = expected
         self._done: tuple[int, int] = (0, 0)  # term and number of the last order that was followed
 
-    def follow(self, order: RailOrder, incarnation: int) -> RailsFollowed:
-        """Do what the order says; a repeated one is only answered, an older one is answered with the newer number."""
+    def follow(self, order: RailOrder, incarnation: int) -> RailsFollowed | None:
+        """Do what the order says; a repeated one is only answered, an older one with the newer number.
+
+        None: the rails are not there yet. Saying nothing brings the order again, and then they may be.
+        """
         trouble = ""
         if (order.term, order.number) > self._done:
-            trouble = self._apply(order)
+            rails = transport()
+            names = list(rails.states()) if rails is not None else []
+            if order.out and not names and self._expected:
+                return None
+            trouble = _apply(order, rails, names)
             if not trouble:
                 self._done = order.term, order.number
                 if order.out:
@@ -56,19 +66,17 @@ class RailFollower:
         number = order.number if trouble else self._done[1]
         return RailsFollowed(self._rank, incarnation, number, not trouble, cut(trouble))
 
-    @staticmethod
-    def _apply(order: RailOrder) -> str:
-        """Why it could not be done; empty: it was."""
-        rails = transport()
-        if rails is None:
-            return NO_RAILS if order.out else ""
-        try:
-            names = list(rails.states())
-            unknown = [name for name in order.out if name not in names]
-            if unknown:
-                return f"there is no rail {unknown[0]} in this process; it has {', '.join(names) or 'none'}"
-            for name in names:
-                rails.set_in_use(name, name not in order.out)
-        except (RuntimeError, ValueError, OSError) as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+
+def _apply(order: RailOrder, rails: Rails | None, names: list[str]) -> str:
+    """Why it could not be done; empty: it was."""
+    if rails is None or not names:
+        return NO_RAILS if order.out else ""
+    unknown = [name for name in order.out if name not in names]
+    if unknown:
+        return f"there is no rail {unknown[0]} in this process; it has {', '.join(names)}"
+    try:
+        for name in names:
+            rails.set_in_use(name, name not in order.out)
+    except (RuntimeError, ValueError, OSError, TaskdError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

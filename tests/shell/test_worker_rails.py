@@ -1,0 +1,132 @@
+"""Rail orders in a training process: what is done, and what is answered; and over the link, from a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from taskd import config
+from taskd.core.messages import RailOrder, RailsFollowed, WorkerHello
+from taskd.errors import UsageError
+from taskd.wire import local
+from taskd.wire.codec import Envelope, decode, encode
+from taskd.worker.identity import Identity
+from taskd.worker.link import Link
+from taskd.worker.rails import NO_RAILS, TRANSPORT, RailFollower
+from tests.shell.manager_process import wait_for
+
+
+class NotedRails(ModuleType):
+    """taskd.comm.rail as far as orders go: it notes what was asked."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(TRANSPORT)
+        self.names, self.in_use, self.broken = names, dict.fromkeys(names, True), ""
+
+    def states(self) -> tuple[str, ...]:
+        return self.names
+
+    def set_in_use(self, name: str, in_use: bool) -> None:
+        if name == self.broken:
+            raise UsageError("it is broken")
+        self.in_use[name] = in_use
+
+
+@pytest.fixture
+def rails(monkeypatch: pytest.MonkeyPatch) -> NotedRails:
+    noted = NotedRails("red", "blue")
+    monkeypatch.setitem(sys.modules, TRANSPORT, noted)
+    return noted
+
+
+def order(number: int, *out: str, term: int = 1) -> RailOrder:
+    return RailOrder(term, number, out, "a test")
+
+
+def answered(number: int, trouble: str = "") -> RailsFollowed:
+    return RailsFollowed(3, 2, number, not trouble, trouble)
+
+
+def test_an_order_says_how_all_rails_stand(rails: NotedRails) -> None:
+    follower = RailFollower(3, expected=True)
+    assert follower.follow(order(1, "red"), 2) == answered(1)
+    assert rails.in_use == {"red": False, "blue": True}
+    assert follower.follow(order(2, "blue"), 2) == answered(2)
+    assert rails.in_use == {"red": True, "blue": False}
+
+
+def test_repeated_and_older_orders_change_nothing(rails: NotedRails) -> None:
+    follower = RailFollower(3, expected=True)
+    follower.follow(order(2, "red"), 2)
+    rails.in_use["red"] = True
+    assert follower.follow(order(2, "red"), 2) == answered(2)
+    assert follower.follow(order(1, "blue"), 2) == answered(2)
+    assert rails.in_use == {"red": True, "blue": True}
+    assert follower.follow(order(1, "blue", term=2), 2) == answered(1), "another term counts anew"
+
+
+def test_what_cannot_be_done_is_said_and_tried_again(rails: NotedRails) -> None:
+    follower = RailFollower(3, expected=True)
+    unknown = follower.follow(order(1, "green"), 2)
+    assert unknown == answered(1, "there is no rail green in this process; it has red, blue")
+    rails.broken = "red"
+    broken = follower.follow(order(2, "red"), 2)
+    assert broken is not None and not broken.ok and "it is broken" in broken.reason
+    rails.broken = ""
+    assert follower.follow(order(2, "red"), 2) == answered(2)
+
+
+def test_a_process_without_rails_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, TRANSPORT, raising=False)
+    follower = RailFollower(3, expected=False)
+    assert follower.follow(order(1, "red"), 2) == answered(1, NO_RAILS)
+    assert follower.follow(order(2), 2) == answered(2), "all in use is how it stands"
+
+
+def test_a_process_whose_rails_are_yet_to_come_waits(rails: NotedRails) -> None:
+    follower = RailFollower(3, expected=True)
+    rails.names = ()
+    assert follower.follow(order(1, "red"), 2) is None, "unanswered, it comes again"
+    rails.names = ("red", "blue")
+    assert follower.follow(order(1, "red"), 2) == answered(1) and rails.in_use["red"] is False
+
+
+@pytest.fixture
+def agent(run_dir: Any) -> Iterator[tuple[socket.socket, config.Config]]:
+    settings = config.load(job_id=f"rails{os.getpid()}", job_run_dir=str(run_dir), job_node="n")
+    listener = local.listen(local.address(settings.job.id, "n"))
+    assert listener is not None
+    with listener:
+        yield listener, settings
+
+
+def test_the_link_answers_for_its_process(rails: NotedRails, agent: tuple[socket.socket, config.Config]) -> None:
+    listener, settings = agent
+    link = Link(settings, Identity(settings.job.id, "n", 3, 4, 0, 2), launched=True)
+    link.start()
+    try:
+        listener.settimeout(10)
+        worker, _ = listener.accept()
+        with worker:
+            said: list[Any] = []
+
+            def hear() -> bool:
+                while (got := local.receive(worker)) is not None:
+                    local.close_all(got[1])
+                    said.append(decode(got[0])[1])  # type: ignore[index]
+                return bool(said)
+
+            wait_for(hear, "the hello")
+            assert isinstance(said.pop(0), WorkerHello)
+            local.send(worker, encode(order(5, "red"), Envelope(settings.job.id, "n", 1, 1)))
+            wait_for(lambda: hear() and any(isinstance(one, RailsFollowed) for one in said), "the answer")
+            answer = next(one for one in said if isinstance(one, RailsFollowed))
+            assert (answer.rank, answer.number, answer.ok) == (3, 5, True) and rails.in_use["red"] is False
+    finally:
+        link.close()
