@@ -1,0 +1,139 @@
+// Sockets that fail on purpose: a layer over the system's that cuts, stalls, swallows, half-closes and dawdles by a
+// seed.
+//
+// A fault strikes a connection after a number of bytes that the seed gives. Connections of the rail 127.0.0.2 fail in
+// all ways; others are only cut, half-closed or slow, so that one rail at a time is silent: who is silent on all of
+// them cannot be told from a process that is stopped.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "socket.hpp"
+
+namespace taskd::rail::test {
+
+class FaultySockets : public SocketLayer {
+  public:
+    enum Kind { kNone, kCut, kHalfClose, kShort, kStall, kSwallow };
+
+    FaultySockets(uint64_t seed, int faults) : random_(seed), faults_(faults) {}
+
+    int dial(const SocketAddress& local, const SocketAddress& remote) override {
+        return plan(SocketLayer::dial(local, remote));
+    }
+
+    int accept(int listener) override { return plan(SocketLayer::accept(listener)); }
+
+    ssize_t read(int fd, const iovec* pieces, int count) override {
+        const Kind kind = now(fd);
+        if (kind == kStall)
+            return -EAGAIN;
+        if (kind == kShort && pieces[0].iov_len > 1) {
+            const iovec some{pieces[0].iov_base, 1 + pieces[0].iov_len / 3};
+            return spend(fd, SocketLayer::read(fd, &some, 1));
+        }
+        return spend(fd, SocketLayer::read(fd, pieces, count));
+    }
+
+    ssize_t write(int fd, const iovec* pieces, int count) override {
+        const Kind kind = now(fd);
+        if (kind == kStall)
+            return -EAGAIN;
+        if (kind == kSwallow) {
+            size_t bytes = 0;
+            for (int index = 0; index < count; ++index)
+                bytes += pieces[index].iov_len;
+            return static_cast<ssize_t>(bytes);
+        }
+        if (kind == kShort && pieces[0].iov_len > 1) {
+            const iovec some{pieces[0].iov_base, 1 + pieces[0].iov_len / 3};
+            return spend(fd, SocketLayer::write(fd, &some, 1));
+        }
+        return spend(fd, SocketLayer::write(fd, pieces, count));
+    }
+
+    void close(int fd) override {
+        {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            plans_.erase(fd);
+        }
+        SocketLayer::close(fd);
+    }
+
+    int struck() {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return struck_;
+    }
+
+  private:
+    struct Plan {
+        Kind kind;
+        int64_t bytes;
+        bool is_struck;
+    };
+
+    int plan(int fd) {
+        if (fd < 0)
+            return fd;
+        sockaddr_in own{};
+        socklen_t size = sizeof own;
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size);
+        const std::lock_guard<std::mutex> hold(mutex_);
+        if (faults_ <= 0)
+            return fd;
+        --faults_;
+        const bool may_be_silent = ntohl(own.sin_addr.s_addr) == 0x7f000002;
+        const int kinds = may_be_silent ? 6 : 4;
+        plans_[fd] = {static_cast<Kind>(random_() % kinds),
+                      static_cast<int64_t>(300 + random_() % (1 << (8 + random_() % 15))), false};
+        return fd;
+    }
+
+    Kind now(int fd) {
+        Kind kind = kNone;
+        {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            const auto found = plans_.find(fd);
+            if (found == plans_.end() || found->second.bytes > 0)
+                return kNone;
+            kind = found->second.kind;
+            struck_ += found->second.is_struck ? 0 : 1;
+            if (found->second.is_struck && (kind == kCut || kind == kHalfClose))
+                return kNone;
+            found->second.is_struck = true;
+        }
+        if (kind == kCut) {
+            const linger at_once{1, 0};
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+            ::shutdown(fd, SHUT_RDWR);
+        } else if (kind == kHalfClose) {
+            ::shutdown(fd, SHUT_WR);
+        }
+        return kind;
+    }
+
+    ssize_t spend(int fd, ssize_t bytes) {
+        if (bytes > 0) {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            const auto found = plans_.find(fd);
+            if (found != plans_.end())
+                found->second.bytes -= bytes;
+        }
+        return bytes;
+    }
+
+    std::mutex mutex_;
+    std::mt19937_64 random_;
+    int faults_;
+    int struck_ = 0;
+    std::map<int, Plan> plans_;
+};
+
+}  // namespace taskd::rail::test
