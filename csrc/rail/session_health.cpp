@@ -10,6 +10,7 @@ namespace taskd::rail {
 namespace {
 
 constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
+constexpr int64_t kLookAgainNs = 5 * kMillisecondNs;  // while silence lasts
 constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
 
 int64_t nanoseconds(std::chrono::milliseconds duration) {
@@ -46,6 +47,8 @@ void Session::attach(size_t index, int fd) {
     acknowledge_now_ = true;
     show(slot);
     host_.watch(*this, *slot.link);
+    // From now on there may be another link to compare an older one with.
+    host_.wake_by(host_.now_ns() + kSilenceFloorNs);
     host_.dirty(*this);
     host_.changed(*this);
 }
@@ -250,7 +253,7 @@ int64_t Session::next_ns(int64_t now) {
             continue;
         next = std::min(next, slot.silence.next_ns());
         if (const Numbered* oldest = oldest_on(index))
-            next = std::min(next, std::max(oldest->sent_ns + slot.pace.patience_ns(), now + kMillisecondNs));
+            next = std::min(next, std::max(oldest->sent_ns + slot.pace.patience_ns(), now + kLookAgainNs));
     }
     if (lost_ns_ != 0)
         next = std::min(
