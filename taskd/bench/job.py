@@ -10,6 +10,7 @@ measures nothing itself.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import os
@@ -23,6 +24,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from taskd.bench.hosts import CONTROL, Hosts, interface
 
 TRAIN = Path(__file__).with_name("train.py")
 PATIENCE_S = 120.0
@@ -58,8 +61,12 @@ class Job:
         spares: int = 0,
         last_step: int | None = None,
         launcher: Sequence[str] = ("taskd.run", "--max-restarts", "1000"),
+        hosts: Hosts | None = None,
+        kind: str = "ddp",
     ) -> None:
-        """`words` are train.py's WIDTH, DEPTH and STEPS; `last_step`: end after it, if it comes before."""
+        """`words` are train.py's WIDTH, DEPTH and STEPS, `kind` its last word; `last_step`: end after it, if it comes
+        before; `hosts`: each node runs on one of its own, and the ranks talk over their rails."""
+        self._hosts = hosts
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-bench-")
         self.last = last_step
         self._last = Path(self._folder.name, "last")
@@ -71,6 +78,11 @@ class Job:
             "TASKD_MANAGER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
         }
+        self._master = "127.0.0.1"
+        if hosts:
+            self.environment["TASKD_RAILS"] = ",".join(f"{rail}={interface(rail)}" for rail in hosts.rails)
+            self.environment["GLOO_SOCKET_IFNAME"] = interface(hosts.rails[0])
+            self._master = hosts.hosts[0].address(CONTROL)
         self.lines: list[str] = []
         self.nodes: dict[str, dict[str, Any]] = {}
         """Those that were up when the job was settled."""
@@ -84,16 +96,21 @@ class Job:
         self._command += ["--nproc-per-node", str(ranks // nodes)]
         self._command += ["--nnodes", f"{nodes}:{nodes + spares}" if spares else str(nodes)]
         self._many = nodes + spares > 1
-        self._words = ["--master-port", str(free_port()), str(TRAIN), *map(str, words), str(self._last)]
+        self._words = ["--master-port", str(free_port()), str(TRAIN), *map(str, words), str(self._last), kind]
         for node in range(nodes + spares):
             self.launch(node)
 
     def launch(self, node: int) -> subprocess.Popen[str]:
         """Start the launcher of one more node."""
-        own = ["--node-rank", str(node), "--master-addr", "127.0.0.1"] if self._many else []
-        launcher = self._start([*self._command, *own, *self._words], subprocess.STDOUT, self.lines.append)
+        own = ["--node-rank", str(node), "--master-addr", self._master] if self._many else []
+        command = self._on(node, [*self._command, *own, *self._words])
+        launcher = self._start(command, subprocess.STDOUT, self.lines.append)
         self.launchers.append(launcher)
         return launcher
+
+    def _on(self, node: int, command: list[str]) -> list[str]:
+        """The command, run where this node is."""
+        return self._hosts.hosts[node].inside(*command) if self._hosts else command
 
     def _start(self, command: list[str], errors: int, take: Callable[[str], None]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -145,7 +162,7 @@ class Job:
 
     def ask(self, topic: str) -> dict[str, Any] | None:
         """What `taskd TOPIC --json` says now; None while nobody answers."""
-        command = [sys.executable, "-m", "taskd", topic, "--json"]
+        command = self._on(0, [sys.executable, "-m", "taskd", topic, "--json"])
         found = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if found.returncode:
             return None
@@ -154,7 +171,7 @@ class Job:
 
     def event(self, kind: str, begin_ns: int, seconds: float = PATIENCE_S) -> Event:
         """The first event of this kind from this time of day on, as soon as it is known. Raises Broken."""
-        self._follow()
+        self.follow()
         with self._changed:
             wanted = self._changed.wait_for(lambda: self._found(kind, begin_ns) or not self.running(), seconds)
             found = self._found(kind, begin_ns)
@@ -170,12 +187,13 @@ class Job:
     def _found(self, kind: str, begin_ns: int) -> Event | None:
         return next((one for one in self._events if one["kind"] == kind and one["wall_ns"] >= begin_ns), None)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Keep what happens from now on, for since()."""
         if self._follower is None:
             command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module"]
             command += ["taskd", "events", "--json", "--follow"]
             self._follower = self._start(
-                command, subprocess.DEVNULL, lambda line: self._events.append(json.loads(line))
+                self._on(0, command), subprocess.DEVNULL, lambda line: self._events.append(json.loads(line))
             )
 
     def settle(self, steps: int, nodes: int = 0) -> dict[int, dict[str, Any]]:
@@ -211,6 +229,15 @@ class Job:
         self.last = step + 2 + int(pace * STEPS_AHEAD_S)
         self._tell_last(self.last)
         return self.last
+
+    def times(self) -> dict[int, list[tuple[int, int]]]:
+        """By rank, begin and end of each step of its last process, in CLOCK_MONOTONIC nanoseconds; after results()."""
+        found = {}
+        for file in Path(self._folder.name).glob("times.*"):
+            numbers = array.array("q")
+            numbers.frombytes(file.read_bytes())
+            found[int(file.suffix[1:])] = list(zip(numbers[::2], numbers[1::2], strict=True))
+        return found
 
     def _tell_last(self, step: int) -> None:
         beside = self._last.with_suffix(".new")

@@ -1,13 +1,15 @@
-"""The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS FILE`, started by taskd-run or torchrun.
+"""The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS FILE [KIND]`, under taskd-run or torchrun.
 
 A stack of square layers, so that WIDTH and DEPTH set the state's size and little is computed. With taskd it runs over
 the session, with torchrun over the same lines, where the session does nothing. It ends after STEPS steps, or after the
 one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
-with its median step time, and rank 0 the hash of the weights. It measures nothing else.
+with its median step time, and rank 0 the hash of the weights; begin and end of every step lie in times.RANK beside
+FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh. It measures nothing else.
 """
 
 from __future__ import annotations
 
+import array
 import hashlib
 import json
 import statistics
@@ -17,6 +19,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import taskd
@@ -37,7 +42,24 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
         return torch.sin(torch.arange(self.width) * (index + 1.0))
 
 
-def main(width: int, depth: int, steps: int, last: Path) -> None:
+def parallel(module: torch.nn.Sequential, kind: str) -> torch.nn.Module:
+    """The model over all ranks."""
+    if kind == "ddp":
+        return DistributedDataParallel(module)
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicas", "shards"))
+    for layer in module:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """Of a sharded one all of it."""
+    own = parameter.detach()
+    return own.full_tensor() if isinstance(own, DTensor) else own
+
+
+def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> None:
     torch.manual_seed(7)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -45,26 +67,28 @@ def main(width: int, depth: int, steps: int, last: Path) -> None:
     data = Rows(steps * SAMPLES * world_size, width)
     loader = torch.utils.data.DataLoader(data, batch_sampler=taskd.StepSampler(data, SAMPLES))
     layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)))
+    model = parallel(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)), kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
     session.register(model=model, optimizer=optimizer)
-    times, ends = [], None
+    times, ends = array.array("q"), None
     for step in session.steps(loader):
-        begin = time.perf_counter()
+        times.append(time.monotonic_ns())
         with step as rows:
             optimizer.zero_grad()
             model(rows).square().mean().backward()
             optimizer.step()
-        times.append(time.perf_counter() - begin)
+        times.append(time.monotonic_ns())
         if ends is None and last.exists():
             ends = int(last.read_text())
         if step.number == ends:
             break
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    found = {"rank": rank, "step_ms": statistics.median(times[len(times) // 5 :]) * 1e3}
+        digest.update(whole(parameter).numpy().tobytes())
+    last.with_name(f"times.{rank}").write_bytes(times.tobytes())
+    lengths = [end - begin for begin, end in zip(times[::2], times[1::2], strict=True)]
+    found = {"rank": rank, "step_ms": statistics.median(lengths[len(lengths) // 5 :]) / 1e6}
     found |= {"weights": digest.hexdigest()} if rank == 0 else {}
     sys.stdout.write(json.dumps(found) + "\n")  # in one piece: the ranks share a pipe
     sys.stdout.flush()
@@ -72,4 +96,4 @@ def main(width: int, depth: int, steps: int, last: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])

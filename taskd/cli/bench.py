@@ -24,6 +24,10 @@ BENCHES = {
         "taskd.bench.overhead",
     ),
     "reconfigure": ("a guard parked and rebuilt, and 1,000 times under load", "taskd.bench.reconfigure"),
+    "rail": (
+        "rails under training: fault to step, and back; false alarms (25 minutes)",
+        "taskd.bench.rail",
+    ),
     "recovery": (
         "fault to the first step of all ranks, by fault and phase (7 minutes)",
         "taskd.bench.recovery",

@@ -85,7 +85,7 @@ def test_a_rail_that_breaks_while_it_is_being_connected(two_hosts: Hosts) -> Non
 
 @needs_rail
 def test_all_rails_gone_for_good_is_an_error_that_names_them(two_hosts: Hosts) -> None:
-    retry = {"TASKD_RETRY_COUNT": "1", "TASKD_RETRY_HOLD_MS": "300", "TASKD_RETRY_INTERVAL_MS": "200"}
+    retry = {"TASKD_RETRY": "MaxCnt:1, HoldTime:300, IntervalTime:200"}
     with Ranks("bear", 2, backend="rail", hosts=two_hosts, elements=MEGABYTE, environment=retry) as ranks:
         ranks.wait("ready")
         assert ranks.flowing(0, "a")
