@@ -165,24 +165,24 @@ std::string Operation::title() const {
     return text_of(form_) + ", #" + std::to_string(sequence_) + " of group " + circle_.identity;
 }
 
+// Who has given nothing is the reason why others have no results, and why nobody takes what this rank gives.
 std::vector<int> Operation::awaited() const {
     std::vector<int> members;
-    for (const int direction : {1, 0}) {
-        for (int member = 0; member < circle_.size; ++member)
-            for (const Phase phase : {kContribution, kResult})
-                if (!lanes_[index_of(phase, member, direction)].is_done() &&
-                    std::find(members.begin(), members.end(), member) == members.end())
+    for (const int direction : {1, 0})
+        for (const Phase phase : {kContribution, kResult}) {
+            for (int member = 0; member < circle_.size; ++member)
+                if (!lanes_[index_of(phase, member, direction)].is_done())
                     members.push_back(member);
-        // Who still sends is the reason why others have not been served; these only if nobody does.
-        if (!members.empty())
-            break;
-    }
+            if (!members.empty())
+                return members;
+        }
     return members;
 }
 
 void Operation::differs(int member, const Form& theirs) {
-    if (over_)
+    if (over_ || differs_)
         return;
+    differs_ = true;
     // Whoever is in this operation but not in touch with that member shall not wait for this one in vain.
     for (int other = 0; is_numbered() && other < circle_.size && !over_; ++other)
         if (other != circle_.me)
@@ -209,10 +209,11 @@ void Operation::woken(int64_t now_ns) {
         std::vector<std::string> names;
         for (const int member : members)
             names.push_back(circle_.transport.name_of(member));
-        return fail({Failure::Code::kTimeout,
-                     title() + " was not done within " + duration_of(deadline_ns_ - started_ns_) + ": " +
-                         (names.empty() ? "nobody" : list_of(names)) + " has not answered. See what it is doing; " +
-                         "where operations may take longer, give the group a longer timeout"});
+        return fail({Failure::Code::kTimeout, title() + " was not done within " +
+                                                  duration_of(deadline_ns_ - started_ns_) +
+                                                  (names.empty() ? "" : ": no answer from " + list_of(names)) +
+                                                  ". See what is going on there; " +
+                                                  "where operations may take longer, give the group a longer timeout"});
     }
     if (now_ns >= started_ns_ + patience_ns_) {
         patience_ns_ = std::min(2 * patience_ns_, now_ns - started_ns_ + tuning::kDescribeAtMostNs);

@@ -180,6 +180,7 @@ class Operation : public Party {
     bool busy_ = false;
     bool again_ = false;
     bool may_post_ = false;
+    bool differs_ = false;  // and is about to end for it
     bool over_ = false;
 };
 

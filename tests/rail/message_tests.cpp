@@ -1,0 +1,140 @@
+// Messages from rank to rank: by tag, in order, from anybody, small and large.
+#include <map>
+
+#include "parts/check.hpp"
+#include "reference.hpp"
+#include "suite.hpp"
+#include "world.hpp"
+
+namespace taskd::rail::test {
+namespace {
+
+Bytes text(int from, uint32_t tag, int index, size_t bytes) {
+    Bytes bytes_of_it(bytes);
+    for (size_t place = 0; place < bytes; ++place)
+        bytes_of_it[place] =
+            static_cast<char>(from * 31 + static_cast<int>(tag) * 7 + index * 3 + static_cast<int>(place));
+    return bytes_of_it;
+}
+
+// Sizes follow from sender, tag and index, so that both sides know them.
+size_t size_of_message(int from, uint32_t tag, int index) {
+    constexpr size_t kSizes[] = {0, 1, 100, 65536, 65537, 300000};
+    return kSizes[(static_cast<size_t>(from) + tag + static_cast<size_t>(index)) % std::size(kSizes)];
+}
+
+void messages_of_a_tag_come_in_order() {
+    constexpr int kSize = 3;
+    constexpr int kEach = 5;
+    for (unsigned seed = 0; seed < 10; ++seed) {
+        std::mt19937 random(seed);
+        const std::unique_ptr<World> world = fake_world(seed);
+        const auto groups = world->group("g", first(kSize));
+        std::vector<std::unique_ptr<Bytes>> given;
+        std::vector<std::pair<std::unique_ptr<Bytes>, Bytes>> taken;
+        Outcomes outcomes;
+        for (int index = 0; index < kEach; ++index)
+            for (int from = 0; from < kSize; ++from)
+                for (int to = 0; to < kSize; ++to)
+                    for (const uint32_t tag : {0U, 1U, 0xffffffffU}) {
+                        if (from == to)
+                            continue;
+                        const size_t bytes = size_of_message(from, tag, index);
+                        given.push_back(std::make_unique<Bytes>(text(from, tag, index, bytes)));
+                        taken.emplace_back(std::make_unique<Bytes>(bytes), *given.back());
+                        Group& sender = *groups[static_cast<size_t>(from)];
+                        Group& receiver = *groups[static_cast<size_t>(to)];
+                        const bool sends_first = random() % 2 == 0;
+                        for (const bool sends : {sends_first, !sends_first}) {
+                            if (sends)
+                                sender.send(given.back()->data(), bytes, to, tag, 0, outcomes.add());
+                            else
+                                receiver.receive(taken.back().first->data(), bytes, from, tag, 0, nullptr,
+                                                 outcomes.add());
+                            world->stir();
+                        }
+                    }
+        world->finish(outcomes);
+        outcomes.check_success();
+        for (const auto& [found, wanted] : taken)
+            CHECK(*found == wanted);
+    }
+}
+
+// Rank 0 takes from anybody and, between, from certain ones; each sender's messages come in their order all the same.
+void from_anybody_and_from_somebody() {
+    constexpr int kSize = 4;
+    constexpr int kEach = 14;
+    // Certain ones only as long as those before cannot have taken all that they send.
+    const auto wanted_from = [](size_t index) {
+        return index < kEach && index % 5 == 1 ? static_cast<int>(1 + index / 5) : -1;
+    };
+    for (unsigned seed = 0; seed < 30; ++seed) {
+        std::mt19937 random(seed);
+        const size_t bytes = seed % 2 == 0 ? 40 : 100000;
+        const std::unique_ptr<World> world = fake_world(seed);
+        const auto groups = world->group("g", first(kSize));
+        std::vector<Bytes> given;
+        std::vector<std::pair<int, int>> to_send;  // sender, index
+        for (int index = 0; index < kEach; ++index)
+            for (int from = 1; from < kSize; ++from)
+                to_send.emplace_back(from, index);
+        const size_t count = to_send.size();
+        given.reserve(count);
+        std::vector<Bytes> taken(count, Bytes(bytes));
+        std::vector<int> sources(count, -2);
+        Outcomes outcomes;
+        for (size_t index = 0; index < count; ++index) {
+            const int from = wanted_from(index);
+            groups[0]->receive(taken[index].data(), bytes, from, 9, 0, &sources[index], outcomes.add());
+            const auto [sender, number] = to_send[index];
+            given.push_back(text(sender, 9, number, bytes));
+            groups[static_cast<size_t>(sender)]->send(given.back().data(), bytes, 0, 9, 0, outcomes.add());
+            world->stir();
+        }
+        world->finish(outcomes);
+        outcomes.check_success();
+        std::map<int, int> next;
+        for (size_t index = 0; index < count; ++index) {
+            CHECK(sources[index] >= 1 && sources[index] < kSize);
+            CHECK(wanted_from(index) < 0 || sources[index] == wanted_from(index));
+            CHECK(taken[index] == text(sources[index], 9, next[sources[index]]++, bytes));
+        }
+    }
+}
+
+void one_that_gives_up_lets_the_next_one_take() {
+    for (unsigned seed = 0; seed < 10; ++seed) {
+        const std::unique_ptr<World> world = fake_world(seed);
+        const auto groups = world->group("g", first(3));
+        Outcomes given_up;
+        Outcomes others;
+        Bytes none(8);
+        Bytes found(8);
+        Bytes also(8);
+        const Bytes word(8, 'w');
+        const uint64_t handle = groups[0]->receive(none.data(), 8, -1, 0, 0, nullptr, given_up.add());
+        int source = -1;
+        groups[0]->receive(found.data(), 8, 2, 0, 0, &source, others.add());
+        groups[0]->receive(also.data(), 8, -1, 0, 0, nullptr, others.add());
+        world->stir();
+        groups[0]->cancel(handle, "enough");
+        groups[0]->cancel(handle, "twice is fine");
+        CHECK(given_up.has_ended(0) && given_up.failure(0)->code == Failure::Code::kAborted);
+        groups[1]->send(word.data(), 8, 0, 0, 0, others.add());
+        groups[2]->send(word.data(), 8, 0, 0, 0, others.add());
+        world->finish(others);
+        others.check_success();
+        CHECK(source == 2 && found == word && also == word && none == Bytes(8));
+    }
+}
+
+}  // namespace
+
+std::vector<Test> message_tests() {
+    return {{"messages of a tag come in order", messages_of_a_tag_come_in_order},
+            {"from anybody and from somebody", from_anybody_and_from_somebody},
+            {"one that gives up lets the next one take", one_that_gives_up_lets_the_next_one_take}};
+}
+
+}  // namespace taskd::rail::test
