@@ -57,8 +57,8 @@ MAX_STORE_LIVES = 2 * MAX_NODES
 """Agents whose last operations are remembered, so that a repeated one is not applied twice."""
 
 # ---- copies of what only one rank has ---------------------------------------------------------------------------
-MAX_COPY = 3 << 20
-"""One slot of a rank's local record; an answer holds both of them. A larger one stays on its node."""
+MAX_COPY = 5 << 19
+"""One slot of a rank's local record; an answer holds all three of them. A larger one stays on its node."""
 MAX_SETUP_COPY = 72 << 20
 """The record of one rank's set-up, which has at most 64 MiB of results."""
 SETUP_PIECE = 1 << 20

@@ -152,12 +152,9 @@ class Manager:
         elif isinstance(event, Verdict):
             self._mattered = True
             self._apply(event, now, at)
-        elif isinstance(event, RailVerdict):
+        elif isinstance(event, RailVerdict | RailWish):
             self._mattered = True
-            self._rails.apply(event, now, at)
-        elif isinstance(event, RailWish):
-            self._mattered = True
-            self._rails.wish(event, now, at)
+            self._rails.take(event, now, at)
         elif isinstance(event, Restarted):
             self._mattered = True
             self._rails.restarted(at)
@@ -169,6 +166,9 @@ class Manager:
             for node in self._members.nodes.values():
                 node.order_told_at = -1
             self._job.note("restarted", f"the manager is back and goes on in term {self._job.term}")
+        if self._job.over is not None and self._rails.troubles:
+            self._mattered = True
+            self._rails.finish(now)
 
     def _said(self, sender: Sender, message: object, now: int, at: int) -> None:
         if isinstance(message, AgentHello):

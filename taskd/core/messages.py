@@ -266,7 +266,7 @@ class StoreAnswer:
 class RecordSlot:
     """One slot of a rank's local record."""
 
-    occasion: Annotated[int, Between(0, 1)]
+    number: Annotated[int, Between(0, 2)]
     step: Step
     data: Annotated[bytes, AtMost(limits.MAX_COPY)]
 
@@ -313,7 +313,7 @@ class RecordsAnswer:
     rank: RankId
     incarnation: Incarnation  # of the life that has written it
     lineage: Count
-    slots: Annotated[tuple[RecordSlot, ...], AtMost(2)]
+    slots: Annotated[tuple[RecordSlot, ...], AtMost(3)]
     length: Annotated[int, Between(0, limits.MAX_SETUP_COPY)]
     digests: Digests
     reason: Text

@@ -76,24 +76,31 @@ class Rails:
 
     # ---- verdicts and wishes ----------------------------------------------------------------------------------
 
+    def take(self, event: RailVerdict | RailWish, now: int, at: int) -> None:
+        """What the journal has of rails."""
+        if isinstance(event, RailWish):
+            self.wish(event, now, at)
+        else:
+            self.apply(event, now, at)
+
     def apply(self, verdict: RailVerdict, now: int, at: int) -> None:
         """Do what a verdict says; one that no longer fits (its node has gone) changes nothing."""
         if verdict.finding in _CAUSE or verdict.finding is RailFinding.GONE:
             self._line(verdict, now, at)
         elif verdict.finding is RailFinding.LEND:
             rails = [rail for rail in self._rails(verdict) if rail.use is Use.IN_USE]
-            self._change(rails, UseCause.LEND, verdict.reason, False, False, now, at)
-            self._phase(verdict.rail, "borrow", "", now)
+            if self._change(rails, UseCause.LEND, verdict.reason, False, False, now, at):
+                self._phase(verdict.rail, "borrow", "", now)
         elif verdict.finding is RailFinding.RETURN:
             rails = [rail for rail in self._rails(verdict) if rail.use is Use.LENT]
-            self._change(rails, UseCause.RETURN, verdict.reason, True, False, now, at)
-            self._phase(verdict.rail, "verify", "borrow", now)
+            if self._change(rails, UseCause.RETURN, verdict.reason, True, False, now, at):
+                self._phase(verdict.rail, "verify", "borrow", now)
         elif self.shuffle is not None and self.shuffle.rail == verdict.rail:
             self._progress(self.shuffle, verdict, now, at)
         self._close(now)
 
     def wish(self, wish: RailWish, now: int, at: int) -> None:
-        """An operator's order, which `RailWatch.refusal` found nothing wrong with."""
+        """An operator's order, with which `rail_facts.wish` found nothing wrong."""
         if self.shuffle is not None:
             return
         cause = UseCause.TAKE_OUT if wish.out else UseCause.PUT_BACK
@@ -177,10 +184,10 @@ class Rails:
 
     def _change(
         self, rails: list[Rail], cause: UseCause, reason: str, returns: bool, operator: bool, now: int, at: int
-    ) -> None:
-        """Begin a change of use: all other changes wait for its end."""
+    ) -> bool:
+        """Begin a change of use: all other changes wait for its end. False: there is nothing to change, or not now."""
         if not rails or self.shuffle is not None:
-            return
+            return False
         for rail in rails:
             rail.move(cause, at, reason)
             rail.returned_at = at if returns else rail.returned_at
@@ -190,6 +197,7 @@ class Rails:
         self.shuffle = Shuffle(name, nodes, self.number, at, returns, operator, at + limits.RAIL_FOLLOW_NS)
         what = "may carry again" if returns else "carries nothing from now on"
         self._tell_of(name, "rail", f"rail {name} of {join(nodes)} {what}: {reason}")
+        return True
 
     def _progress(self, shuffle: Shuffle, verdict: RailVerdict, now: int, at: int) -> None:
         """The change under way goes on, or ends."""
@@ -282,21 +290,29 @@ class Rails:
             or any(line.state in (RailState.DOWN, RailState.PROBING) for line in rail.lines.values())
         }
         for name in [name for name in self.troubles if name not in held]:
-            trouble = self.troubles.pop(name)
-            incident = trouble.incident
-            incident.close(IncidentCause.HEALED, Outcome.HEALED, now)
-            incident.cost = {
-                "borrowed_bytes": trouble.borrowed,
-                "hedged_frames": trouble.hedged,
-                "retransmitted_frames": trouble.retransmitted,
-            }
-            took = milliseconds(now - incident.opened_at)
             resting = [rail.node for rail in self.known.values() if rail.name == name and rail.use is Use.OUT]
             end = f"it stays out of use on {join(resting)}, by an operator" if resting else "the rail carries again"
-            text = f"incident {incident.id} is healed after {took} ms: {end}; others sent {trouble.borrowed} bytes"
-            incident.note(text)
-            self.job.note("closed", text, incident=incident.id)
-            self.history.append(incident)
+            self._end(name, IncidentCause.HEALED, Outcome.HEALED, end, now)
+
+    def finish(self, now: int) -> None:
+        """The job is over: what is open stays as it is."""
+        for name in list(self.troubles):
+            self._end(name, IncidentCause.BACK, Outcome.OBSERVED, "the job is over", now)
+
+    def _end(self, name: str, cause: IncidentCause, outcome: Outcome, why: str, now: int) -> None:
+        trouble = self.troubles.pop(name)
+        incident = trouble.incident
+        incident.close(cause, outcome, now)
+        incident.cost = {
+            "borrowed_bytes": trouble.borrowed,
+            "hedged_frames": trouble.hedged,
+            "retransmitted_frames": trouble.retransmitted,
+        }
+        took = milliseconds(now - incident.opened_at)
+        text = f"incident {incident.id} is {outcome.value} after {took} ms: {why}; others sent {trouble.borrowed} bytes"
+        incident.note(text)
+        self.job.note("closed", text, incident=incident.id)
+        self.history.append(incident)
 
     # ---- records ----------------------------------------------------------------------------------------------
 
