@@ -77,7 +77,7 @@ def native_extension() -> Extension:
 def c10d_extension() -> Extension:
     extension = cpp_extension.CppExtension(
         "taskd._c10d",
-        sources=files("csrc/c10d/*.cpp", "csrc/rail/*.cpp"),
+        sources=files("csrc/c10d/*.cpp", "csrc/rail/*.cpp", "csrc/native/fork_guard.cpp"),
         depends=files("csrc/*/*.h", "csrc/*/*.hpp"),
         define_macros=[("TASKD_TORCH_VERSION", '"{}"'.format(".".join(torch.__version__.split(".")[:2])))],
         extra_link_args=LINK,

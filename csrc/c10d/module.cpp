@@ -11,6 +11,7 @@
 #include "guard.hpp"
 #include "progress.hpp"
 #include "python.hpp"
+#include "rail_module.hpp"
 #include "record.hpp"
 #include "store.hpp"
 
@@ -131,6 +132,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     taskd::comm::bind_control(m);
     taskd::comm::bind_guard(m);
     taskd::comm::bind_store(m);
+    taskd::comm::bind_rail(m);
     py::module_::import("atexit").attr("register")(
         py::cpp_function(&taskd::comm::leave, py::call_guard<py::gil_scoped_release>()));
 }

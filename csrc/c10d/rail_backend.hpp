@@ -23,7 +23,7 @@
 
 namespace taskd::comm {
 
-class RailBackend : public ::c10d::Backend {
+class RailBackend : public ::c10d::Backend, public ExactBackend {
   public:
     using Milliseconds = std::chrono::milliseconds;
     using WorkPointer = c10::intrusive_ptr<::c10d::Work>;
@@ -45,9 +45,9 @@ class RailBackend : public ::c10d::Backend {
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
     // Ends everything, now and later, with this reason. When it returns, no caller's tensor is touched any more.
-    void end(const std::string& reason);
+    void end(const std::string& reason) override;
 
-    void abort() override { end("the group was aborted."); }
+    void abort() override { end("its group was ended by abort()"); }
 
     // Waits for what is under way, at most the group's timeout; the group is of no more use.
     void shutdown() override;
@@ -90,6 +90,7 @@ class RailBackend : public ::c10d::Backend {
         std::vector<RailRun::Start> parts;
     };
 
+    bool inherited() const;
     Draft draft(const char* title, Milliseconds timeout, Tensors value) const;
     WorkPointer launch(Draft draft, ::c10d::OpType type, const Tensors& inputs);
     c10::intrusive_ptr<RailWork> work_of(const Draft& draft, ::c10d::OpType type, const Tensors& inputs);
@@ -105,7 +106,7 @@ class RailBackend : public ::c10d::Backend {
     std::shared_ptr<rail::Group> group_;
     const std::shared_ptr<RailSeat> seat_;
     const c10::intrusive_ptr<Options> options_;
-    const int process_;  // a forked child has this object but not its engine
+    const uint64_t born_;  // after so many forks
     std::atomic<int64_t> timeout_ms_;
     std::atomic<uint64_t> sequence_{0};
     std::atomic<uint32_t> exchanges_{0};  // operations of several rounds, each with a tag of its own

@@ -21,9 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
 #include "buffers.hpp"
+#include "exact.hpp"
 #include "group.hpp"
 
 namespace taskd::comm {
@@ -42,7 +41,7 @@ struct RailSeat {
 class RailRun : public std::enable_shared_from_this<RailRun> {
   public:
     using Start = std::function<uint64_t(rail::Group& group, rail::Done done)>;
-    using Ended = std::function<void(std::exception_ptr error)>;
+    using Ended = ExactWork::Ended;
 
     // `title` says the kind in messages and outlives the run. `value` is the caller's result.
     RailRun(std::weak_ptr<rail::Group> group, std::shared_ptr<RailSeat> seat, const char* title, Tensors value);
@@ -56,6 +55,7 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
 
     // Starts one operation of the group as a part of this one.
     void start(rail::Group& group, const Start& part);
+
     // All parts were started. A run does not end before.
     void started() { part_ended(nullptr); }
 
@@ -90,6 +90,7 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
     int source = -1;  // who a message came from; written by the group before the end
 
   private:
+    std::exception_ptr error_of(const rail::Failure& failure) const;
     void part_ended(const rail::Failure* failure) noexcept;
     void settle() noexcept;
     void finish(std::unique_lock<std::mutex> held) noexcept;
@@ -117,7 +118,7 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-class RailWork : public ::c10d::Work {
+class RailWork : public ExactWork {
   public:
     // `title` is what a profiler shows and outlives the work.
     RailWork(int rank, ::c10d::OpType type, const char* title, const Tensors& inputs, std::shared_ptr<RailRun> run,
@@ -145,7 +146,7 @@ class RailWork : public ::c10d::Work {
 
     uint64_t getSequencenumber() const override { return sequence_; }
 
-    void when_done(RailRun::Ended ended) { run_->when_done(std::move(ended)); }
+    void when_done(Ended ended) override { run_->when_done(std::move(ended)); }
 
   private:
     const std::shared_ptr<RailRun> run_;

@@ -8,7 +8,6 @@ Does not decide when a group is made or ended (guard.py, and csrc/c10d for the e
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,10 +62,21 @@ def classify(error: str | BaseException) -> Fault:
     return Fault.OTHER
 
 
-@functools.cache
-def transport() -> str:
-    """ "rail" or "gloo": what carries the inner groups of this process."""
-    return config.load().worker.inner
+_settings: config.Config | None = None
+
+
+def configure(settings: config.Config) -> None:
+    """These settings hold for the groups of this process from now on."""
+    global _settings
+    _settings = settings
+
+
+def settings() -> config.Config:
+    """What holds for the groups of this process: what was given, else what the environment says."""
+    if _settings is None:
+        configure(config.load())
+    assert _settings is not None
+    return _settings
 
 
 def make_inner(
@@ -85,7 +95,7 @@ def make_inner(
 
     Blocks until all ranks are connected. Raises BackendError if that cannot be done within `timeout`.
     """
-    if transport() == "rail":
+    if settings().worker.inner == "rail":
         from taskd.comm import rail
 
         return rail.make_inner(

@@ -16,10 +16,17 @@ RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]),
 
 CASES: dict[str, Callable[[], None]] = {}
 COMPILED: dict[str, Callable[[], None]] = {}
+GUARDED: set[str] = set()
+"""Names of the cases that are about guards, or need what torch offers for gloo alone."""
 
 
 def case(body: Callable[[], None]) -> Callable[[], None]:
     CASES[body.__name__] = body
+    return body
+
+
+def guarded(body: Callable[[], None]) -> Callable[[], None]:
+    GUARDED.add(body.__name__)
     return body
 
 

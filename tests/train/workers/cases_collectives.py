@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from cases import RANK, SIZE, case
+from cases import RANK, SIZE, case, guarded
 
 from taskd import _c10d
 from taskd.comm import guard
 
 
 @case
+@guarded
 def names() -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert isinstance(backend, _c10d.Guard), type(backend)
@@ -139,6 +140,7 @@ def point_to_point() -> None:
 
 
 @case
+@guarded
 def barriers() -> None:
     dist.barrier()
     dist.monitored_barrier()
@@ -209,6 +211,7 @@ def wrong_arguments() -> None:
 
 
 @case
+@guarded
 def subgroups() -> None:
     first = dist.new_group([0, 1])
     second = dist.new_group([0, 1], timeout=timedelta(seconds=9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from cases import FOLDER, HOW, RANK, SIZE, case, compiled_case, equal_everywhere, parameters_of
+from cases import FOLDER, HOW, RANK, SIZE, case, compiled_case, equal_everywhere, guarded, parameters_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -104,6 +104,7 @@ def dtensor() -> None:
 
 
 @case
+@guarded
 def device_mesh() -> None:
     mesh = init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("dp", "tp"))
     tensor = torch.ones(2)

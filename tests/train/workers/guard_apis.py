@@ -1,7 +1,8 @@
 """Runs every API of torch.distributed that a user may call over guarded groups, and reports each by name.
 
-Arguments: RANK SIZE FOLDER HOW, where HOW is "install" (guards from the start) or "adopt" (gloo first, then guarded),
-and, after it, the names of the cases to run (all but the compiled ones if none is named).
+Arguments: RANK SIZE FOLDER HOW, where HOW is "install" (guards from the start), "adopt" (gloo first, then guarded) or
+"rail" (the rail backend by itself), and, after it, the names of the cases to run (all but the compiled ones if none is
+named).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import cases_collectives
 import cases_frameworks
 import torch
 import torch.distributed as dist
-from cases import CASES, COMPILED, FOLDER, HOW, RANK, SIZE
+from cases import CASES, COMPILED, FOLDER, GUARDED, HOW, RANK, SIZE
 
 from taskd import _c10d
-from taskd.comm import guard
+from taskd.comm import guard, rail
 
 MODULES = (cases_collectives, cases_frameworks)
 
@@ -28,14 +29,21 @@ def main() -> None:
     torch.set_num_threads(1)
     if HOW == "install":
         guard.install(hostname="127.0.0.1")
+    if HOW == "rail":
+        rail.register()
     dist.init_process_group(
-        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=30)
+        "cpu:rail" if HOW == "rail" else "gloo",
+        init_method=f"file://{FOLDER}/store",
+        rank=RANK,
+        world_size=SIZE,
+        timeout=timedelta(seconds=30),
     )
     if HOW == "adopt":
         assert guard.adopt() == [f"0@0-{SIZE - 1}"]
         assert guard.adopt() == []
     everything = {**CASES, **COMPILED}
-    for name in sys.argv[5:] or CASES:
+    unguarded = [name for name in CASES if name not in GUARDED]
+    for name in sys.argv[5:] or (unguarded if HOW == "rail" else CASES):
         try:
             everything[name]()
             outcome = "ok"

@@ -1,0 +1,74 @@
+"""The rail backend by itself: every operation equals a plain reduction in the order of ranks, and gloo, by seed.
+
+Real processes over two rails of loopback addresses run workers/rail_ops.py (operations drawn by seed),
+workers/rail_bad_input.py (what can be done wrong, aborts, signals, forks) and workers/guard_apis.py (what frameworks
+do, without a guard). Faults of rails are for tests/rail.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.train.guarded import WORKERS, Ranks
+from tests.train.test_guard_apis import cases, run
+
+pytestmark = pytest.mark.limit(180)
+
+RAILS = {"TASKD_RAILS": "a=127.0.0.2,b=127.0.0.3"}
+ROUNDS = 60
+
+
+@pytest.mark.parametrize(("size", "seed"), [(2, 1), (2, 2), (4, 3), (4, 4)])
+def test_drawn_operations_equal_the_reference(tmp_path: Path, size: int, seed: int) -> None:
+    with Ranks("rail_ops", size, tmp_path, str(seed), str(ROUNDS), env=RAILS) as ranks:
+        assert [said[-1] for said in ranks.results(timeout_s=120)] == [{"rounds": ROUNDS}] * size
+
+
+def bad_input_cases() -> list[str]:
+    tree = ast.parse((WORKERS / "rail_bad_input.py").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [node.name for node in functions if "case" in {ast.unparse(mark) for mark in node.decorator_list}]
+
+
+@pytest.mark.parametrize("name", bad_input_cases())
+def test_what_goes_wrong_is_said(tmp_path: Path, name: str) -> None:
+    size = 3
+    with Ranks("rail_bad_input", size, tmp_path, name, env=RAILS) as ranks:
+        said = ranks.results(timeout_s=60)
+    assert [[one["outcome"] for one in of_rank] for of_rank in said] == [["ok"]] * size
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return run(tmp_path_factory.mktemp("rail"), "rail", env=RAILS)
+
+
+@pytest.mark.parametrize("name", [*cases("case"), "the end"])
+def test_api_without_a_guard(outcomes: dict[str, list[str]], name: str) -> None:
+    if name in cases("guarded"):
+        pytest.skip("this case is about guards, or needs what torch offers for gloo alone")
+    assert outcomes[name] == ["ok"] * 2
+
+
+@pytest.mark.slow
+def test_compiled_collectives_without_a_guard(tmp_path: Path) -> None:
+    names = cases("compiled_case")
+    env = {**RAILS, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    assert run(tmp_path, "rail", *names, env=env, timeout_s=250) == {name: ["ok"] * 2 for name in [*names, "the end"]}
+
+
+@pytest.mark.parametrize(
+    ("rails", "words"),
+    [
+        ("a=127.0.0.2,b=nowhere9", "nowhere9"),
+        ("a=10.255.255.1", "10.255.255.1"),
+        ("a=,b", "TASKD_RAILS"),
+    ],
+)
+def test_a_rail_that_does_not_exist_is_named(tmp_path: Path, rails: str, words: str) -> None:
+    with Ranks("rail_ops", 2, tmp_path, "1", "1", env={"TASKD_RAILS": rails}) as ranks:
+        said = [process.communicate(timeout=60)[0] for process in ranks.processes.values()]
+    assert all(words in text for text in said), said
