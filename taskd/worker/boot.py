@@ -47,7 +47,7 @@ from taskd.worker.link import Link
 
 try:
     from taskd import _c10d
-    from taskd.comm import guard
+    from taskd.comm import cpu, guard
 
     _UNFIT = ""
 except ImportError as error:
@@ -174,6 +174,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited)
     there.link.on_message = line.to(repair)
     _copy(request, record, bell)
+    cpu.configure(settings)
     guard.install()
     _offer_store(request)
     _c10d.control.attached = True
