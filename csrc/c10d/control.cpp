@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
@@ -56,26 +57,26 @@ void Control::change(Mode mode, int64_t epoch) {
         aborted_ = false;
         abort_reason_.clear();
     }
-    ring_all();
+    tell_all(held);
 }
 
 void Control::enter_sandbox() {
     const Lock held = lock();
     mode_ = Mode::kSandbox;
-    ring_all();
+    tell_all(held);
 }
 
 void Control::abort(const std::string& reason) {
     const Lock held = lock();
     aborted_ = true;
     abort_reason_ = reason;
-    ring_all();
+    tell_all(held);
 }
 
 void Control::set_attached(bool attached) {
     const Lock held = lock();
     attached_ = attached;
-    ring_all();
+    tell_all(held);
 }
 
 void Control::set_rehearsing(bool rehearsing) {
@@ -88,19 +89,26 @@ void Control::raise_epoch(int64_t epoch, const Lock&) {
     epoch_ = epoch;
 }
 
-void Control::add_bell(Bell* bell) {
+void Control::add_listener(Listener* listener) {
     const Lock held = lock();
-    bells_.push_back(bell);
+    listeners_.push_back(listener);
 }
 
-void Control::remove_bell(Bell* bell) {
+void Control::remove_listener(Listener* listener) {
     const Lock held = lock();
-    bells_.remove(bell);
+    listeners_.remove(listener);
 }
 
-void Control::ring_all() {
-    for (Bell* bell : bells_)
-        bell->notify_all();
+std::chrono::steady_clock::time_point Control::ask_all(std::chrono::steady_clock::time_point now, const Lock& lock) {
+    auto earliest = std::chrono::steady_clock::time_point::max();
+    for (Listener* listener : listeners_)
+        earliest = std::min(earliest, listener->due(now, lock));
+    return earliest;
+}
+
+void Control::tell_all(const Lock& lock) {
+    for (Listener* listener : listeners_)
+        listener->changed(lock);
     parked_.notify_all();
 }
 

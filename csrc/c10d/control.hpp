@@ -2,7 +2,7 @@
 //
 // Why: a fault concerns every group of a process at once, and whoever decides (a listener thread, a signal handler's
 // thread, the training thread itself) must be able to change the mode without the GIL and without knowing the guards.
-// So there is one lock, one mode and one list of bells; every operation that waits, waits on a bell and notices.
+// So there is one lock, one mode and one list of listeners (the lanes), which are told of every change.
 //
 // Modes: NORMAL, operations run. PARKED, an epoch is being repaired and operations wait. DRAINING, the step is given up
 // and operations end without communicating. SANDBOX, a newcomer runs its set-up against a record.
@@ -45,6 +45,16 @@ class Control {
         uint64_t resumes = 0;  // how often operations were let go again
     };
 
+    // Whoever must hear of every change, and be asked as time goes by. Both are called with the lock held.
+    class Listener {
+      public:
+        virtual ~Listener() = default;
+        virtual void changed(const Lock& lock) noexcept = 0;
+        // Does what is due by now; says when to ask again at the latest.
+        virtual std::chrono::steady_clock::time_point due(std::chrono::steady_clock::time_point now,
+                                                          const Lock& lock) noexcept = 0;
+    };
+
     static Control& instance();
 
     Control() = default;
@@ -68,7 +78,8 @@ class Control {
 
     const std::string& abort_reason(const Lock&) const { return abort_reason_; }
 
-    // Changes of mode. From any thread; each wakes every bell. Throw std::invalid_argument if the epoch goes backwards.
+    // Changes of mode. From any thread; each tells every listener. Throw std::invalid_argument if the epoch goes
+    // backwards.
     void resume(int64_t epoch) { change(Mode::kNormal, epoch); }
 
     void park(int64_t epoch) { change(Mode::kParked, epoch); }
@@ -83,9 +94,11 @@ class Control {
     // Raises the epoch without a change of mode, when a guard is reconfigured for it.
     void raise_epoch(int64_t epoch, const Lock& lock);
 
-    // A bell rung at every change. It must be taken off the list before it is destroyed.
-    void add_bell(Bell* bell);
-    void remove_bell(Bell* bell);
+    // A listener must be taken off the list before it is destroyed.
+    void add_listener(Listener* listener);
+    void remove_listener(Listener* listener);
+    // Asks every listener; the earliest time that one of them said.
+    std::chrono::steady_clock::time_point ask_all(std::chrono::steady_clock::time_point now, const Lock& lock);
 
     // Waits, at most this long, while the mode is PARKED. Returns the mode found.
     Mode wait_while_parked(std::chrono::milliseconds at_most);
@@ -99,7 +112,7 @@ class Control {
   private:
     void change(Mode mode, int64_t epoch);
     void check_epoch(int64_t epoch) const;
-    void ring_all();
+    void tell_all(const Lock& lock);
 
     std::mutex mutex_;
     Mode mode_ = Mode::kNormal;
@@ -109,7 +122,7 @@ class Control {
     bool rehearsing_ = false;
     bool aborted_ = false;
     std::string abort_reason_;
-    std::list<Bell*> bells_;
+    std::list<Listener*> listeners_;
     Bell parked_;
     std::vector<Failure> failures_;
     int event_fd_ = -1;

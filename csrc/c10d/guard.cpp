@@ -137,8 +137,8 @@ Guard::~Guard() {
 std::shared_ptr<Inner> Guard::unseat(const Control::Lock& lock) {
     std::shared_ptr<Inner> old = std::move(seat_->inner);
     seat_->inner = nullptr;
-    collectives_->nudge(lock);
-    messages_->nudge(lock);
+    collectives_->changed(lock);
+    messages_->changed(lock);
     return old;
 }
 
@@ -196,8 +196,9 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
     }
     if (!old)
         return;
-    // Its sockets are shut down on the thread that lets go of it: what hangs in it then ends by itself.
-    Pool::instance().run([old = std::move(old)] { static_cast<InnerBackend&>(*old).break_off(); });
+    // What hangs in it then ends by itself; its end is on the thread that lets go of it.
+    Pool::instance().run(
+        [old = std::move(old)] { static_cast<InnerBackend&>(*old).break_off("a new inner group took its place."); });
 }
 
 void Guard::abort() {
@@ -212,7 +213,7 @@ void Guard::abort() {
         old = unseat(lock);
     }
     if (old)
-        static_cast<InnerBackend&>(*old).break_off();
+        static_cast<InnerBackend&>(*old).break_off("the group was aborted.");
 }
 
 // Waits for what is queued, at most the group's timeout, and lets Ctrl-C through.
@@ -250,7 +251,7 @@ void Guard::shutdown() {
     if (!old)
         return;
     if (!orderly)
-        static_cast<InnerBackend&>(*old).break_off();
+        static_cast<InnerBackend&>(*old).break_off("the group was destroyed.");
     const size_t others = inner_groups_alive() - 1;
     old.reset();
     if (orderly)
@@ -258,8 +259,8 @@ void Guard::shutdown() {
 }
 
 c10::intrusive_ptr<GuardWork> Guard::submit(Plan plan, const std::shared_ptr<Lane>& lane) {
-    auto operation = std::make_shared<Operation>(std::move(plan), rank_, identity(), timeout(), buffers_);
-    const c10::intrusive_ptr<GuardWork> work = operation->work();
+    auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
+    c10::intrusive_ptr<GuardWork> work = operation->make_work(rank_);
     Control::Lock lock = control_.lock();
     const Mode mode = control_.mode(lock);
     if (!closed_ && mode != Mode::kDraining && mode != Mode::kSandbox) {

@@ -63,6 +63,17 @@ std::shared_ptr<InnerBackend> InnerBackend::make(c10::intrusive_ptr<::c10d::Back
     return inner;
 }
 
+void InnerBackend::break_off(const std::string& reason) noexcept {
+    shut_down(marks_);
+    if (!exact_)
+        return;
+    try {
+        exact_->end(reason);
+    } catch (const std::exception& error) {
+        TORCH_WARN("an inner group cannot be ended: ", error.what());
+    }
+}
+
 size_t inner_groups_alive() {
     const std::lock_guard<std::mutex> held(teardown().mutex);
     return teardown().alive;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -26,14 +27,20 @@ class InnerBackend : public Inner {
 
     const c10::intrusive_ptr<::c10d::Backend>& backend() const { return backend_; }
 
-    // Ends what is still under way in it, as far as its sockets can.
-    void break_off() noexcept { shut_down(marks_); }
+    // Null unless it is an exact one.
+    ExactBackend* exact() const { return exact_; }
+
+    bool keeps_order() const override { return exact_ != nullptr; }
+
+    // Ends what is still under way in it, as far as its sockets can; all of it, if it is exact.
+    void break_off(const std::string& reason) noexcept;
 
   private:
     InnerBackend(c10::intrusive_ptr<::c10d::Backend> backend, std::vector<SocketMark> marks)
-        : backend_(std::move(backend)), marks_(std::move(marks)) {}
+        : backend_(std::move(backend)), exact_(dynamic_cast<ExactBackend*>(backend_.get())), marks_(std::move(marks)) {}
 
     c10::intrusive_ptr<::c10d::Backend> backend_;
+    ExactBackend* const exact_;
     const std::vector<SocketMark> marks_;
 };
 

@@ -2,26 +2,16 @@
 #include "lane.hpp"
 
 #include <algorithm>
-#include <ctime>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace taskd::comm {
 
 namespace {
 
-// An inner group has the same time limit and says more about what it waited for: let it speak first.
-constexpr std::chrono::milliseconds kGrace{1000};
-
-int64_t now_ns() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-bool limited(std::chrono::milliseconds timeout) {
-    // Beyond a year it is "no limit", and adding it to a time point could overflow.
-    return timeout.count() > 0 && timeout < std::chrono::hours(24 * 365);
-}
+// When the system has no thread left, or a lane whose time is up is just being looked after.
+constexpr std::chrono::milliseconds kAskAgain{100};
 
 }  // namespace
 
@@ -42,43 +32,123 @@ void Flight::finish(std::exception_ptr error) noexcept {
     if (!lane)
         return;
     std::string text = error ? text_of(error) : "";  // before the lock: an error may be Python's and want the GIL
-    const Control::Lock lock = lane->control_.lock();
+    Control::Lock lock = lane->control_.lock();
     if (finished_)
         return;
     finished_ = true;
     error_ = std::move(error);
     text_ = std::move(text);
-    lane->bell_.notify_all();
+    lane->landed(lock);
 }
 
 Lane::Lane(Control& control, Pool& pool, std::shared_ptr<Seat> seat, size_t width, std::shared_ptr<Observer> observer)
-    : control_(control), pool_(pool), seat_(std::move(seat)), width_(width), observer_(std::move(observer)) {
-    control_.add_bell(&bell_);
+    : control_(control),
+      pool_(pool),
+      seat_(std::move(seat)),
+      width_(width),
+      observer_(std::move(observer)),
+      watch_(Watch::instance()) {
+    control_.add_listener(this);
 }
 
 Lane::~Lane() {
-    control_.remove_bell(&bell_);
+    control_.remove_listener(this);
 }
 
-void Lane::submit(std::shared_ptr<Task> task, const Control::Lock& lock) {
+void Lane::submit(std::shared_ptr<Task> task, Control::Lock& lock) {
     task->born_ = control_.turn(lock);
     queue_.push_back(std::move(task));
-    if (served_) {
-        bell_.notify_all();
+    if (owned_)
+        return;
+    if (queue_.size() == 1 && may_launch(lock) && !given_up(*queue_.front(), lock)) {
+        owned_ = true;
+        launch_next(lock);
+        pass_on(lock);
         return;
     }
-    served_ = true;
-    try {
-        pool_.run([self = shared_from_this()] { self->serve(); });
-    } catch (...) {
-        served_ = false;
-        queue_.pop_back();
-        throw;
-    }
+    if (!restless(lock) || call_server(lock))
+        return;
+    queue_.pop_back();
+    throw std::system_error(EAGAIN, std::generic_category(), "an operation needs a thread, and the system has none");
+}
+
+void Lane::changed(const Control::Lock& lock) noexcept {
+    if (!owned_ && restless(lock))
+        call_server(lock);
+}
+
+Lane::Clock::time_point Lane::due(Clock::time_point now, const Control::Lock& lock) noexcept {
+    const Clock::time_point next = next_look(lock);
+    if (next > now)
+        return next;
+    // Whoever has the lane says the next time when it leaves.
+    if (!owned_)
+        call_server(lock);
+    return now + kAskAgain;
 }
 
 bool Lane::wait_idle(Control::Lock& lock, Clock::time_point deadline) {
-    return bell_.wait_until(lock, deadline, [&] { return idle(lock); });
+    return idle_bell_.wait_until(lock, deadline, [&] { return idle(lock); });
+}
+
+// An inner operation finished. On its thread, which may be a transport's own.
+void Lane::landed(Control::Lock& lock) {
+    if (owned_)
+        return;
+    owned_ = true;
+    pass_on(lock);
+}
+
+// Ends what has succeeded; the rest, if anything can be done about it, is for a thread of the pool.
+void Lane::pass_on(Control::Lock& lock) {
+    for (;;) {
+        Verdict verdict;
+        if (!take_landed(verdict, lock))
+            break;
+        end(std::move(verdict), lock);
+    }
+    owned_ = false;
+    if (restless(lock))
+        call_server(lock);
+}
+
+bool Lane::take_landed(Verdict& verdict, const Control::Lock&) {
+    for (auto place = flying_.begin(); place != flying_.end(); ++place) {
+        const Flight& flight = *(*place)->flight_;
+        if (!flight.finished_ || flight.error_ || !(*place)->quick())
+            continue;
+        verdict.task = std::move(*place);
+        flying_.erase(place);
+        return true;
+    }
+    return false;
+}
+
+// Whether a thread that takes the lane may find something to do.
+bool Lane::restless(const Control::Lock& lock) const {
+    for (const TaskPointer& task : flying_) {
+        if (task->flight_->finished_ || task->flight_->number_ != seat_->number || given_up(*task, lock))
+            return true;
+    }
+    if (queue_.empty())
+        return false;
+    const bool never_joined = control_.mode(lock) == Mode::kNormal && !seat_->inner;
+    return never_joined || may_launch(lock) || given_up(*queue_.front(), lock);
+}
+
+bool Lane::call_server(const Control::Lock& lock) noexcept {
+    std::shared_ptr<Lane> self = weak_from_this().lock();
+    if (!self)
+        return true;  // its end has begun, so it holds nothing
+    owned_ = true;
+    try {
+        pool_.run([self = std::move(self)] { self->serve(); });
+        return true;
+    } catch (const std::exception&) {
+        owned_ = false;  // no thread left in the system: try again
+        watch_.expect(Clock::now() + kAskAgain, lock);
+        return false;
+    }
 }
 
 void Lane::serve() {
@@ -87,23 +157,16 @@ void Lane::serve() {
         Verdict verdict;
         if (find_verdict(verdict, lock)) {
             end(std::move(verdict), lock);
-            return;
-        }
-        if (recall_flights(lock))
+        } else if (recall_flights(lock)) {
             continue;
-        if (may_launch(lock)) {
+        } else if (may_launch(lock)) {
             launch_next(lock);
-            if (!lock.owns_lock())
-                return;
-            continue;
+        } else {
+            break;
         }
-        if (queue_.empty() && flying_.empty()) {
-            served_ = false;
-            bell_.notify_all();
-            return;
-        }
-        wait(lock);
     }
+    owned_ = false;
+    watch_.expect(next_look(lock), lock);
 }
 
 bool Lane::find_verdict(Verdict& verdict, const Control::Lock& lock) {
@@ -123,83 +186,9 @@ bool Lane::find_verdict(Verdict& verdict, const Control::Lock& lock) {
     return true;
 }
 
-bool Lane::judge_given_up(const Task& task, Verdict& verdict, const Control::Lock& lock) const {
-    if (task.born_.drains < control_.turn(lock).drains) {
-        verdict.ending = Ending::kDrained;
-        return true;
-    }
-    if (control_.aborted(lock) || seat_->aborted) {
-        fail(task, verdict, seat_->aborted ? "the group was aborted" : control_.abort_reason(lock));
-        return true;
-    }
-    return false;
-}
-
-bool Lane::judge_queued(Task& task, Verdict& verdict, const Control::Lock& lock) const {
-    if (judge_given_up(task, verdict, lock))
-        return true;
-    if (control_.mode(lock) != Mode::kNormal || seat_->inner)
-        return false;
-    fail(task, verdict, "the group was never joined; call taskd's rebuild before operations are let go");
-    return true;
-}
-
-bool Lane::judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock) {
-    const Flight& flight = *task.flight_;
-    if (flight.finished_ && !flight.error_)
-        return true;
-    verdict.abandoned = !flight.finished_;
-    if (judge_given_up(task, verdict, lock))
-        return true;
-    if (flight.number_ != seat_->number)
-        return false;  // recall_flights() sees to it
-    if (flight.finished_)
-        return judge_failure(task, verdict, lock);
-    if (!limited(task.timeout()) || Clock::now() < task.launched_at_ + task.timeout() + kGrace)
-        return false;
-    const std::string what = "no answer within " + std::to_string(task.timeout().count()) + " ms";
-    announce(task, what, lock);
-    fail(task, verdict, what);
-    return true;
-}
-
-bool Lane::judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock) {
-    const std::exception_ptr& error = task.flight_->error_;
-    if (!task.announced_) {
-        announce(task, task.flight_->text_, lock);
-        task.failed_at_ = control_.turn(lock);
-    }
-    verdict.ending = Ending::kFailed;
-    if (!control_.attached(lock)) {
-        verdict.error = error;
-        return true;
-    }
-    // Held: whoever listens decides. Let go on the same inner group, or forgotten for too long, it fails after all.
-    const bool let_go = task.failed_at_.resumes < control_.turn(lock).resumes;
-    const bool late = limited(task.timeout()) && Clock::now() >= task.launched_at_ + task.timeout();
-    if (!let_go && !late)
-        return false;
-    fail(task, verdict, task.flight_->text_);
-    return true;
-}
-
-void Lane::fail(const Task& task, Verdict& verdict, const std::string& what) const {
-    const std::string number = task.sequence_ == 0 ? "" : " #" + std::to_string(task.sequence_);
-    verdict.ending = Ending::kFailed;
-    verdict.error =
-        task.error(task.kind() + number + " in group " + seat_->group + " failed: " + what +
-                   ". If another rank died, restart the job or run it under taskd-run, which replaces the rank.");
-}
-
-void Lane::announce(Task& task, const std::string& text, const Control::Lock& lock) {
-    if (task.announced_)
-        return;
-    task.announced_ = true;
-    control_.announce({seat_->group, task.kind(), task.sequence_, text, control_.epoch(lock), now_ns()}, lock);
-}
-
 bool Lane::may_launch(const Control::Lock& lock) const {
-    return control_.mode(lock) == Mode::kNormal && seat_->inner && !queue_.empty() && flying_.size() < width_;
+    return control_.mode(lock) == Mode::kNormal && seat_->inner && !queue_.empty() &&
+           (flying_.size() < width_ || seat_->inner->keeps_order());
 }
 
 void Lane::launch_next(Control::Lock& lock) {
@@ -210,7 +199,9 @@ void Lane::launch_next(Control::Lock& lock) {
     task->inner_ = seat_->inner;
     task->flight_ = std::make_shared<Flight>(weak_from_this(), seat_->number);
     task->announced_ = false;
+    task->late_ = false;
     flying_.push_back(task);
+    watch_.expect(next_look(*task), lock);
     const int64_t epoch = control_.epoch(lock);
     lock.unlock();
     if (observer_)
@@ -260,10 +251,13 @@ bool Lane::recall_flights(Control::Lock& lock) {
     return true;
 }
 
-// Commits or drains in order, gives the lane away, then settles. Returns with the lock released.
+// Commits or drains, then settles.
 void Lane::end(Verdict verdict, Control::Lock& lock) {
     Task& task = *verdict.task;
     const uint64_t sequence = task.sequence_;
+    if (verdict.ending == Ending::kDone)
+        rhythm_.took(task.kind_number(), Clock::now() - task.launched_at_);
+    ++ending_;
     lock.unlock();
     std::shared_ptr<void> remains;
     if (verdict.abandoned)
@@ -283,40 +277,16 @@ void Lane::end(Verdict verdict, Control::Lock& lock) {
     lock.lock();
     if (remains)
         task.inner_->bury(std::move(remains));
-    bool given_away = true;
-    if (queue_.empty() && flying_.empty()) {
-        served_ = false;
-        bell_.notify_all();
-    } else {
-        try {
-            pool_.run([self = shared_from_this()] { self->serve(); });
-        } catch (const std::exception&) {
-            given_away = false;  // no thread left in the system: this one goes on when the callbacks have run
-        }
-    }
+    // Before it is settled: whoever waited for it may count on an idle lane.
+    --ending_;
+    if (idle(lock))
+        idle_bell_.notify_all();
     lock.unlock();
     task.inner_.reset();
     task.flight_.reset();
     task.settle(verdict.ending, verdict.error);
     verdict.task.reset();
-    if (!given_away)
-        serve();
-}
-
-void Lane::wait(Control::Lock& lock) {
-    Clock::time_point deadline = Clock::time_point::max();
-    for (const TaskPointer& task : flying_) {
-        if (!limited(task->timeout()))
-            continue;
-        const bool failed = task->flight_->finished_;
-        deadline =
-            std::min(deadline, task->launched_at_ + task->timeout() + (failed ? std::chrono::milliseconds(0) : kGrace));
-    }
-    if (deadline == Clock::time_point::max()) {
-        bell_.wait(lock);
-    } else {
-        bell_.wait_until(lock, deadline);
-    }
+    lock.lock();
 }
 
 }  // namespace taskd::comm

@@ -4,13 +4,14 @@
 // a swap of the inner group and a clock, all of which may come at any moment. It knows no torch, so that all of these
 // races run under the thread sanitizer (stress/).
 //
-// A lane has no thread of its own: whoever submits to a lane that nobody serves takes one from the pool. The thread
-// that settles an operation gives the lane away first, because settling runs callbacks, and a callback may wait for
-// the lane's next operation.
+// A lane has no thread of its own and nothing here waits. Whatever happens (an operation comes, an inner one finishes,
+// the mode changes, the inner group is swapped, time is up) gives the lane to one thread at a time, which does what can
+// be done and leaves. In a healthy job that is the caller's thread, which launches, and the one that finishes the inner
+// operation, which commits and settles; anything else is done by a thread of the pool, since it may take long. Settling
+// runs no callback of the caller's, so no one can be kept in the lane by whoever waits for its next operation.
 //
-// It never blocks in an inner operation: it waits on its bell, which rings when the operation finished, when the mode
-// changed and when the inner group was swapped. What does not wake is abandoned, and what it may still touch is buried
-// with its inner group.
+// What does not finish is abandoned, and what it may still touch is buried with its inner group. An exact inner group
+// ends it instead, and leaves nothing to bury.
 #pragma once
 
 #include <chrono>
@@ -25,6 +26,8 @@
 
 #include "control.hpp"
 #include "pool.hpp"
+#include "rhythm.hpp"
+#include "watch.hpp"
 
 namespace taskd::comm {
 
@@ -35,6 +38,9 @@ class Inner {
     virtual ~Inner() = default;
 
     void bury(std::shared_ptr<void> remains) { graveyard_.push_back(std::move(remains)); }
+
+    // Keeps the order of operations by itself, so that several may be in flight.
+    virtual bool keeps_order() const { return false; }
 
     bool has_dead() const { return !graveyard_.empty(); }
 
@@ -84,12 +90,17 @@ class Task {
     virtual void commit() = 0;
     // The step is given up: makes the caller's tensors finite.
     virtual void drain() noexcept = 0;
-    // What an unfinished inner operation may still touch; the task holds it no longer.
+    // What an unfinished inner operation may still touch; the task holds it no longer. Empty: it touches nothing.
     virtual std::shared_ptr<void> abandon() noexcept = 0;
-    // Completes the operation for its caller, and runs the caller's callbacks.
+    // Completes the operation for its caller. Runs nothing of the caller's on this thread, and never blocks.
     virtual void settle(Ending ending, std::exception_ptr error) noexcept = 0;
     // An exception of the class that the caller expects, for these words.
     virtual std::exception_ptr error(const std::string& text) const = 0;
+
+    // Committing is quick and needs no interpreter: any thread may do it, a transport's own as well.
+    virtual bool quick() const = 0;
+    // What it reads is as it was, although it flew: it may be launched again.
+    virtual bool intact() const = 0;
 
     virtual const std::string& kind() const = 0;
     virtual uint16_t kind_number() const = 0;
@@ -101,7 +112,8 @@ class Task {
     Control::Turn born_;
     Control::Turn failed_at_;
     uint64_t sequence_ = 0;
-    bool announced_ = false;
+    bool announced_ = false;  // its failure
+    bool late_ = false;       // announced as late
     std::chrono::steady_clock::time_point launched_at_;
     std::shared_ptr<Flight> flight_;
     std::shared_ptr<Inner> inner_;  // the one it flies on
@@ -115,33 +127,38 @@ class Observer {
     virtual void left(uint64_t sequence) noexcept = 0;
 };
 
-class Lane : public std::enable_shared_from_this<Lane> {
+class Lane : public Control::Listener, public std::enable_shared_from_this<Lane> {
   public:
-    // `width`: how many operations may be in flight at once; 1 keeps the order of collectives.
+    using Clock = std::chrono::steady_clock;
+
+    // `width`: how many operations may be in flight at once on an inner group that does not keep their order; 1 keeps
+    // the order of collectives.
     Lane(Control& control, Pool& pool, std::shared_ptr<Seat> seat, size_t width, std::shared_ptr<Observer> observer);
-    ~Lane();
+    ~Lane() override;
     Lane(const Lane&) = delete;
     Lane& operator=(const Lane&) = delete;
 
-    // Queues a task. The mode must be NORMAL or PARKED.
-    void submit(std::shared_ptr<Task> task, const Control::Lock& lock);
+    // Launches a task on this thread if the lane is free, else queues it. The mode must be NORMAL or PARKED. The lock
+    // is released meanwhile. Throws std::system_error if a thread is needed and the system has none left.
+    void submit(std::shared_ptr<Task> task, Control::Lock& lock);
 
-    // Rings the bell: the seat changed.
-    void nudge(const Control::Lock&) { bell_.notify_all(); }
+    // The mode or the seat changed.
+    void changed(const Control::Lock& lock) noexcept override;
+    Clock::time_point due(Clock::time_point now, const Control::Lock& lock) noexcept override;
 
     // Operations are numbered from 1 again.
     void restart_sequence(const Control::Lock&) { sequence_ = 0; }
 
     uint64_t sequence(const Control::Lock&) const { return sequence_; }
 
-    bool idle(const Control::Lock&) const { return !served_ && queue_.empty() && flying_.empty(); }
+    // No operation is waiting, in flight or about to write its results.
+    bool idle(const Control::Lock&) const { return ending_ == 0 && queue_.empty() && flying_.empty(); }
 
     // Waits until nothing is queued or in flight, at most until `deadline`. The lock is released meanwhile.
     bool wait_idle(Control::Lock& lock, std::chrono::steady_clock::time_point deadline);
 
   private:
     friend class Flight;
-    using Clock = std::chrono::steady_clock;
     using TaskPointer = std::shared_ptr<Task>;
 
     struct Verdict {
@@ -151,10 +168,17 @@ class Lane : public std::enable_shared_from_this<Lane> {
         bool abandoned = false;
     };
 
+    void landed(Control::Lock& lock);
+    void pass_on(Control::Lock& lock);
+    bool take_landed(Verdict& verdict, const Control::Lock& lock);
+    bool restless(const Control::Lock& lock) const;
+    bool call_server(const Control::Lock& lock) noexcept;
     void serve();
     bool find_verdict(Verdict& verdict, const Control::Lock& lock);
+    bool given_up(const Task& task, const Control::Lock& lock) const;
     bool judge_queued(Task& task, Verdict& verdict, const Control::Lock& lock) const;
     bool judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock);
+    bool judge_time(Task& task, Verdict& verdict, const Control::Lock& lock);
     bool judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock);
     bool judge_given_up(const Task& task, Verdict& verdict, const Control::Lock& lock) const;
     void fail(const Task& task, Verdict& verdict, const std::string& what) const;
@@ -162,17 +186,21 @@ class Lane : public std::enable_shared_from_this<Lane> {
     void launch_next(Control::Lock& lock);
     bool recall_flights(Control::Lock& lock);
     void end(Verdict verdict, Control::Lock& lock);
-    void announce(Task& task, const std::string& text, const Control::Lock& lock);
-    void wait(Control::Lock& lock);
+    void announce(const Task& task, const std::string& text, const Control::Lock& lock);
+    Clock::time_point next_look(const Task& task) const;
+    Clock::time_point next_look(const Control::Lock& lock) const;
 
     Control& control_;
     Pool& pool_;
     const std::shared_ptr<Seat> seat_;
     const size_t width_;
     const std::shared_ptr<Observer> observer_;
-    Control::Bell bell_;
-    bool served_ = false;  // a thread of the pool is in serve() and has not given the lane away
+    Watch& watch_;
+    Control::Bell idle_bell_;
+    bool owned_ = false;  // some thread has the lane: it looks at everything again before it leaves
+    size_t ending_ = 0;   // operations that are being committed or drained
     uint64_t sequence_ = 0;
+    Rhythm rhythm_;
     std::deque<TaskPointer> queue_;
     std::list<TaskPointer> flying_;
 };

@@ -2,9 +2,12 @@
 #include "operation.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 
 #include "ending.hpp"
 #include "python.hpp"
@@ -24,21 +27,28 @@ void wait_for_devices(const Tensors& tensors) {
 
 }  // namespace
 
-std::string kind_of(::c10d::OpType type) {
-    std::string name = ::c10d::opTypeToString(type);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) { return std::tolower(letter); });
-    return name;
+const std::string& kind_of(::c10d::OpType type) {
+    constexpr size_t kKnown = static_cast<size_t>(::c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED) + 1;
+    static const std::array<std::string, kKnown + 1>* const kinds = [] {
+        auto* const names = new std::array<std::string, kKnown + 1>;
+        for (size_t i = 0; i <= kKnown; ++i) {
+            std::string& name = (*names)[i];
+            name = ::c10d::opTypeToString(i < kKnown ? static_cast<::c10d::OpType>(i) : ::c10d::OpType::UNKNOWN);
+            std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+        }
+        return names;
+    }();
+    return (*kinds)[std::min(static_cast<size_t>(type), kKnown)];
 }
 
-Operation::Operation(Plan plan, int rank, const std::string& group, std::chrono::milliseconds default_timeout,
+Operation::Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::milliseconds default_timeout,
                      std::shared_ptr<Buffers> buffers)
-    : plan_(std::move(plan)),
+    : Outcome(std::move(plan.value)),
+      plan_(std::move(plan)),
       kind_(kind_of(plan_.type)),
-      group_(group),
+      seat_(std::move(seat)),
       timeout_(plan_.timeout == Plan::kUnsetTimeout ? default_timeout : plan_.timeout),
-      buffers_(std::move(buffers)),
-      work_(c10::make_intrusive<GuardWork>(rank, plan_.type, plan_.title, kind_ + " in group " + group, plan_.value,
-                                           plan_.reads.empty() ? plan_.writes : plan_.reads)) {
+      buffers_(std::move(buffers)) {
     wait_for_devices(plan_.reads);
     wait_for_devices(plan_.writes);
     // From here on threads without an interpreter hold these: they get tensors that Python has never seen.
@@ -46,6 +56,11 @@ Operation::Operation(Plan plan, int rank, const std::string& group, std::chrono:
         tensor = alias_of(tensor);
     for (at::Tensor& tensor : plan_.writes)
         tensor = alias_of(tensor);
+}
+
+c10::intrusive_ptr<GuardWork> Operation::make_work(int rank) {
+    return c10::make_intrusive<GuardWork>(rank, plan_.type, plan_.title,
+                                          plan_.reads.empty() ? plan_.writes : plan_.reads, shared_from_this());
 }
 
 uint64_t Operation::bytes() const {
@@ -59,14 +74,20 @@ uint64_t Operation::bytes() const {
 
 void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    // On a caller's thread: what it profiles and whether it infers is none of the inner operation's business.
+    const at::RecordFunctionGuard unseen(false);
+    std::optional<c10::InferenceMode> ordinary;
+    if (c10::InferenceMode::is_enabled())
+        ordinary.emplace(false);
+    auto& target = static_cast<InnerBackend&>(inner);
+    exact_ = target.exact() != nullptr;
     twins_.clear();
     for (const at::Tensor& tensor : plan_.writes)
-        twins_.push_back(buffers_->twin(tensor, plan_.copy_in));
-    auto& backend = *static_cast<InnerBackend&>(inner).backend();
+        twins_.push_back(exact_ ? tensor : buffers_->twin(tensor, plan_.copy_in));
     Tensors reads = plan_.reads;
     Tensors twins = twins_;
     try {
-        inner_work_ = plan_.issue(backend, reads, twins);
+        inner_work_ = plan_.issue(*target.backend(), reads, twins);
     } catch (const c10::DistError&) {
         flight->finish(std::current_exception());
         return;
@@ -78,8 +99,17 @@ void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
         flight->finish(std::current_exception());  // gloo's own: a connection that is gone already
         return;
     }
+    await(flight);
+}
+
+// Has the flight finished when the inner work is.
+void Operation::await(const std::shared_ptr<Flight>& flight) {
     if (!inner_work_) {
         flight->finish(nullptr);
+        return;
+    }
+    if (auto* const work = dynamic_cast<ExactWork*>(inner_work_.get())) {
+        work->when_done([flight](std::exception_ptr error) { flight->finish(std::move(error)); });
         return;
     }
     if (!plan_.blocks) {
@@ -103,14 +133,14 @@ void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
 
 void Operation::commit() {
     const at::AutoDispatchBelowADInplaceOrView below;
-    if (plan_.copy_out) {
+    if (plan_.copy_out && !exact_) {
         for (size_t i = 0; i < twins_.size(); ++i)
             copy_contents(twins_[i], plan_.writes[i]);
         wait_for_devices(plan_.writes);
     }
     if (plan_.peer >= 0 || plan_.type == ::c10d::OpType::RECVANYSOURCE) {
         if (plan_.type != ::c10d::OpType::SEND)
-            work_->set_source_rank(inner_work_->sourceRank());
+            source_rank = inner_work_->sourceRank();
     }
     if (Recorder::instance().active())
         record();
@@ -118,13 +148,13 @@ void Operation::commit() {
 
 const Tensors& Operation::results() const {
     static const Tensors none;
-    return plan_.type == ::c10d::OpType::SEND ? none : plan_.value;
+    return plan_.type == ::c10d::OpType::SEND ? none : value_;
 }
 
 RecordEntry Operation::form() const {
     RecordEntry entry;
     entry.kind = kind_;
-    entry.group = group_;
+    entry.group = seat_->group;
     entry.peer = plan_.peer;
     entry.tag = plan_.tag;
     for (const at::Tensor& tensor : results()) {
@@ -135,7 +165,7 @@ RecordEntry Operation::form() const {
 
 void Operation::record() const {
     RecordEntry entry = form();
-    entry.source = work_->sourceRank();
+    entry.source = source_rank;
     for (size_t i = 0; i < entry.tensors.size(); ++i) {
         const at::Tensor& tensor = results()[i];
         if (tensor.layout() != at::kStrided || !Recorder::instance().wants(tensor.nbytes()))
@@ -164,7 +194,7 @@ void Operation::replay(const RecordEntry* entry) {
         copy_contents(flat, tensor);
     }
     if (entry != nullptr)
-        work_->set_source_rank(entry->source);
+        source_rank = entry->source;
 }
 
 void Operation::drain() noexcept {
@@ -184,6 +214,10 @@ void Operation::drain() noexcept {
 }
 
 std::shared_ptr<void> Operation::abandon() noexcept {
+    if (auto* const work = dynamic_cast<ExactWork*>(inner_work_.get())) {
+        work->abort();  // afterwards it touches nothing of ours
+        return nullptr;
+    }
     auto remains = std::make_shared<Remains>();
     remains->work = std::move(inner_work_);
     remains->reads = plan_.reads;
@@ -199,22 +233,34 @@ std::shared_ptr<void> Operation::abandon() noexcept {
 }
 
 void Operation::settle(Ending ending, std::exception_ptr error) noexcept {
-    const Stretch stretch;
-    if (!stretch) {
-        // Nobody waits any more, and letting go of what the interpreter knows would end this thread in the middle.
-        new std::shared_ptr<Operation>(shared_from_this());
+    if (!complete(ending, error))
         return;
+    const auto rest = [self = shared_from_this()] {
+        const Stretch stretch;
+        if (stretch) {
+            self->conclude();
+        } else {
+            // Nobody waits any more, and what the interpreter knows would end this thread in the middle.
+            new std::shared_ptr<Operation>(self);
+        }
+    };
+    try {
+        Pool::instance().run(rest);
+    } catch (const std::exception&) {
+        rest();  // no thread left in the system
     }
-    // The inner work may still be referred to by its own thread, never again by us; the twins go back to the buffers.
-    inner_work_.reset();
-    twins_.clear();
-    plan_.issue = nullptr;
-    plan_.reads.clear();
-    plan_.writes.clear();
-    plan_.value.clear();
-    c10::intrusive_ptr<GuardWork> work = std::move(work_);
-    work->complete(ending, error);
-    work.reset();
+}
+
+void Operation::release() noexcept {
+    Plan plan;
+    Tensors twins;
+    c10::intrusive_ptr<::c10d::Work> inner_work;
+    const std::lock_guard<std::mutex> held(mutex_);
+    plan.reads.swap(plan_.reads);
+    plan.writes.swap(plan_.writes);
+    plan.issue.swap(plan_.issue);
+    twins.swap(twins_);
+    inner_work.swap(inner_work_);
 }
 
 std::exception_ptr Operation::error(const std::string& text) const {

@@ -1,7 +1,8 @@
 // One c10d operation as a lane runs it: which tensors it reads, which it writes, and how to start it on an inner group.
 //
-// Why: the twenty-odd operations of c10d differ only in a plan; launching on private copies, waiting for an inner work
-// without blocking, committing, draining and completing are the same for all, and stand here once.
+// Why: the twenty-odd operations of c10d differ only in a plan; launching on private copies (on the caller's own
+// tensors if the inner group is exact), hearing of an inner work's end without blocking, committing, draining and
+// completing are the same for all, and stand here once.
 //
 // Does not: decide when any of this happens (lane.hpp) or know c10d's options (collectives.cpp makes the plans).
 #pragma once
@@ -43,12 +44,16 @@ struct Plan {
     static constexpr std::chrono::milliseconds kUnsetTimeout{-1};
 };
 
-std::string kind_of(::c10d::OpType type);
+// Lives as long as the process.
+const std::string& kind_of(::c10d::OpType type);
 
-class Operation : public Task, public std::enable_shared_from_this<Operation> {
+class Operation : public Task, public Outcome, public std::enable_shared_from_this<Operation> {
   public:
-    Operation(Plan plan, int rank, const std::string& group, std::chrono::milliseconds default_timeout,
+    Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::milliseconds default_timeout,
               std::shared_ptr<Buffers> buffers);
+
+    // The Work for the caller; once.
+    c10::intrusive_ptr<GuardWork> make_work(int rank);
 
     void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override;
     void commit() override;
@@ -62,6 +67,13 @@ class Operation : public Task, public std::enable_shared_from_this<Operation> {
     // Whose result is looked for in a record; no tensor has bytes.
     RecordEntry form() const;
 
+    bool quick() const override { return !Recorder::instance().active(); }
+
+    // An exact inner group reduced into the caller's own memory.
+    bool intact() const override { return !exact_ || !plan_.copy_in; }
+
+    std::string name() const override { return kind_ + " in group " + seat_->group; }
+
     const std::string& kind() const override { return kind_; }
 
     uint16_t kind_number() const override { return static_cast<uint16_t>(plan_.type); }
@@ -70,26 +82,26 @@ class Operation : public Task, public std::enable_shared_from_this<Operation> {
 
     const Plan& plan() const { return plan_; }
 
-    const c10::intrusive_ptr<GuardWork>& work() const { return work_; }
-
     uint64_t bytes() const override;
 
   private:
-    const Tensors& results() const;
-    void record() const;
-
     struct Remains {
         c10::intrusive_ptr<::c10d::Work> work;
         Tensors reads;
         Tensors twins;
     };
 
+    void release() noexcept override;
+    void await(const std::shared_ptr<Flight>& flight);
+    const Tensors& results() const;
+    void record() const;
+
     Plan plan_;
-    const std::string kind_;
-    const std::string group_;
+    const std::string& kind_;
+    const std::shared_ptr<Seat> seat_;
     const std::chrono::milliseconds timeout_;
     const std::shared_ptr<Buffers> buffers_;
-    c10::intrusive_ptr<GuardWork> work_;  // until it is settled
+    bool exact_ = false;  // the inner group that it flies on, or flew on last
     c10::intrusive_ptr<::c10d::Work> inner_work_;
     Tensors twins_;
 };

@@ -71,6 +71,8 @@ void GroupProgress::entered(const Task& task, uint64_t sequence, int64_t epoch) 
     if (mapped == nullptr)
         return;
     native::store_sequence(mapped->rank, number_, sequence);
+    if (sequence <= left_)
+        left_ = 0;  // numbered from 1 again
     const int slot = slot_;
     if (slot < 0)
         return;
@@ -81,6 +83,9 @@ void GroupProgress::entered(const Task& task, uint64_t sequence, int64_t epoch) 
 void GroupProgress::left(uint64_t sequence) noexcept {
     native::PageLayout* const mapped = page;
     const int slot = slot_;
+    if (sequence <= left_)
+        return;
+    left_ = sequence;
     if (mapped != nullptr && slot >= 0)
         native::leave_group(mapped->groups[slot], sequence);
 }

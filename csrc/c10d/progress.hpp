@@ -38,6 +38,7 @@ class GroupProgress : public Observer {
   private:
     const uint32_t number_;
     std::atomic<int> slot_{-1};
+    std::atomic<uint64_t> left_{0};  // several may be in flight: the newest that was left
 };
 
 }  // namespace taskd::comm

@@ -1,6 +1,8 @@
 // See work.hpp.
 #include "work.hpp"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 
 #include "python.hpp"
@@ -21,62 +23,35 @@ bool draining() {
 
 }  // namespace
 
-GuardWork::GuardWork(int rank, ::c10d::OpType type, const char* title, std::string name, Tensors value,
-                     const Tensors& inputs)
-    : Work(rank, type, title, inputs),
-      name_(std::move(name)),
-      value_(std::move(value)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
-
-bool GuardWork::isCompleted() {
+bool Outcome::completed() const {
     const std::lock_guard<std::mutex> held(mutex_);
     return completed_;
 }
 
-bool GuardWork::isSuccess() const {
+bool Outcome::drained() const {
     const std::lock_guard<std::mutex> held(mutex_);
-    return completed_ && !exception_;
+    return completed_ && ending_ == Ending::kDrained;
 }
 
-std::exception_ptr GuardWork::exception() const {
+std::exception_ptr Outcome::error() const {
     const std::lock_guard<std::mutex> held(mutex_);
-    return exception_;
+    return error_;
 }
 
-int GuardWork::sourceRank() const {
-    return source_rank_;
-}
-
-Tensors GuardWork::result() {
-    return value_;
-}
-
-void GuardWork::synchronize() {
-    wait(kNoTimeout);
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> GuardWork::getFuture() {
-    return future_;
-}
-
-uint64_t GuardWork::getSequencenumber() const {
-    return sequence_;
-}
-
-bool GuardWork::wait_completed(std::chrono::milliseconds timeout) {
+bool Outcome::wait(std::chrono::milliseconds timeout) {
     const bool signals = on_main_thread();
     const auto deadline = timeout > kNoTimeout ? Clock::now() + timeout : Clock::time_point::max();
     std::unique_lock<std::mutex> held(mutex_);
     while (!completed_) {
-        if (Clock::now() >= deadline)
+        if (deadline != Clock::time_point::max() && Clock::now() >= deadline)
             return false;
         const auto tick = signals ? std::min(deadline, Clock::now() + kSignalPeriod) : deadline;
         if (tick == Clock::time_point::max()) {
-            cv_.wait(held);
+            bell_.wait(held);
         } else {
-            cv_.wait_until(held, tick);
+            bell_.wait_until(held, tick);
         }
-        if (completed_ || !signals)
+        if (completed_ || !signals || Clock::now() < tick)
             continue;
         held.unlock();
         serve_signals();
@@ -85,42 +60,147 @@ bool GuardWork::wait_completed(std::chrono::milliseconds timeout) {
     return true;
 }
 
-bool GuardWork::wait(std::chrono::milliseconds timeout) {
-    const WithoutGil released;
-    const bool backward = in_autograd();
-    if (!wait_completed(timeout)) {
-        std::rethrow_exception(backend_error(name_ + " did not finish within " + std::to_string(timeout.count()) +
-                                             " ms; wait again or give it more time."));
+bool Outcome::complete(Ending ending, const std::exception_ptr& error) noexcept {
+    std::exception_ptr ends_with = error;
+    if (ending == Ending::kDrained)
+        ends_with = backend_error(name() + " belonged to a step that was given up; its tensors hold no result.");
+    const std::lock_guard<std::mutex> held(mutex_);
+    ending_ = ending;
+    error_ = std::move(ends_with);
+    completed_ = true;
+    concluding_ = future_ || profiled_end_ || abandoned_;
+    bell_.notify_all();
+    return concluding_;
+}
+
+void Outcome::conclude() noexcept {
+    bool to_complete = false;
+    {
+        const std::unique_lock<std::mutex> held(mutex_);
+        to_complete = claim_future(held);
     }
-    // Only now: an operation that is not complete may still write to its tensors, and the step's state is about to be
-    // restored.
-    if (drained_ || draining()) {
-        if (backward)
-            return true;
-        throw_step_abandoned("the step was given up while " + name_ + " was under way.");
+    if (to_complete)
+        complete_future();
+    if (profiled_end_)
+        profiled_end_();
+    bool orphan = false;
+    {
+        const std::lock_guard<std::mutex> held(mutex_);
+        concluding_ = false;
+        orphan = abandoned_;
     }
-    const std::exception_ptr error = exception();
-    if (error)
-        std::rethrow_exception(error);
+    if (orphan)
+        release_all();
+}
+
+bool Outcome::claim_future(const std::unique_lock<std::mutex>&) {
+    if (!future_ || claimed_)
+        return false;
+    claimed_ = true;
     return true;
 }
 
-void GuardWork::complete(Ending ending, const std::exception_ptr& error) noexcept {
-    std::exception_ptr ends_with = error;
-    if (ending == Ending::kDrained) {
-        drained_ = true;
-        ends_with = backend_error(name_ + " belonged to a step that was given up; its tensors hold no result.");
-    }
+// No lock is held while its callbacks run.
+void Outcome::complete_future() noexcept {
     try {
-        if (ending == Ending::kFailed) {
-            future_->setError(error);
+        if (ending_ == Ending::kFailed) {
+            future_->setError(error_);
         } else {
             future_->markCompleted(c10::IValue(value_));
         }
     } catch (const std::exception& callback) {
-        TORCH_WARN("a callback of ", name_, " failed: ", callback.what());
+        TORCH_WARN("a callback of ", name(), " failed: ", callback.what());
     }
-    finish(ends_with);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Outcome::future() {
+    bool to_complete = false;
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+        const std::unique_lock<std::mutex> held(mutex_);
+        if (!future_)
+            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        future = future_;
+        to_complete = completed_ && claim_future(held);
+    }
+    if (to_complete)
+        complete_future();
+    return future;
+}
+
+void Outcome::waited() {
+    release();
+    bool to_complete = false;
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+        const std::unique_lock<std::mutex> held(mutex_);
+        to_complete = claim_future(held);
+        future = future_;
+    }
+    if (to_complete)
+        complete_future();
+    else if (future && !future->completed())
+        future->wait();  // another thread is just doing it
+}
+
+void Outcome::abandon() {
+    bool mine = false;
+    {
+        const std::lock_guard<std::mutex> held(mutex_);
+        abandoned_ = true;
+        mine = completed_ && !concluding_;
+    }
+    if (mine)
+        release_all();
+}
+
+void Outcome::release_all() noexcept {
+    release();
+    Tensors value;
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    std::exception_ptr error;
+    {
+        const std::lock_guard<std::mutex> held(mutex_);
+        value.swap(value_);
+        future.swap(future_);
+        error.swap(error_);
+    }
+    profiled_end_ = nullptr;
+}
+
+GuardWork::GuardWork(int rank, ::c10d::OpType type, const char* title, const Tensors& inputs,
+                     std::shared_ptr<Outcome> outcome)
+    : Work(rank, type, at::hasCallbacks() ? title : nullptr,
+           at::hasCallbacks() ? std::optional<Tensors>(inputs) : std::nullopt),
+      outcome_(std::move(outcome)) {
+    if (recordFunctionEndCallback_)
+        outcome_->set_profiled_end(std::move(recordFunctionEndCallback_));
+}
+
+GuardWork::~GuardWork() {
+    outcome_->abandon();
+}
+
+bool GuardWork::wait(std::chrono::milliseconds timeout) {
+    const WithoutGil released;
+    const bool backward = in_autograd();
+    if (!outcome_->wait(timeout)) {
+        std::rethrow_exception(backend_error(outcome_->name() + " did not finish within " +
+                                             std::to_string(timeout.count()) +
+                                             " ms; wait again or give it more time."));
+    }
+    outcome_->waited();
+    // Only now: an operation that is not complete may still write to its tensors, and the step's state is about to be
+    // restored.
+    if (outcome_->drained() || draining()) {
+        if (backward)
+            return true;
+        throw_step_abandoned("the step was given up while " + outcome_->name() + " was under way.");
+    }
+    const std::exception_ptr error = outcome_->error();
+    if (error)
+        std::rethrow_exception(error);
+    return true;
 }
 
 }  // namespace taskd::comm

@@ -1,11 +1,21 @@
-// The Work that a guard hands out: it tells the truth in every mode and always carries a future with the tensor list.
+// The Work that a guard hands out: it tells the truth in every mode and always has a future with the tensor list.
 //
 // Why: frameworks wait in three ways (wait(), the future, polling) and expect all three of every operation, which the
 // inner groups do not offer. And a wait must never keep Ctrl-C from the main thread, nor survive a step given up.
 //
+// Two objects, because an operation ends on whichever thread finishes it, and a transport's own thread must neither run
+// callbacks nor let go of a tensor that Python knows: the outcome is what that thread completes, the Work is what the
+// user holds. A waiter is woken directly. The future exists only if somebody asked for it, and completing it (and a
+// profiler's range, and letting go of tensors that nobody waits for) is a job for a thread of the pool.
+//
 // Does not: run anything; operation.hpp completes it.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,38 +26,88 @@
 
 namespace taskd::comm {
 
-class GuardWork : public ::c10d::Work {
+// How one operation ended, for everybody who wants to know.
+class Outcome {
   public:
-    // `title` is what a profiler shows and outlives the work; `name` says kind and group in messages.
-    GuardWork(int rank, ::c10d::OpType type, const char* title, std::string name, Tensors value, const Tensors& inputs);
+    explicit Outcome(Tensors value) : value_(std::move(value)) {}
 
-    bool isCompleted() override;
-    bool isSuccess() const override;
-    std::exception_ptr exception() const override;
-    int sourceRank() const override;
-    Tensors result() override;
-    void synchronize() override;
-    // Throws StepAbandoned, outside autograd, if the step was given up; what the operation failed with; or a timeout.
-    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-    uint64_t getSequencenumber() const override;
+    virtual ~Outcome() = default;
 
-    void set_source_rank(int rank) { source_rank_ = rank; }
+    // Kind and group, for messages.
+    virtual std::string name() const = 0;
 
-    void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+    bool completed() const;
+    bool drained() const;
+    std::exception_ptr error() const;
+    // False after `timeout`. Serves Python's signals on the main thread.
+    bool wait(std::chrono::milliseconds timeout);
+    // Complete if the operation is.
+    c10::intrusive_ptr<c10::ivalue::Future> future();
+    // The operation is complete and was waited for: lets go of what it needed, and sees that the future is complete.
+    void waited();
+    // Nobody holds the Work any more: lets go of all tensors as soon as the operation is complete.
+    void abandon();
 
-    // Completes the future, then the work, as every backend of torch does. No lock is held while callbacks run.
-    void complete(Ending ending, const std::exception_ptr& error) noexcept;
+    const Tensors& value() const { return value_; }
+
+    void set_profiled_end(std::function<void()> callback) { profiled_end_ = std::move(callback); }
+
+    std::atomic<int> source_rank{-1};
+
+  protected:
+    // True: conclude() must follow, on a thread that may run callbacks and take the interpreter.
+    bool complete(Ending ending, const std::exception_ptr& error) noexcept;
+    void conclude() noexcept;
+    // Lets go of what the operation needed; once it is complete, on a thread that may take the interpreter.
+    virtual void release() noexcept = 0;
+
+    Tensors value_;
+    mutable std::mutex mutex_;
 
   private:
-    bool wait_completed(std::chrono::milliseconds timeout);
+    bool claim_future(const std::unique_lock<std::mutex>& held);
+    void complete_future() noexcept;
+    void release_all() noexcept;
 
-    const std::string name_;
-    Tensors value_;
+    std::condition_variable bell_;
+    std::function<void()> profiled_end_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
-    std::atomic<int> source_rank_{-1};
-    std::atomic<uint64_t> sequence_{0};
-    std::atomic<bool> drained_{false};
+    std::exception_ptr error_;
+    Ending ending_ = Ending::kDone;
+    bool completed_ = false;
+    bool claimed_ = false;     // some thread completes the future, or has
+    bool concluding_ = false;  // conclude() will come
+    bool abandoned_ = false;
+};
+
+class GuardWork : public ::c10d::Work {
+  public:
+    // `title` is what a profiler shows and outlives the work.
+    GuardWork(int rank, ::c10d::OpType type, const char* title, const Tensors& inputs,
+              std::shared_ptr<Outcome> outcome);
+    ~GuardWork() override;
+
+    bool isCompleted() override { return outcome_->completed(); }
+
+    bool isSuccess() const override { return outcome_->completed() && !outcome_->error(); }
+
+    std::exception_ptr exception() const override { return outcome_->error(); }
+
+    int sourceRank() const override { return outcome_->source_rank; }
+
+    Tensors result() override { return outcome_->value(); }
+
+    void synchronize() override { wait(kNoTimeout); }
+
+    // Throws StepAbandoned, outside autograd, if the step was given up; what the operation failed with; or a timeout.
+    bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return outcome_->future(); }
+
+    uint64_t getSequencenumber() const override { return 0; }
+
+  private:
+    const std::shared_ptr<Outcome> outcome_;
 };
 
 }  // namespace taskd::comm

@@ -3,6 +3,8 @@
 //
 // Ends with code 0 and one line of counts if every operation was settled exactly once, in a way that fits what was
 // done to it, and none hung. Arguments: SEED ROUNDS.
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -24,7 +26,7 @@ using std::chrono::microseconds;
 
 namespace {
 
-constexpr int kLanes = 4;  // two of width 1, two unlimited
+constexpr int kLanes = 5;  // two of width 1, two unlimited, one whose inner groups keep the order themselves
 constexpr int kSubmitters = 3;
 constexpr auto kHangs = std::chrono::seconds(30);
 
@@ -127,9 +129,13 @@ class World {
 struct PlainInner : Inner {
     static std::atomic<int> alive;
 
-    PlainInner() { ++alive; }
+    explicit PlainInner(bool ordered) : ordered(ordered) { ++alive; }
 
     ~PlainInner() override { --alive; }
+
+    bool keeps_order() const override { return ordered; }
+
+    const bool ordered;
 
     const std::shared_ptr<std::atomic<int>> in_flight = std::make_shared<std::atomic<int>>(0);
 };
@@ -144,7 +150,7 @@ struct PlainTask : Task {
     PlainTask(World& world, Counts& counts, bool lonely) : world(world), counts(counts), lonely(lonely) {}
 
     void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override {
-        CHECK(settled == 0 && !airborne);
+        CHECK(settled == 0 && !airborne && !(spoils && value == 1));
         airborne = std::make_shared<Airborne>(static_cast<PlainInner&>(inner).in_flight);
         CHECK(airborne->alone() || !lonely);
         value = 1;
@@ -190,6 +196,10 @@ struct PlainTask : Task {
         return std::make_exception_ptr(std::runtime_error(text));
     }
 
+    bool quick() const override { return !slow; }
+
+    bool intact() const override { return !spoils; }
+
     const std::string& kind() const override { return name; }
 
     uint16_t kind_number() const override { return 1; }
@@ -207,6 +217,8 @@ struct PlainTask : Task {
     Counts& counts;
     const bool lonely;
     bool refuses = false;
+    bool slow = false;
+    bool spoils = false;
     const std::string name = "allreduce";
     std::shared_ptr<Airborne> airborne;
     int value = 0;
@@ -217,25 +229,26 @@ struct PlainTask : Task {
 };
 
 struct Group {
-    Group(size_t width) : width(width) {
+    Group(size_t width, bool ordered = false) : width(width), ordered(ordered) {
         seat->group = "0@0-1";
-        seat->inner = std::make_shared<PlainInner>();
+        seat->inner = std::make_shared<PlainInner>(ordered);
         seat->number = 1;
         lane = std::make_shared<Lane>(Control::instance(), Pool::instance(), seat, width, nullptr);
     }
 
     void swap(int64_t epoch) {
-        std::shared_ptr<Inner> next = std::make_shared<PlainInner>();
+        std::shared_ptr<Inner> next = std::make_shared<PlainInner>(ordered);
         Control& control = Control::instance();
         const Control::Lock lock = control.lock();
         control.raise_epoch(epoch, lock);
         std::swap(seat->inner, next);
         ++seat->number;
         lane->restart_sequence(lock);
-        lane->nudge(lock);
+        lane->changed(lock);
     }
 
     const size_t width;
+    const bool ordered;
     std::shared_ptr<Seat> seat = std::make_shared<Seat>();
     std::shared_ptr<Lane> lane;
 };
@@ -246,9 +259,11 @@ void submit_some(std::array<Group, kLanes>& groups, World& world, Counts& counts
     std::vector<std::shared_ptr<PlainTask>> tasks;
     for (int i = random.below(6); i >= 0; --i) {
         Group& group = groups[static_cast<size_t>(random.below(kLanes))];
-        auto task = std::make_shared<PlainTask>(world, counts, group.width == 1);
+        auto task = std::make_shared<PlainTask>(world, counts, group.width == 1 && !group.ordered);
+        task->spoils = group.ordered && random.below(2) == 0;
         task->refuses = random.below(50) == 0;
-        const Control::Lock lock = control.lock();
+        task->slow = random.below(4) == 0;
+        Control::Lock lock = control.lock();
         if (control.mode(lock) == Mode::kDraining)
             continue;
         group.lane->submit(task, lock);
@@ -307,7 +322,7 @@ void storm(unsigned seed, int rounds) {
     Counts counts;
     std::atomic<bool> over{false};
     {
-        std::array<Group, kLanes> groups{Group(1), Group(1), Group(1000), Group(1000)};
+        std::array<Group, kLanes> groups{Group(1), Group(1), Group(1000), Group(1000), Group(1, true)};
         World world(seed);
         std::vector<std::thread> submitters;
         for (unsigned i = 0; i < kSubmitters; ++i) {
@@ -384,11 +399,81 @@ void record_and_replay() {
     CHECK(!replay.take("1@0-1", entry) && replay.take("2@0-1/recv/-1/1", entry) && entry.tensors[0].shape[0] == 1);
 }
 
+void rhythm_is_learned() {
+    using std::chrono::seconds;
+    Rhythm rhythm;
+    CHECK(rhythm.limit(3) == Rhythm::kUnknown);
+    for (uint32_t i = 0; i < Rhythm::kWarmUp; ++i)
+        rhythm.took(3, seconds(100));  // what happens before a job is warm says nothing
+    CHECK(rhythm.limit(3) == Rhythm::kUnknown);
+    rhythm.took(3, seconds(2));
+    CHECK(rhythm.limit(3) == seconds(20));
+    for (int i = 0; i < 10000; ++i)
+        rhythm.took(3, std::chrono::milliseconds(1));
+    CHECK(rhythm.limit(3) == Rhythm::kLeast);
+    rhythm.took(3, seconds(7));
+    CHECK(rhythm.limit(3) == seconds(70) && rhythm.limit(4) == Rhythm::kUnknown);
+    for (uint16_t kind = 0; kind < 1000; ++kind) {
+        for (uint32_t i = 0; i <= Rhythm::kWarmUp; ++i)
+            rhythm.took(kind, Rhythm::kUnknown);
+        CHECK(rhythm.limit(kind) == Rhythm::kUnknown);  // too long to be multiplied, or one kind too many
+    }
+}
+
+// An operation that is later than the job's rhythm allows is announced, and goes on.
+void lateness_is_announced() {
+    Control& control = Control::instance();
+    control.set_attached(true);
+    World world(1);
+    Counts counts;
+    Group group(1);
+
+    struct Silent : PlainTask {
+        using PlainTask::PlainTask;
+
+        void launch(Inner&, const std::shared_ptr<Flight>& flight) override {
+            airborne = std::make_shared<Airborne>(std::make_shared<std::atomic<int>>(0));
+            value = 1;
+            if (answers) {
+                airborne->land();
+                flight->finish(nullptr);
+            }
+        }
+
+        bool answers = true;
+    };
+
+    const auto submit = [&](bool answers) {
+        auto task = std::make_shared<Silent>(world, counts, false);
+        task->answers = answers;
+        Control::Lock lock = control.lock();
+        group.lane->submit(task, lock);
+        return task;
+    };
+    for (uint32_t i = 0; i <= Rhythm::kWarmUp; ++i)
+        submit(true)->wait();
+    const auto late = submit(false);
+    const auto begun = Clock::now();
+    pollfd event{control.event_fd(), POLLIN, 0};
+    CHECK(poll(&event, 1, 20000) == 1);
+    CHECK(Clock::now() - begun >= Rhythm::kLeast && late->settled == 0);
+    const std::vector<Failure> failures = control.take_events();
+    CHECK(failures.size() == 1 && failures[0].sequence == Rhythm::kWarmUp + 2);
+    CHECK(failures[0].error.find("no answer within") == 0);
+    control.drain(0);
+    late->wait();
+    CHECK(counts.drained == 1);
+    control.resume(0);
+    control.set_attached(false);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
     CHECK(count == 3);
     record_and_replay();
+    rhythm_is_learned();
+    lateness_is_announced();
     storm(static_cast<unsigned>(std::atoi(arguments[1])), std::atoi(arguments[2]));
     return 0;
 }

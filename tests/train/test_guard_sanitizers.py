@@ -17,8 +17,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = ROOT / "csrc" / "c10d"
-UNITS = [HERE / "guard_stress.cpp", *(SOURCES / f"{name}.cpp" for name in ("control", "lane", "pool", "record"))]
-HEADERS = [SOURCES / f"{name}.hpp" for name in ("control", "lane", "pool", "record")]
+PARTS = ("control", "lane", "pool", "record", "rhythm", "watch")
+UNITS = [HERE / "guard_stress.cpp", *(SOURCES / f"{name}.cpp" for name in (*PARTS, "lane_judge"))]
+HEADERS = [SOURCES / f"{name}.hpp" for name in PARTS]
 BUILDS = ROOT / "build" / "sanitize"
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
