@@ -94,14 +94,14 @@ std::unique_ptr<World> fake_world(unsigned seed) {
 }
 
 void Outcomes::note(size_t index, const Failure* failure) {
-    {
-        const std::lock_guard<std::mutex> hold(mutex_);
-        CHECK(!ended_[index]);
-        ended_[index] = true;
-        if (failure != nullptr)
-            failures_[index] = *failure;
-    }
+    // Notified under the lock: whoever waits destroys this as soon as it may.
+    const std::lock_guard<std::mutex> hold(mutex_);
+    CHECK(!ended_[index]);
+    ended_[index] = true;
+    if (failure != nullptr)
+        failures_[index] = *failure;
     ++count_ended_;
+    changed_.notify_all();
 }
 
 void Outcomes::check_success() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,12 @@ class Outcomes {
 
     size_t count_ended() const { return count_ended_; }
 
+    // For operations that other threads end.
+    void wait() {
+        std::unique_lock<std::mutex> hold(mutex_);
+        changed_.wait(hold, [this] { return count_ended_ == failures_.size(); });
+    }
+
     size_t count() const {
         const std::lock_guard<std::mutex> hold(mutex_);
         return failures_.size();
@@ -49,6 +56,7 @@ class Outcomes {
     void note(size_t index, const Failure* failure);
 
     mutable std::mutex mutex_;
+    std::condition_variable changed_;
     std::vector<std::optional<Failure>> failures_;
     std::vector<bool> ended_;
     std::atomic<size_t> count_ended_{0};

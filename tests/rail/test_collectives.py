@@ -1,0 +1,52 @@
+"""Reductions and collectives of csrc/rail: over a fake transport in random order, and over engines whose sockets fail.
+
+Results are compared bit for bit with the plainest reduction there is. Everything runs under sanitizers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.rail import building
+
+RAIL = building.ROOT / "csrc" / "rail"
+UNITS = [
+    *sorted(RAIL.glob("*.cpp")),
+    *(building.HERE / f"{name}.cpp" for name in ("suite", "cases", "reference", "fake_world")),
+    *sorted(building.HERE.glob("*_tests.cpp")),
+]
+
+
+def run(kind: str, *words: object) -> str:
+    command = building.command(building.build("rail-collectives", UNITS, kind), kind)
+    result = subprocess.run(
+        [*command, *map(str, words)],
+        env=building.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("kind", ["memory", "races"])
+def test_over_a_fake_transport(kind: str) -> None:
+    assert " passed\n" in run(kind)
+
+
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("kind", ["memory", "races"])
+@pytest.mark.parametrize(("ranks", "rounds", "most_bytes"), [(2, 6, 3000000), (4, 4, 1000000), (8, 2, 300000)])
+@pytest.mark.parametrize("faults", [0, 4])
+def test_over_engines(kind: str, ranks: int, rounds: int, most_bytes: int, faults: int) -> None:
+    assert run(kind, "engines", ranks, rounds, most_bytes, faults, 7) == "passed\n"
+
+
+@pytest.mark.limit(600)
+def test_the_largest_and_the_widest() -> None:
+    assert run("plain", "engines", 2, 2, 64 << 20, 2, 1) == "passed\n"
+    assert run("plain", "engines", 16, 2, 200000, 0, 2) == "passed\n"
