@@ -117,7 +117,7 @@ class Fetch:
 
     def _build(self, answer: RecordsAnswer) -> None:
         try:
-            record = slots.make(answer.lineage, {slot.occasion: (slot.step, slot.data) for slot in answer.slots})
+            record = slots.make(answer.lineage, {slot.number: (slot.step, slot.data) for slot in answer.slots})
         except OSError as error:
             self._end(f"there is no memory for them here ({error.strerror})")
             return

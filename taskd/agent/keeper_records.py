@@ -42,6 +42,7 @@ class _Rank:
     incarnation: int
     lineage: int
     slots: dict[int, RecordSlot] = field(default_factory=dict)
+    last: int = -1  # the slot that came last; -1: it could not be kept
     length: int = 0
     digests: tuple[bytes, ...] = ()
     said: int = 0  # the incarnation of which it was said that all of its is here
@@ -82,13 +83,15 @@ class Records:
         kept = self._of(frame.rank, frame.incarnation, frame.lineage)
         if kept is None:
             return
-        old, other = kept.slots.pop(frame.occasion, None), kept.slots.get(1 - frame.occasion)
+        before, kept.last = kept.slots.get(kept.last), -1
+        old = kept.slots.pop(frame.slot, None)
         self.size_bytes -= len(old.data) if old is not None else 0
-        data = other.data if frame.same and other is not None else frame.data
-        if (frame.same and other is None) or not self._room(len(data)):
+        data = before.data if frame.same and before is not None else frame.data
+        if (frame.same and before is None) or not self._room(len(data)):
             return  # an old slot must not stand beside a newer one
         self.size_bytes += len(data)
-        kept.slots[frame.occasion] = RecordSlot(frame.occasion, frame.step, data)
+        kept.slots[frame.slot] = RecordSlot(frame.slot, frame.step, data)
+        kept.last = frame.slot
         self._announce(frame.rank)
 
     # ---- keeping ----------------------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 Random generators, BatchNorm's buffers and the like exist once in the job, and a killed process can tell nobody. So a
 worker writes them into a memory file whose descriptor the node's agent holds too: at the start of each step and
-again when its forward has ended, before any gradient leaves the rank. Two slots take turns, one for each occasion,
-so that the other one is whole whenever the process dies. The file is anonymous (memfd): it needs no name, no mount
-and no cleaning up; its form stands in taskd.wire.slots. Whoever copies it to another node is told of each write. This
-module does not know what the bytes mean, and does not decide which slot a newcomer needs beyond the rule in `find`.
+again when its forward has ended, before any gradient leaves the rank. Three slots take turns, one for the forward and
+two for starts, so that what is needed is whole whenever the process dies. The file is anonymous (memfd): it needs no
+name, no mount and no cleaning up; its form stands in taskd.wire.slots. Whoever copies it to another node is told of
+each write. This module does not know what the bytes mean, and does not decide which slot a newcomer needs beyond the
+rule in `find`.
 
 Invariant: a gradient of step s leaves the rank only after slot FORWARD of step s is whole. Therefore, if any survivor
-has applied update s, the dead rank's FORWARD of s can be read; and if none has, its START of s or FORWARD of s - 1 can.
+has applied update s, the dead rank's FORWARD of s or START of s + 1 can be read; and if none has, its START of s or
+FORWARD of s - 1 can, although it may have been in step s + 1 itself. It cannot have been further: that takes everyone's
+gradient of s + 1.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ __all__ = ["Occasion", "Record"]
 
 
 class Record:
-    """The two slots over one descriptor, which the record owns."""
+    """The slots over one descriptor, which the record owns."""
 
     def __init__(self, descriptor: int) -> None:
         size = os.fstat(descriptor).st_size
@@ -34,11 +37,11 @@ class Record:
             os.close(descriptor)
             raise PeerError(f"a local record of {size} bytes is none: it has {slots.FILE_BYTES}")
         self.descriptor = descriptor
-        self.on_write: Callable[[Occasion, int, bytes], None] | None = None
-        """Told each slot that was written, its step and its bytes: for a copy that the node's loss does not reach."""
+        self.on_write: Callable[[int, int, bytes], None] | None = None
+        """Told the number of each slot that was written, its step and its bytes: to be copied to another node."""
         self._map = mmap.mmap(descriptor, size)
         self._map.madvise(mmap.MADV_DONTFORK)  # a forked DataLoader worker must not keep or touch it
-        self._reserved = [0, 0]
+        self._reserved = [0] * slots.SLOTS
 
     @classmethod
     def create(cls) -> Record:
@@ -53,10 +56,11 @@ class Record:
                 f"this rank's local state has {length} bytes, more than the {SLOT_BYTES - BODY} that are kept for it: "
                 "register what every replica has as `model`, `optimizer` or a replicated object instead"
             )
-        at = occasion * SLOT_BYTES
-        if length > self._reserved[occasion]:  # a page that cannot be had is an error here, and a SIGBUS later
+        slot = slots.place(occasion, step)
+        at = slot * SLOT_BYTES
+        if length > self._reserved[slot]:  # a page that cannot be had is an error here, and a SIGBUS later
             os.posix_fallocate(self.descriptor, at, BODY + length)
-            self._reserved[occasion] = length
+            self._reserved[slot] = length
         self._map[at : at + 8] = bytes(8)
         end, checksum = at + BODY, 0
         for piece in pieces:
@@ -66,26 +70,21 @@ class Record:
         HEAD.pack_into(self._map, at, 0, step, length, checksum)
         self._map[at : at + 8] = MAGIC.to_bytes(8, "little")
         if self.on_write is not None:
-            self.on_write(occasion, step, b"".join(pieces))
-
-    def read(self, occasion: Occasion) -> tuple[int, bytes] | None:
-        """The step and the bytes of one slot, or None when it is empty or was torn by its writer's death."""
-        return slots.read(self.descriptor, occasion)
+            self.on_write(slot, step, b"".join(pieces))
 
     def find(self, updates: int) -> tuple[Occasion, bytes] | None:
         """What a rank resumes from after `updates` updates: the start of that step, else the forward before it."""
         for occasion, step in ((Occasion.START, updates), (Occasion.FORWARD, updates - 1)):
-            found = self.read(occasion)
+            found = slots.read(self.descriptor, slots.place(occasion, step))
             if found is not None and found[0] == step:
                 return occasion, found[1]
         return None
 
     def held(self) -> str:
         """What the slots hold, for an error message."""
-        found = {occasion.name.lower(): self.read(occasion) for occasion in Occasion}
-        return (
-            ", ".join(f"{name} of step {entry[0]}" for name, entry in found.items() if entry is not None) or "nothing"
-        )
+        names = (Occasion.START, Occasion.FORWARD, Occasion.START)
+        found = [(name, slots.read(self.descriptor, slot)) for slot, name in enumerate(names)]
+        return ", ".join(f"{name.name.lower()} of step {one[0]}" for name, one in found if one is not None) or "nothing"
 
     def close(self) -> None:
         """Let go of the memory; whoever else holds the descriptor keeps it."""

@@ -14,11 +14,12 @@ import struct
 from dataclasses import dataclass
 
 from taskd.core import limits
+from taskd.wire import slots
 
 CHALLENGE_BYTES = 16
 MAC_BYTES = 16
 _HEAD = struct.Struct("<4sIIQQqBBI")
-"""Magic, rank, incarnation, lineage, number on this connection, step, occasion, same, length."""
+"""Magic, rank, incarnation, lineage, number on this connection, step, slot, same, length."""
 _MAGIC = b"TDC1"
 FRAME_BYTES_MAX = _HEAD.size + MAC_BYTES + limits.MAX_COPY
 
@@ -29,14 +30,14 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Frame:
-    """One slot. `same`: its bytes are those of the other slot as it was sent last, and `data` is empty."""
+    """One slot. `same`: its bytes are those of the frame before this one, and `data` is empty."""
 
     rank: int
     incarnation: int
     lineage: int
     number: int
     step: int
-    occasion: int
+    slot: int
     same: bool
     data: bytes
 
@@ -50,7 +51,7 @@ def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:
         frame.lineage,
         frame.number,
         frame.step,
-        frame.occasion,
+        frame.slot,
         frame.same,
         len(frame.data),
     )
@@ -62,8 +63,8 @@ def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Fram
     if len(incoming) < _HEAD.size + MAC_BYTES:
         return None
     head = bytes(incoming[: _HEAD.size])
-    magic, rank, incarnation, lineage, found, step, occasion, same, length = _HEAD.unpack(head)
-    if magic != _MAGIC or length > limits.MAX_COPY or occasion > 1 or rank >= limits.MAX_RANKS:
+    magic, rank, incarnation, lineage, found, step, slot, same, length = _HEAD.unpack(head)
+    if magic != _MAGIC or length > limits.MAX_COPY or slot >= slots.SLOTS or rank >= limits.MAX_RANKS:
         raise Malformed("it does not speak as a worker does")
     if incarnation > limits.MAX_INCARNATION or lineage >= 2**63 or not 0 <= step <= limits.MAX_STEP:
         raise Malformed("its numbers are none that a worker has")
@@ -74,7 +75,7 @@ def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Fram
     if found != number or incoming[_HEAD.size : begin] != _mac(key, challenge, head, data):
         raise Malformed("it has another key")
     del incoming[: begin + length]
-    return Frame(rank, incarnation, lineage, number, step, occasion, bool(same), data)
+    return Frame(rank, incarnation, lineage, number, step, slot, bool(same), data)
 
 
 def _mac(key: bytes, challenge: bytes, head: bytes, data: bytes) -> bytes:

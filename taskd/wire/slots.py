@@ -1,4 +1,4 @@
-"""The form of a rank's local record: a memory file with two slots that take turns, and how each is read.
+"""The form of a rank's local record: a memory file with three slots that take turns, and how each is read.
 
 Written by the training process (taskd.state.record), read by it, by its successor and by the node's agent, which keeps
 the file beyond its writer's life and copies it to where the loss of the node cannot reach it. A slot is whole or it is
@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 SLOT_BYTES = 256 << 20
 """Address space, not memory: only what was written takes any."""
-FILE_BYTES = 2 * SLOT_BYTES
+SLOTS = 3
+FILE_BYTES = SLOTS * SLOT_BYTES
 HEAD = struct.Struct("<QqQI")
 """Magic (zero while the slot is being written), the step, the length, the checksum."""
 MAGIC = 0x31304452_4B534154
@@ -31,10 +32,19 @@ _LINEAGE_AT = 40
 
 
 class Occasion(IntEnum):
-    """When the record was taken. Also the number of its slot."""
+    """When the record was taken."""
 
     START = 0
     FORWARD = 1
+
+
+def place(occasion: int, step: int) -> int:
+    """The number of the slot.
+
+    The start of a step does not replace that of the step before: a rank may be one step ahead of those that go on
+    without it, and then all do the step before again.
+    """
+    return 1 if occasion == Occasion.FORWARD else 2 * (step % 2)
 
 
 class Head(NamedTuple):
@@ -46,7 +56,7 @@ class Head(NamedTuple):
 
 
 def make(lineage: int = 0, contents: Mapping[int, tuple[int, bytes]] | None = None) -> int:
-    """A new file with these contents (step and bytes by occasion); the descriptor is the caller's.
+    """A new file with these contents (step and bytes by slot); the descriptor is the caller's.
 
     Lineage 0: one of its own. Raises OSError when the host refuses the memory.
     """
@@ -54,8 +64,8 @@ def make(lineage: int = 0, contents: Mapping[int, tuple[int, bytes]] | None = No
     try:
         os.ftruncate(descriptor, FILE_BYTES)
         os.pwrite(descriptor, _LINEAGE.pack(lineage or 1 + secrets.randbits(62)), _LINEAGE_AT)
-        for occasion, (step, data) in (contents or {}).items():
-            at, done = occasion * SLOT_BYTES, 0
+        for slot, (step, data) in (contents or {}).items():
+            at, done = slot * SLOT_BYTES, 0
             while done < len(data):
                 done += os.pwrite(descriptor, memoryview(data)[done:], at + BODY + done)
             os.pwrite(descriptor, HEAD.pack(MAGIC, step, len(data), zlib.crc32(data)), at)
@@ -71,19 +81,19 @@ def lineage(descriptor: int) -> int:
     return int(_LINEAGE.unpack(data)[0]) if len(data) == _LINEAGE.size else 0
 
 
-def head(descriptor: int, occasion: int) -> Head | None:
+def head(descriptor: int, slot: int) -> Head | None:
     """What a slot says of itself; None when it is empty or being written."""
-    data = os.pread(descriptor, HEAD.size, occasion * SLOT_BYTES)
+    data = os.pread(descriptor, HEAD.size, slot * SLOT_BYTES)
     if len(data) < HEAD.size:
         return None
     magic, step, length, checksum = HEAD.unpack(data)
     return Head(step, length, checksum) if magic == MAGIC and length <= SLOT_BYTES - BODY else None
 
 
-def read(descriptor: int, occasion: int) -> tuple[int, bytes] | None:
+def read(descriptor: int, slot: int) -> tuple[int, bytes] | None:
     """The step and the bytes of one slot; None when it is empty, being written or torn by its writer's death."""
-    found = head(descriptor, occasion)
+    found = head(descriptor, slot)
     if found is None:
         return None
-    data = os.pread(descriptor, found.length, occasion * SLOT_BYTES + BODY)
+    data = os.pread(descriptor, found.length, slot * SLOT_BYTES + BODY)
     return (found.step, data) if len(data) == found.length and zlib.crc32(data) == found.checksum else None

@@ -37,7 +37,7 @@ from taskd.core import limits
 from taskd.core.messages import FromWorker, StageReached, ToSession
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
-from taskd.state.record import Occasion, Record
+from taskd.state.record import Record
 from taskd.wire import local, slots
 from taskd.worker import current, presence, script
 from taskd.worker.copier import Copier
@@ -210,9 +210,9 @@ def _copy(request: Request, record: Record, bell: int) -> None:
     copier = Copier(places, bytes.fromhex(request.copies_key), request.rank, request.incarnation, lineage)
     rung = False
 
-    def copy(occasion: Occasion, step: int, data: bytes) -> None:
+    def copy(slot: int, step: int, data: bytes) -> None:
         nonlocal rung
-        copier.send(int(occasion), step, data)
+        copier.send(slot, step, data)
         if not rung:  # training has begun, so the record of the set-up is whole
             rung = True
             os.eventfd_write(bell, 1)

@@ -43,7 +43,7 @@ class Copier:
         self._socket: socket.socket | None = None
         self._challenge = b""
         self._number = 0
-        self._sent: dict[int, bytes] = {}  # by occasion: the bytes that went last over this connection
+        self._sent: bytes | None = None  # what went last over this connection
         self._broken = threading.Event()
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class Copier:
         """Whether what is sent now reaches the kernel."""
         return self._socket is not None
 
-    def send(self, occasion: int, step: int, data: bytes) -> None:
+    def send(self, slot: int, step: int, data: bytes) -> None:
         """Give one slot to the kernel; nothing is sent while there is no connection."""
         if len(data) > limits.MAX_COPY:
             text = "the local record of rank %d has %d bytes, at most %d are copied: it does not survive its node"
@@ -65,9 +65,9 @@ class Copier:
         with self._lock:
             if self._socket is None:
                 return
-            same = self._sent.get(1 - occasion) == data
+            same = self._sent == data
             frame = Frame(
-                self._rank, self._incarnation, self._lineage, self._number, step, occasion, same, b"" if same else data
+                self._rank, self._incarnation, self._lineage, self._number, step, slot, same, b"" if same else data
             )
             try:
                 self._socket.sendall(copy_frame.pack(self._key, self._challenge, frame))
@@ -76,7 +76,7 @@ class Copier:
                 self._hang_up(self._socket)
                 return
             self._number += 1
-            self._sent[occasion] = data
+            self._sent = data
 
     def _hang_up(self, sock: socket.socket) -> None:
         self._socket = None
@@ -111,7 +111,7 @@ class Copier:
             return False
         sock.settimeout(SEND_SECONDS)
         with self._lock:
-            self._challenge, self._number, self._sent = challenge, 0, {}
+            self._challenge, self._number, self._sent = challenge, 0, None
             self._broken.clear()
             self._socket = sock
         return True

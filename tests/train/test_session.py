@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from taskd.errors import StepAbandoned, UsageError
-from taskd.state.record import Occasion
+from taskd.state.record import Occasion, Record
 from taskd.worker import resilient as resilience
 from taskd.worker.heal import Loop, Repair
 from taskd.worker.sampler import StepSampler
@@ -275,3 +275,17 @@ def test_a_decorated_train_step_is_the_same_transaction(monkeypatch: pytest.Monk
     disturbed = FakeRepair(3, "after forward")
     assert losses(FakeRepair()) == losses(disturbed)
     assert disturbed.repairs == [3]
+
+
+def test_a_record_reaches_back_one_step() -> None:
+    """A rank that died in step 6 had applied update 5; ranks that have not do step 5 again, and it must be able to."""
+    record = Record.create()
+    for step in (4, 5, 6):
+        record.write(Occasion.START, step, [b"start %d" % step])
+        record.write(Occasion.FORWARD, step, [b"forward %d" % step])
+    assert record.find(4) is None
+    assert record.find(5) == (Occasion.START, b"start 5")
+    assert record.find(6) == (Occasion.START, b"start 6")
+    assert record.find(7) == (Occasion.FORWARD, b"forward 6")
+    assert record.held() == "start of step 6, forward of step 6, start of step 5"
+    record.close()
