@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "control.hpp"
+#include "guard_check.hpp"
 #include "lane.hpp"
-#include "record.hpp"
 
 using namespace taskd::comm;
 using Clock = std::chrono::steady_clock;
@@ -29,14 +29,6 @@ namespace {
 constexpr int kLanes = 5;  // two of width 1, two unlimited, one whose inner groups keep the order themselves
 constexpr int kSubmitters = 3;
 constexpr auto kHangs = std::chrono::seconds(30);
-
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::_Exit(1);                                                       \
-        }                                                                        \
-    } while (false)
 
 struct Random {
     explicit Random(unsigned seed) : engine(seed) {}
@@ -360,64 +352,6 @@ void storm(unsigned seed, int rounds) {
     CHECK(PlainInner::alive == 0);
     CHECK(counts.done > 0 && counts.drained > 0 && counts.failed > 0);
     std::printf("done %d drained %d failed %d\n", counts.done.load(), counts.drained.load(), counts.failed.load());
-}
-
-void record_and_replay() {
-    std::FILE* const file = std::tmpfile();
-    Recorder::instance().start(fileno(file));
-    std::vector<std::thread> writers;
-    for (int i = 0; i < 3; ++i) {
-        writers.emplace_back([i] {
-            for (int j = 0; j < 200; ++j) {
-                RecordEntry entry;
-                entry.kind = i == 2 ? "recv" : "allreduce";
-                entry.group = std::to_string(i) + "@0-1";
-                entry.tag = j % 2;
-                entry.tensors.push_back({"Float", {j}, true, std::string(static_cast<size_t>(j), 'x')});
-                Recorder::instance().append(entry);
-            }
-        });
-    }
-    for (std::thread& thread : writers)
-        thread.join();
-    Recorder::instance().stop();
-    const std::string whole = read_file(fileno(file));
-    std::fclose(file);
-    Replay& replay = Replay::instance();
-    for (size_t cut = whole.size(); cut > 0; cut -= std::min<size_t>(cut, 997)) {
-        try {
-            replay.load(whole.substr(0, cut));  // a torn entry ends the record, and never more than that
-        } catch (const std::invalid_argument&) {
-            CHECK(cut < 16);
-        }
-    }
-    replay.load(whole);
-    CHECK(replay.left() == 600);
-    RecordEntry entry;
-    for (int j = 0; j < 200; ++j)
-        CHECK(replay.take("1@0-1", entry) && entry.tensors[0].shape[0] == j);
-    CHECK(!replay.take("1@0-1", entry) && replay.take("2@0-1/recv/-1/1", entry) && entry.tensors[0].shape[0] == 1);
-}
-
-void rhythm_is_learned() {
-    using std::chrono::seconds;
-    Rhythm rhythm;
-    CHECK(rhythm.limit(3) == Rhythm::kUnknown);
-    for (uint32_t i = 0; i < Rhythm::kWarmUp; ++i)
-        rhythm.took(3, seconds(100));  // what happens before a job is warm says nothing
-    CHECK(rhythm.limit(3) == Rhythm::kUnknown);
-    rhythm.took(3, seconds(2));
-    CHECK(rhythm.limit(3) == seconds(20));
-    for (int i = 0; i < 10000; ++i)
-        rhythm.took(3, std::chrono::milliseconds(1));
-    CHECK(rhythm.limit(3) == Rhythm::kLeast);
-    rhythm.took(3, seconds(7));
-    CHECK(rhythm.limit(3) == seconds(70) && rhythm.limit(4) == Rhythm::kUnknown);
-    for (uint16_t kind = 0; kind < 1000; ++kind) {
-        for (uint32_t i = 0; i <= Rhythm::kWarmUp; ++i)
-            rhythm.took(kind, Rhythm::kUnknown);
-        CHECK(rhythm.limit(kind) == Rhythm::kUnknown);  // too long to be multiplied, or one kind too many
-    }
 }
 
 // An operation that is later than the job's rhythm allows is announced, and goes on.

@@ -18,8 +18,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = ROOT / "csrc" / "c10d"
 PARTS = ("control", "lane", "pool", "record", "rhythm", "watch")
-UNITS = [HERE / "guard_stress.cpp", *(SOURCES / f"{name}.cpp" for name in (*PARTS, "lane_judge"))]
-HEADERS = [SOURCES / f"{name}.hpp" for name in PARTS]
+UNITS = [
+    *(HERE / f"guard_{name}.cpp" for name in ("stress", "parts")),
+    *(SOURCES / f"{name}.cpp" for name in (*PARTS, "lane_judge")),
+]
+HEADERS = [HERE / "guard_check.hpp", *(SOURCES / f"{name}.hpp" for name in PARTS)]
 BUILDS = ROOT / "build" / "sanitize"
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
