@@ -28,7 +28,7 @@ from typing import Any
 from taskd.bench.hosts import CONTROL, Hosts, interface
 
 TRAIN = Path(__file__).with_name("train.py")
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """No wait for a job takes longer."""
 LOOK_S = 0.1
 ENDING_S = 10.0
