@@ -216,33 +216,35 @@ def _faults() -> Figures:
 
 def _disturbed(name: str) -> tuple[list[float], float]:
     """Milliseconds of each fault of this kind, on rails in turn; and the share of operations that were right."""
-    fault, begins = FAULTS[name], []
+    fault, spans = FAULTS[name], []
     with _two_hosts() as two, Ranks("bear", 2, backend="rail", hosts=two, elements=BROKEN) as ranks:
         ranks.wait("ready")
         for number in range(TIMES):
             rail = two.rails[number % len(two.rails)]
             if not ranks.flowing(0, rail, enough=4 * BROKEN):
                 raise Failed(f"rail {rail} carries nothing before fault {number} ({name})")
-            begins.append(fault.inject(two, number % 2, rail))
+            begin_ns = fault.inject(two, number % 2, rail)
             _last(LASTS_S if name != "reset" else AFTER_S)
+            spans.append((begin_ns, time.monotonic_ns()))
             fault.heal(two, number % 2, rail)
             _last(AFTER_S)
         found = _stopped(ranks)
         times = ranks.times()
-    ends = [*begins[1:], time.monotonic_ns()]
-    runs = [_cost_ms(times, begin, end) for begin, end in zip(begins, ends, strict=True)]
+    runs = [_cost_ms(times, begin_ns, end_ns) for begin_ns, end_ns in spans]
     return runs, sum(one["equal"] for one in found) / sum(one["rounds"] for one in found)
 
 
 def _cost_ms(times: list[list[tuple[int, int]]], begin_ns: int, end_ns: int) -> float:
-    """The longest that any rank's operation took after this fault: from the fault, or its own begin if that is later.
+    """The longest that any rank's operation took of those under way at this fault or begun before its end: from the
+    fault, or its own begin if that is later.
 
     The operation's own time is in it. Looking at the longest rather than the next one counts a fault too that hits an
-    operation only after the one which was about to end; it counts until the next fault, so that healing is in it.
+    operation only after the one which was about to end.
     """
     longest = 0
     for one in times:
-        longest = max([longest, *(end - max(begin, begin_ns) for begin, end in one if begin_ns < end <= end_ns)])
+        hit = [end - max(begin, begin_ns) for begin, end in one if end > begin_ns and begin < end_ns]
+        longest = max([longest, *hit])
     return longest / 1e6
 
 

@@ -43,6 +43,7 @@ def test_a_fault_costs_the_longest_operation_that_it_hit() -> None:
     hit = [*calm[:5], (50 * MS, 95 * MS), (95 * MS, 100 * MS)]
     assert transport._cost_ms([calm, hit], 63 * MS, 200 * MS) == pytest.approx(32)  # 95 - 63; the begin was before
     assert transport._cost_ms([calm], 63 * MS, 200 * MS) == pytest.approx(10)  # nothing was hit: an operation's time
+    assert transport._cost_ms([hit], 20 * MS, 40 * MS) == pytest.approx(10)  # what came after its end is not its
 
 
 def test_the_worse_ratio_stands_for_both() -> None:

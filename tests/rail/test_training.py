@@ -75,10 +75,9 @@ def test_rails_fail_under_training(two_hosts: Hosts, kind: str, ranks: int) -> N
 
 
 @needs_rail
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_ranks_die_while_rails_fail(two_hosts: Hosts, kind: str) -> None:
+def test_ranks_die_while_rails_fail(two_hosts: Hosts) -> None:
     """A rank is killed while a rail is down, and a rail falls silent while the death of another rank is healed."""
-    with Job(WORDS, ranks=4, nodes=2, hosts=two_hosts, kind=kind) as job:
+    with Job(WORDS, ranks=4, nodes=2, hosts=two_hosts) as job:
         trains(job, two_hosts)
         victim = job.settle(1)[3]["pid"]
         begin_ns = time.time_ns()
@@ -97,7 +96,7 @@ def test_ranks_die_while_rails_fail(two_hosts: Hosts, kind: str) -> None:
         trains(job, two_hosts)
         last = job.finish()
         found = final(job)
-    assert found == weights(two_hosts, 4, kind, last)
+    assert found == weights(two_hosts, 4, "ddp", last)
 
 
 def healed(job: Job, begin_ns: int) -> None:
