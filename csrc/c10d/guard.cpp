@@ -28,6 +28,11 @@ Living& living() {
     return *instance;
 }
 
+void check_inner(const Guard::BackendPointer& inner) {
+    if (dynamic_cast<const Guard*>(inner.get()) != nullptr)
+        throw std::invalid_argument("the inner group is a guard itself; one guard is enough, give it the plain group.");
+}
+
 // An inner operation that has no work object and blocks: it runs where its work is waited for.
 class BlockingWork : public ::c10d::Work {
   public:
@@ -81,6 +86,7 @@ Guard::Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, 
 
 c10::intrusive_ptr<Guard> Guard::make(int rank, int size, BackendPointer inner, std::vector<int64_t> members,
                                       int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets) {
+    check_inner(inner);
     auto guard = c10::make_intrusive<Guard>(rank, size, std::move(members), ordinal, timeout);
     std::shared_ptr<Inner> made = InnerBackend::make(std::move(inner), sockets);
     {
@@ -176,6 +182,7 @@ void Guard::setTimeout(Milliseconds timeout) {
 
 void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<int>& sockets) {
     const WithoutGil released;
+    check_inner(inner);
     std::shared_ptr<Inner> next = InnerBackend::make(std::move(inner), sockets);
     std::shared_ptr<Inner> old;
     {

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <set>
+#include <stdexcept>
 
 #include "ending.hpp"
 
@@ -17,6 +19,7 @@ struct Teardown {
     std::mutex mutex;
     std::condition_variable bell;
     size_t alive = 0;
+    std::set<const ::c10d::Backend*> guarded;
 };
 
 Teardown& teardown() {
@@ -33,8 +36,13 @@ void destroy(InnerBackend* inner) {
     const Stretch stretch;
     if (!stretch)
         return;
-    delete inner;
+    const ::c10d::Backend* const backend = inner->backend().get();
     Teardown& state = teardown();
+    {
+        const std::lock_guard<std::mutex> held(state.mutex);
+        state.guarded.erase(backend);  // before its end: its address is free for another one then
+    }
+    delete inner;
     const std::lock_guard<std::mutex> held(state.mutex);
     --state.alive;
     state.bell.notify_all();
@@ -56,6 +64,11 @@ std::shared_ptr<InnerBackend> InnerBackend::make(c10::intrusive_ptr<::c10d::Back
                                                  const std::vector<int>& sockets) {
     if (!backend)
         return nullptr;
+    {
+        const std::lock_guard<std::mutex> held(teardown().mutex);
+        if (!teardown().guarded.insert(backend.get()).second)
+            throw std::invalid_argument("this inner group is under a guard already; make another one for this guard.");
+    }
     std::shared_ptr<InnerBackend> inner(new InnerBackend(std::move(backend), mark_sockets(sockets)), let_go);
     const std::lock_guard<std::mutex> held(teardown().mutex);
     ++teardown().alive;
