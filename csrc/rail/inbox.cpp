@@ -22,7 +22,14 @@ Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data,
         posting.theirs = inbound.form;
     }
     if (posting.differs && inbound.bytes != bytes) {
-        // What has come does not fit: it is never delivered.
+        // What has come does not fit: it is never delivered. What is coming still needs its place.
+        if (inbound.pool && !inbound.is_complete) {
+            pooled_ -= inbound.bytes;
+            inbound.bytes = 0;
+            inbound.is_abandoned = true;
+            ++abandoned_;
+            return posting;
+        }
         if (const auto place = entries_.find(key); inbound.pool) {
             freed_ += inbound.bytes;
             pooled_ -= inbound.bytes;
@@ -57,6 +64,11 @@ bool Inbox::watch(const MessageKey& key, Party& party, int member) {
     return inbound.has_form;
 }
 
+const Inbound* Inbox::posted(const MessageKey& key) const {
+    const auto place = entries_.find(key);
+    return place != entries_.end() && place->second.is_posted ? &place->second : nullptr;
+}
+
 Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
     const bool is_small = header.bytes <= kEagerBytes;
     const auto place = entries_.find(key_of(header));
@@ -72,6 +84,11 @@ Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
         Inbound& inbound = place == entries_.end() ? entries_[key_of(header)] : place->second;
         if (inbound.is_abandoned)
             return &inbound;
+        // Another copy of the same frame has the same size, and is dropped by its number once one has arrived whole.
+        if (inbound.pool && (inbound.is_complete || inbound.bytes != header.bytes)) {
+            *fault = "a small message that was sent twice";
+            return nullptr;
+        }
         inbound.has_form = true;
         inbound.form = header.form;
         inbound.bytes = header.bytes;

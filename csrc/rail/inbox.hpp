@@ -52,6 +52,8 @@ class Inbox {
     // True: such a message is there or announced already.
     bool watch(const MessageKey& key, Party& party, int member);
 
+    // The memory that was named for this message; null: none was.
+    const Inbound* posted(const MessageKey& key) const;
     // A frame of data begins. Null entry: it is to be dropped. `fault` is set if the sender breaks the rules.
     Inbound* begin(const FrameHeader& header, const char** fault);
     // Where its bytes go.

@@ -32,9 +32,10 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
     }
     const bool copied = message->is_small;
     if (const auto found = credits_.find(key); found != credits_.end()) {
-        if (!(found->second == message->form))
-            *differs = &found->second;
-        credits_.erase(found);
+        if (found->second == message->form)
+            credits_.erase(found);
+        else
+            *differs = &found->second;  // it stays, because the caller is about to look at it
         if (copied)
             pool_used_ += bytes;
         else
@@ -58,6 +59,11 @@ void Outbox::add_control(FrameType type, const MessageKey& key, const Form& form
     header.bytes = bytes;
     header.form = form;
     controls_.push_back(header);
+}
+
+const Outgoing* Outbox::waiting(const MessageKey& key) const {
+    const auto found = large_.find(key);
+    return found == large_.end() ? nullptr : found->second.get();
 }
 
 void Outbox::credit(const MessageKey& key, const Form& form) {

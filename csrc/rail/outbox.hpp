@@ -42,6 +42,7 @@ struct Numbered {
     std::shared_ptr<Outgoing> message;  // null: no payload
     uint32_t carriers = 0;              // a bit for each link that it is on
     int sends = 0;
+    size_t weight = 0;  // on the wire, the first time: what its carriers count, though it may be void by now
     bool is_acknowledged = false;
     bool is_queued = false;  // to go out again
     int64_t sent_ns = 0;     // the last time, and then:
@@ -63,6 +64,8 @@ class Outbox {
              const Form** differs);
     // A frame without a payload about this message.
     void add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes);
+    // A message that waits for its receiver, or flows; null: none.
+    const Outgoing* waiting(const MessageKey& key) const;
     void credit(const MessageKey& key, const Form& form);
 
     void freed(uint64_t total) { freed_ = total > freed_ ? total : freed_; }

@@ -72,9 +72,18 @@ void Seat::tell_failure(Party& party) {
     core_.post(std::move(event));
 }
 
+Seat::Place Seat::place_of(Party& party) {
+    auto [place, end] = parties_.equal_range(party.sequence());
+    while (place != end && place->second != &party)
+        ++place;
+    return place == end ? parties_.end() : place;
+}
+
 // False: the group has failed, and the operation is told so.
 bool Seat::admit(Party& party) {
-    const bool is_new = parties_.emplace(party.sequence(), &party).second;
+    const bool is_new = place_of(party) == parties_.end();
+    if (is_new)
+        parties_.emplace(party.sequence(), &party);
     if (has_failed_ && is_new)
         tell_failure(party);
     return !has_failed_;
@@ -107,8 +116,7 @@ void Seat::describe(Party& party, int member) {
 
 void Seat::forget(Party& party) {
     core_.forget(party);
-    const auto found = parties_.find(party.sequence());
-    if (found != parties_.end() && found->second == &party)
+    if (const auto found = place_of(party); found != parties_.end())
         parties_.erase(found);
     for (const auto& session : sessions_) {
         if (session)

@@ -45,6 +45,9 @@ class Seat : public Transport, public Roster {
     Party* find(uint64_t sequence) const override;
 
   private:
+    using Place = std::unordered_multimap<uint64_t, Party*>::iterator;
+
+    Place place_of(Party& party);
     bool admit(Party& party);
     void tell_failure(Party& party);
 
@@ -56,7 +59,8 @@ class Seat : public Transport, public Roster {
     const uint64_t group_;
     std::vector<std::shared_ptr<Session>> sessions_;
     const std::vector<int> ranks_;
-    std::unordered_map<uint64_t, Party*> parties_;
+    // A message in either direction may have the same number.
+    std::unordered_multimap<uint64_t, Party*> parties_;
     bool has_failed_ = false;
     Failure failure_;
 };

@@ -58,7 +58,7 @@ size_t Session::connected() const {
 
 void Session::send(Party& party, int member, const MessageKey& key, const void* data, size_t bytes, bool announce) {
     const Form* differs = nullptr;
-    const Form* const other = inbox_.stranger(key.group, key.sequence, party.form());
+    const Form* const other = stranger(party, key);
     if (other != nullptr)
         host_.post({Event::What::kDiffers, &party, member, key.part, *other});
     if (outbox_.add(key, party, member, data, bytes, announce, &differs))
@@ -69,11 +69,14 @@ void Session::send(Party& party, int member, const MessageKey& key, const void* 
 }
 
 void Session::receive(Party& party, int member, const MessageKey& key, void* data, size_t bytes) {
-    if (const Form* other = inbox_.stranger(key.group, key.sequence, party.form()))
+    if (const Form* other = stranger(party, key))
         host_.post({Event::What::kDiffers, &party, member, key.part, *other});
     const Posting posting = inbox_.post(key, party, member, data, bytes);
-    if (posting.differs)
+    if (posting.differs) {
         host_.post({Event::What::kDiffers, &party, member, key.part, posting.theirs});
+        outbox_.add_control(FrameType::kDiffers, key, party.form(), bytes);
+        host_.dirty(*this);
+    }
     if (posting.is_complete)
         host_.post({Event::What::kArrived, &party, member, key.part});
     if (posting.wants_credit) {
@@ -126,7 +129,6 @@ void Session::forget(Party& party, uint64_t group) {
 char* Session::data_begins(Link& link, const FrameHeader& header) {
     Slot& mine = slots_[link.slot()];
     last_slot_ = link.slot();
-    compare(header);
     if (arrivals_.has(header.number)) {
         add(mine.record->duplicates, 1);
         link.redirect(false);
@@ -139,6 +141,8 @@ char* Session::data_begins(Link& link, const FrameHeader& header) {
             slot.link->redirect(false);
         }
     }
+    compare(header);
+    compare_message(header);
     const char* fault = nullptr;
     Inbound* const inbound = inbox_.begin(header, &fault);
     if (fault != nullptr)
@@ -218,10 +222,14 @@ void Session::handle(const FrameHeader& header) {
     const MessageKey key = key_of(header);
     if (header.type == FrameType::kCredit) {
         compare(header);
+        const Outgoing* const message = outbox_.waiting(key);
+        if (message != nullptr && message->party != nullptr && !(message->form == header.form))
+            host_.post({Event::What::kDiffers, message->party, message->member, header.part, header.form});
         outbox_.credit(key, header.form);
         host_.dirty(*this);
     } else if (header.type == FrameType::kOffer) {
         compare(header);
+        compare_message(header);
         const Inbound& inbound = inbox_.offer(header);
         // A large one that was asked for has its credit already.
         if (inbound.is_posted && header.bytes <= kEagerBytes && inbound.bytes == header.bytes) {
@@ -232,6 +240,11 @@ void Session::handle(const FrameHeader& header) {
         }
     } else if (header.type == FrameType::kDescribe || header.type == FrameType::kDiffers) {
         compare(header);
+        const Outgoing* const message = outbox_.waiting(key);
+        if (header.type == FrameType::kDiffers && message != nullptr && message->party != nullptr)
+            host_.post({Event::What::kDiffers, message->party, message->member, header.part, header.form});
+        if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
+            return;
         const auto port = rosters_.find(header.group);
         const Party* const mine = port == rosters_.end() ? nullptr : port->second.roster->find(header.sequence);
         if (header.type == FrameType::kDescribe && mine != nullptr && !(mine->form() == header.form)) {
@@ -241,14 +254,35 @@ void Session::handle(const FrameHeader& header) {
     }
 }
 
+// Another operation's message under this one's number. Messages between two have a number for each direction, so there
+// only the same message can be compared.
+const Form* Session::stranger(const Party& party, const MessageKey& key) const {
+    if (party.form().kind == static_cast<uint8_t>(Kind::kPointToPoint))
+        return nullptr;
+    return inbox_.stranger(key.group, key.sequence, party.form());
+}
+
 // Two ranks in different operations under one sequence never wait for each other in vain.
 void Session::compare(const FrameHeader& header) {
+    if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
+        return;
     const auto port = rosters_.find(header.group);
     if (port == rosters_.end())
         return;
     Party* const mine = port->second.roster->find(header.sequence);
     if (mine != nullptr && !(mine->form() == header.form))
         host_.post({Event::What::kDiffers, mine, port->second.member, header.part, header.form});
+}
+
+// A message that comes, and the memory that was named for it.
+void Session::compare_message(const FrameHeader& header) {
+    const Inbound* const inbound = inbox_.posted(key_of(header));
+    if (inbound == nullptr || (inbound->bytes == header.bytes && inbound->party->form() == header.form))
+        return;
+    host_.post({Event::What::kDiffers, inbound->party, inbound->member, header.part, header.form});
+    // A sender of much waits for credit that never comes.
+    outbox_.add_control(FrameType::kDiffers, key_of(header), inbound->party->form(), 0);
+    host_.dirty(*this);
 }
 
 void Session::acknowledged(const FrameHeader& header, const Range* ranges, size_t count) {
@@ -268,7 +302,7 @@ void Session::acknowledged(const FrameHeader& header, const Range* ranges, size_
 
 void Session::frame_acknowledged(Numbered& frame) {
     const int64_t now = host_.now_ns();
-    const size_t bytes = frame.header.length + sizeof frame.header;
+    const size_t bytes = frame.weight;
     const bool is_clean = frame.sends == 1;
     for (size_t index = 0; index < slots_.size(); ++index) {
         Slot& slot = slots_[index];

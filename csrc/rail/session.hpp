@@ -157,7 +157,9 @@ class Session : public LinkReader {
         int member;
     };
 
+    const Form* stranger(const Party& party, const MessageKey& key) const;
     void compare(const FrameHeader& header);
+    void compare_message(const FrameHeader& header);
     void acknowledged(const FrameHeader& header, const Range* ranges, size_t count);
     void frame_acknowledged(Numbered& frame);
     void arrived(const FrameHeader& header, Link& link);

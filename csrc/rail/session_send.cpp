@@ -67,7 +67,9 @@ Slot* Session::choose(size_t bytes, bool is_large) {
 
 void Session::stage(Slot& slot, Numbered& frame) {
     const size_t index = static_cast<size_t>(&slot - slots_.data());
-    const size_t bytes = frame.header.length + sizeof frame.header;
+    if (frame.weight == 0)
+        frame.weight = frame.header.length + sizeof frame.header;
+    const size_t bytes = frame.weight;
     if ((frame.carriers >> index & 1) != 0)
         slot.pace.forgotten(bytes);
     frame.carriers |= uint32_t{1} << index;

@@ -141,6 +141,37 @@ void groups_in_opposite_order_do_not_wait_for_each_other(uint64_t) {
     }
 }
 
+// Both directions of one tag, of different sizes; and one size that does not fit, which is named.
+void sizes_belong_to_directions(uint64_t) {
+    Team team(2);
+    const auto groups = team.join(1);
+    const size_t bytes[2] = {3 << 20, 5000};
+    std::vector<char> out(3 << 20, 'o');
+    for (int round = 0; round < 3; ++round) {
+        Ending endings[4];
+        std::vector<char> in[2];
+        for (int rank = 0; rank < 2; ++rank) {
+            in[rank].resize(bytes[1 - rank]);
+            Group& group = *groups[static_cast<size_t>(rank)];
+            group.send(out.data(), bytes[rank], 1 - rank, 5, kPatienceNs, endings[2 * rank].done());
+            group.receive(in[rank].data(), in[rank].size(), 1 - rank, 5, kPatienceNs, nullptr,
+                          endings[2 * rank + 1].done());
+        }
+        for (Ending& ending : endings)
+            CHECK(ending.wait().empty());
+        CHECK(in[0] == std::vector<char>(5000, 'o') && in[1] == out);
+    }
+    Ending sent;
+    Ending received;
+    char few[100];
+    groups[0]->send(out.data(), out.size(), 1, 6, kPatienceNs, sent.done());
+    groups[1]->receive(few, sizeof few, 0, 6, kPatienceNs, nullptr, received.done());
+    received.wait();
+    CHECK(received.code() == Failure::Code::kDiffers);
+    sent.wait();
+    CHECK(sent.code() == Failure::Code::kDiffers);
+}
+
 void a_lost_process_is_named(uint64_t) {
     Retry retry;
     retry.enabled = false;
@@ -242,6 +273,7 @@ int main(int count, char** arguments) {
         {"silence needs a witness", silence_needs_a_witness, false},
         {"rails pair by name, then network, then order", rails_pair_by_name_then_network_then_order, false},
         {"strangers stay outside", strangers_stay_outside, false},
+        {"sizes belong to directions", sizes_belong_to_directions, false},
         {"a lost process is named", a_lost_process_is_named, false},
         {"groups in opposite order do not wait", groups_in_opposite_order_do_not_wait_for_each_other, false},
         {"aborts are quick and final", aborts_are_quick_and_final, false},
