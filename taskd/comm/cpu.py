@@ -45,9 +45,19 @@ _PEER_GONE = (
     "connection refused",
     "connection aborted",
     "closed by peer",
+    "is lost:",
 )
 _SILENCE = ("timed out", "timeout", "no answer within")
-_ARGUMENTS = ("preamble", "op.nbytes", "invalid tensor", "invalid argument", "mismatch", "requires")
+_ARGUMENTS = (
+    "preamble",
+    "op.nbytes",
+    "invalid tensor",
+    "invalid argument",
+    "mismatch",
+    "requires",
+    "must agree",
+    "the same",
+)
 
 
 def classify(error: str | BaseException) -> Fault:

@@ -82,9 +82,10 @@ def different_roots_are_named() -> None:
 @case
 def what_cannot_be_is_refused_before_anything_is_sent() -> None:
     group = fresh()
-    raised(lambda: dist.broadcast(torch.ones(3).to_sparse(), 0, group=group), "dense", "to_dense")
+    backend, first = backend_of(group), dist.BroadcastOptions()  # torch itself stops these two on most ways to here
+    raised(lambda: backend.broadcast([torch.ones(3).to_sparse()], first), "dense", "to_dense")
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-    raised(lambda: dist.broadcast(quantized, 0, group=group), "quantized", "dequantize")
+    raised(lambda: backend.broadcast([quantized], first), "quantized", "dequantize")
     raised(lambda: dist.all_reduce(torch.ones(3, dtype=torch.float8_e4m3fn), group=group), "Float8", "convert")
     raised(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND, group=group), "float32", "ReduceOp")
     factor: Any = dist._make_nccl_premul_sum(2.0)
@@ -111,7 +112,7 @@ def a_message_of_another_size_is_named() -> None:
         with suppress(RuntimeError):  # told that the other side wants something else, or not: it was copied
             work.wait()
     elif RANK == 1:
-        raised(lambda: dist.recv(torch.ones(40), 0, group=group), "recv")
+        raised(lambda: dist.recv(torch.ones(40), 0, group=group), "200 bytes", "160 bytes")
 
 
 @case
