@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "session": "taskd.worker.current",
     "guard": "taskd.comm.guard:adopt",
+    "monitored_barrier": "taskd.comm.barrier",
     "resilient": "taskd.worker.resilient",
     "StepSampler": "taskd.worker.sampler",
     "UsageError": "taskd.errors",

@@ -41,6 +41,7 @@ class _Place:
         self.base: Any = None  # the store under which new inner groups meet
         self.where: dict[str, str | None] = {}
         self.counts: dict[tuple[int, ...], int] = {}
+        self.rebuilt = -1  # the last epoch that a rebuild was begun for
 
     def next_ordinal(self, members: Sequence[int]) -> int:
         with self.lock:
@@ -210,8 +211,14 @@ def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[
     """Gives every living guard, in the order they were made, a new inner group that meets in `store`; says which.
 
     All members have to do it for the same epoch. `within` bounds the meeting of each group, else the group's timeout
-    does. Raises BackendError if a group does not come together, ValueError if a newer epoch has begun meanwhile.
+    does. Raises BackendError if a group does not come together, ValueError if a newer epoch has begun or this one's
+    rebuild was begun before: what it left in the store would mislead the second one.
     """
+    with _place.lock:
+        newest = max(_place.rebuilt + 1, _c10d.control.epoch)
+        if epoch < newest:
+            raise ValueError(f"the groups cannot be rebuilt for epoch {epoch}; the next one is {newest} or later.")
+        _place.rebuilt = epoch
     rebuilt = []
     cpu.end_epochs_before(epoch)
     for guard in _c10d.live_guards():
@@ -240,6 +247,11 @@ def quiesce(within: timedelta) -> None:
     if not _c10d.quiesce(within):
         busy = [guard.identity for guard in _c10d.live_guards() if not guard.idle]
         raise BackendError(f"operations in group {', '.join(busy)} do not end; restart this rank.")
+
+
+def meeting_store() -> Any:
+    """The store in which the groups of this process meet; None before there is one."""
+    return _place.base
 
 
 def groups() -> list[str]:

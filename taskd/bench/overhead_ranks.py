@@ -1,0 +1,122 @@
+"""One rank of `taskd bench overhead`: RANK SIZE FOLDER TURNS; prints all runs of both sides as one JSON line.
+
+Both sides are process groups of torch's own making whose backend was replaced in the same way, once by a bare inner
+group and once by a guard over another of the same kind. Which side goes first changes with every turn. Each run gives
+the median of its operations or steps. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from taskd import _c10d
+from taskd.comm import cpu
+
+OPERATIONS, STEPS, WARM_UP = 1000, 40, 5
+WIDTH, DEPTH, SAMPLES = 512, 4, 64
+TIMEOUT = timedelta(seconds=60)
+
+
+def make_group(side: str, rank: int, size: int, store: Any) -> Any:
+    """A process group over an inner group of the job's kind, guarded or bare."""
+    members = list(range(size))
+    ordinal = ["bare", "guarded"].index(side)
+    identity = _c10d.identity_of(members, ordinal)
+    group = dist.new_group(members)
+    name, description = group.group_name, group.group_desc
+    inner = cpu.make_inner(
+        dist.PrefixStore(side, store), rank, size, TIMEOUT, epoch=0, identity=identity, members=members
+    )
+    backend = inner.backend
+    if side == "guarded":
+        backend = _c10d.Guard(rank, size, backend, members, ordinal, timeout=TIMEOUT, sockets=inner.sockets)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    group._set_group_name(name)
+    group._set_group_desc(description)
+    return group
+
+
+def layers() -> torch.nn.Sequential:
+    torch.manual_seed(7)
+    parts = [part for _ in range(DEPTH) for part in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    return torch.nn.Sequential(*parts)
+
+
+def trainer(model: torch.nn.Module) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    rows = torch.randn(SAMPLES, WIDTH)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def sharded(group: Any) -> torch.nn.Module:
+    mesh = DeviceMesh.from_group(group, "cpu")
+    model = layers()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def operation(group: Any) -> Callable[[], None]:
+    tensor = torch.ones(2)
+
+    def all_reduce() -> None:
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
+
+    return all_reduce
+
+
+def median_s(call: Callable[[], None], count: int) -> float:
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def main(rank: int, size: int, folder: str, turns: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
+    store = dist.FileStore(f"{folder}/meeting", size)
+    groups = {side: make_group(side, rank, size, store) for side in ("bare", "guarded")}
+    makers = {
+        "op_us": (operation, OPERATIONS, 1e6),
+        "ddp_ms": (lambda group: trainer(DistributedDataParallel(layers(), process_group=group)), STEPS, 1e3),
+        "fsdp_ms": (lambda group: trainer(sharded(group)), STEPS, 1e3),
+    }
+    found: dict[str, dict[str, list[float]]] = {side: {name: [] for name in makers} for side in groups}
+    for name, (make, count, unit) in makers.items():
+        calls = {side: make(group) for side, group in groups.items()}
+        for call in calls.values():
+            median_s(call, WARM_UP)
+        for turn in range(turns):
+            for side in sorted(groups, reverse=turn % 2 == 1):
+                dist.barrier()
+                found[side][name].append(median_s(calls[side], count) * unit)
+    dist.barrier()
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

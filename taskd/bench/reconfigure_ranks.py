@@ -1,0 +1,91 @@
+"""One rank of `taskd bench reconfigure`: RANK SIZE FOLDER ROUNDS WARM_UP; prints what it found as one JSON line.
+
+Every round has operations in flight when the step is given up; all ranks give it up, rebuild, and go on with an
+operation that must give the right result. Use of memory, descriptors and threads is noted after WARM_UP rounds and at
+the end, each time when every old inner group is gone and idle threads have left. It judges nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from taskd import _c10d
+from taskd.comm import guard
+from taskd.errors import StepAbandoned
+
+TIMEOUT = timedelta(seconds=60)
+ELEMENTS = 200_000
+control = _c10d.control
+
+
+def usage() -> dict[str, int]:
+    """Once nothing of the past is left."""
+    _c10d.wait_for_teardown(1, TIMEOUT)
+    deadline = time.monotonic() + 20
+    while _c10d.pool_threads() > 0 and time.monotonic() < deadline:
+        time.sleep(0.1)  # an idle thread leaves after a while and tells nobody
+    # What free() keeps for later depends on which thread freed what, and is not what is looked for.
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "fds": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def give_up(epoch: int, rank: int, size: int) -> float:
+    """Milliseconds from the order to the last operation's end. One rank has not come, so none can complete."""
+    works = []
+    if rank != epoch % size:
+        works = [dist.all_reduce(torch.ones(ELEMENTS), async_op=True) for _ in range(4)]
+    begin = time.perf_counter()
+    control.drain(epoch)
+    guard.quiesce(TIMEOUT)
+    took = time.perf_counter() - begin
+    for work in works:
+        try:
+            work.wait()
+        except StepAbandoned:
+            continue
+        raise AssertionError("an operation of a step that was given up says that it is done")
+    return took * 1e3
+
+
+def main(rank: int, size: int, folder: str, rounds: int, warm_up: int) -> None:
+    torch.set_num_threads(1)
+    guard.install(hostname="127.0.0.1")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
+    control.attached = True
+    store = dist.FileStore(f"{folder}/meeting", size)
+    park_ms, rebuild_ms, before = [], [], usage()
+    probe = torch.ones(8)
+    for epoch in range(1, rounds + 1):
+        park_ms.append(give_up(epoch, rank, size))
+        begin = time.perf_counter()
+        guard.rebuild(epoch, dist.PrefixStore("meeting", store))
+        rebuild_ms.append((time.perf_counter() - begin) * 1e3)
+        control.take_events()
+        control.resume(epoch)
+        dist.all_reduce(probe.fill_(1))
+        assert probe[0] == size
+        if epoch == warm_up:
+            before = usage()
+    after = usage()
+    print(json.dumps({"park_ms": park_ms, "rebuild_ms": rebuild_ms, "before": before, "after": after}), flush=True)
+    dist.barrier()
+    control.attached = False
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

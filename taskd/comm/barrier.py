@@ -1,0 +1,82 @@
+"""A barrier that knows who is missing: every rank that came is told the ranks that did not, by their global numbers.
+
+torch's own asks rank 0 only, over the connections that may be the trouble. This one meets in the store that the groups
+were made in, so it works over every inner group, tells all ranks the same, and leaves the group as it was: after a
+failure the ranks that came may meet again.
+
+Failure modes: a rank that comes too late passes alone (all the others came), as with torch's; a step given up ends the
+wait with StepAbandoned. It decides nothing about the ranks that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from taskd import _c10d
+from taskd.comm.guard import meeting_store
+from taskd.errors import BackendError, UsageError
+
+SLICE = timedelta(milliseconds=200)
+"""The store is asked to wait this long at a time: between two slices signals are served and the mode is looked at."""
+
+_turns: Counter[tuple[str, int]] = Counter()
+"""How often a group met in an epoch. A newcomer counts alike, because every repair begins a new epoch."""
+
+
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> None:
+    """Returns when all ranks of the group have called it; the group's timeout if none is given.
+
+    Raises BackendError naming the ranks that did not come in time, UsageError if the group is not guarded.
+    """
+    guard = _guard_of(group or dist.group.WORLD)
+    _c10d.control.wait_until_running()
+    if _c10d.control.mode == _c10d.Mode.SANDBOX:
+        return  # a newcomer's set-up or rehearsal: the others met long ago
+    place = (guard.identity, _c10d.control.epoch)
+    _turns[place] += 1
+    turn, me, size = _turns[place], guard.rank(), guard.size()
+    store = dist.PrefixStore(f"barrier/epoch{place[1]}/{guard.identity}", meeting_store())
+    keys = [f"{turn}/{rank}" for rank in range(size)]
+    store.set(keys[me], b"")
+    allowed = timeout or guard.timeout
+    if _all_came(store, keys, time.monotonic() + allowed.total_seconds()):
+        # All have come to this turn, so nobody looks at the one before any more.
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            store.delete_key(f"{turn - 1}/{me}")
+        return
+    missing = [rank for rank, key in zip(guard.members, keys, strict=True) if not store.check([key])]
+    if missing:
+        raise BackendError(
+            f"rank {', '.join(map(str, missing))} of group {guard.identity} did not come to barrier {turn} within "
+            f"{allowed.total_seconds():g} s; look at what {'it does' if len(missing) == 1 else 'they do'}."
+        )
+
+
+def _all_came(store: Any, keys: list[str], deadline: float) -> bool:
+    while (left := deadline - time.monotonic()) > 0:
+        slice_ends = time.monotonic() + min(left, SLICE.total_seconds()) / 2
+        try:
+            store.wait(keys, min(SLICE, timedelta(seconds=left)))
+            return True
+        except RuntimeError:  # which every store raises when the time is up
+            if time.monotonic() < slice_ends:
+                raise  # a store that is broken says so at once
+            _c10d.control.wait_until_running()
+    return False
+
+
+def _guard_of(group: Any) -> _c10d.Guard:
+    if not dist.is_initialized() or group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("this process is in no such group; call monitored_barrier() on the group's members alone.")
+    backend = group._get_backend(torch.device("cpu"))
+    backend = getattr(backend, "wrapped_pg", backend)
+    if not isinstance(backend, _c10d.Guard):
+        raise UsageError("the group is not guarded; call taskd.guard() after init_process_group, on every rank.")
+    return backend
