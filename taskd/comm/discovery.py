@@ -9,7 +9,7 @@ from __future__ import annotations
 from taskd import _native, log
 from taskd.config import Config
 from taskd.wire import rails
-from taskd.wire.rails import Rail
+from taskd.wire.rails import Rail as Rail
 
 _logger = log.get(__name__)
 
