@@ -59,8 +59,8 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> No
         )
 
 
-def _all_came(store: Any, keys: list[str], deadline: float) -> bool:
-    while (left := deadline - time.monotonic()) > 0:
+def _all_came(store: Any, keys: list[str], until_s: float) -> bool:
+    while (left := until_s - time.monotonic()) > 0:
         slice_ends = time.monotonic() + min(left, SLICE.total_seconds()) / 2
         try:
             store.wait(keys, min(SLICE, timedelta(seconds=left)))

@@ -19,6 +19,7 @@ reports ten times a second costs about two heap operations a second. Not here: w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from taskd.core import limits
@@ -95,6 +96,11 @@ class Detector:
             self._collective_error_at, self._collective_witness = now, (by, witness)
         for silent in self._silent.values():
             self._check(silent, now)
+
+    def explained(self, node: NodeRecord, died: Sequence[int]) -> None:
+        """Ranks of this node died, as its agent says: that is what others saw, and no witness for silence."""
+        if died:
+            node.collective_error_at = self._collective_error_at = -1
 
     def _second_witness(self, node: NodeRecord, now: int) -> str:
         """The words of a witness whose word is still good; empty: there is none."""

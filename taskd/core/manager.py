@@ -6,7 +6,7 @@ and what follows:
 - *The manager sleeps* (a gap between two steps): its waking time stands still meanwhile, so nobody looks silent.
 - *It restarts*: `replay` brings back what the journal holds, `Restarted` renews the term and all clocks.
 - *Its journal is lost*: agents that know a newer term or epoch teach it; both only grow.
-- *Strangers*: another job's agents, former lives, unknown nodes, repeated messages change nothing and are counted.
+- *Strangers*: other jobs' agents, former lives, unknown nodes, repeated messages change nothing and are counted.
 
 Invariants: nothing from outside raises; an order goes to a node at most once per ORDER_REPEAT_NS unless it is new; when
 the job is over, the only word left is Stop. Not here: bytes, sockets, files, clocks.
@@ -125,8 +125,8 @@ class Manager:
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
-        known = [*self._repairs.history, self._repairs.incident, *self._rails.incidents()]
-        found = sorted((one for one in known if one is not None), key=lambda incident: incident.id)
+        known = filter(None, [*self._repairs.history, self._repairs.incident, *self._rails.incidents()])
+        found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(max(now_ns, self._now)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
     def rails(self, now_ns: int) -> dict[str, Any]:
@@ -293,10 +293,9 @@ class Manager:
             self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), now, at)
         trained = self._members.trained
         filed = self._members.file(node, report.ranks, at)
-        if self._members.trained is not trained:
-            self._mattered = True
+        self._mattered |= self._members.trained is not trained or filed is not None
         if filed is not None:
-            self._mattered = True
+            self._detector.explained(node, filed.died)
             act_on(filed, node, self._job, self._repairs, now, at)
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
@@ -339,10 +338,12 @@ class Manager:
         seen_by = f"rank {evidence.witness}" if evidence.witness >= 0 else f"the agent of node {node.name}"
         if kind is EvidenceKind.PROCESS_EXIT and record is not None:
             if record.node is node and self._members.kill(record, evidence.exit_code, True, reason):
+                self._detector.explained(node, [record.rank])
                 self._repairs.died([record.rank], "process", 0, now, at)
                 self._repairs.check_end(now, at)
             return
-        if kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None):
+        failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
+        if failed and not (record is not None and record.state is RankState.DEAD):
             against = record.node if record is not None else None
             self._detector.collective_error(against, f"{seen_by} saw: {reason}", node.name, at)
         about = f" about rank {evidence.rank}" if record is not None else ""

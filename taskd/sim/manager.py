@@ -38,6 +38,7 @@ class SimManager:
         self.awake = True
         self._away_ns = 0
         self._away_since = -1  # -1: it runs
+        self.began_ns = 0  # when the present process began, and with it every clock of what is open
         self.told = Counter[str]()
         self.heard = 0
         self.notes = Counter[str]()
@@ -165,6 +166,7 @@ class SimManager:
         for at, event in self.journal:
             world.guarded(self.core.replay, at, event, who=f"{NAME}'s replay")
         self.alive, self.awake = True, True
+        self.began_ns = world.loop.now
         self._is_back()
         self._wake_at = 0
         world.rail_checks.manager_restarted()
