@@ -32,7 +32,7 @@ from taskd.comm import guard
 step(2); step(3)
 total = sum(p.detach().double().sum() for p in model.parameters())
 # In one write: with PYTHONUNBUFFERED, print() writes word by word, and the ranks' lines would run into each other.
-os.write(1, f"result {dist.get_backend()} {len(guard.groups())} {float(total):.17g} {taskd.guard()}\n".encode())
+os.write(1, f"result {dist.get_backend()} {len(guard.groups())} {float(total):.17g} {taskd.guard()}\\n".encode())
 dist.destroy_process_group()
 """
 
