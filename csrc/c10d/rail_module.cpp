@@ -88,6 +88,7 @@ void bind_rail(py::module_& m) {
     const auto free = py::call_guard<py::gil_scoped_release>();
     py::class_<RailBackend, ::c10d::Backend, c10::intrusive_ptr<RailBackend>>(m, "RailBackend")
         .def_property_readonly("identity", &RailBackend::identity)
+        .def("_set_default_timeout", &RailBackend::setTimeout, py::arg("timeout"))  // torch's name for it
         .def(
             "monitored_barrier",
             [](RailBackend& backend, RailBackend::Milliseconds timeout, bool wait_all_ranks) {
