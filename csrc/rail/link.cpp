@@ -22,7 +22,7 @@ const char g_zeros[kZeros] = {};
 }  // namespace
 
 Link::Link(SocketLayer& sockets, int fd, int64_t epoch, size_t slot, CounterRecord& record)
-    : sockets_(sockets), fd_(fd), epoch_(epoch), slot_(slot), record_(record) {}
+    : sockets_(sockets), fd_(fd), epoch_(epoch), slot_(slot), reads_short_(sockets.reads_short()), record_(record) {}
 
 Link::~Link() {
     sockets_.close(fd_);
@@ -211,7 +211,7 @@ Link::Progress Link::read(LinkReader& reader, char* scratch, size_t scratch_byte
         }
         consume(reader, scratch, got - placed);
         budget -= std::min(budget, got);
-        if (got < direct + extra && !hung_up_)
+        if (got < direct + extra && !hung_up_ && !reads_short_)
             return Progress::kDone;
     }
     return Progress::kDone;

@@ -114,6 +114,7 @@ class Link {
     const int fd_;
     const int64_t epoch_;
     const size_t slot_;
+    const bool reads_short_;
     CounterRecord& record_;
     int broken_ = 0;
     const char* fault_ = nullptr;

@@ -38,6 +38,11 @@ class SocketLayer {
     virtual int accept(int listener);
     virtual ssize_t read(int fd, const iovec* pieces, int count);
     virtual ssize_t write(int fd, const iovec* pieces, int count);
+
+    // Whether a read may bring less than there is. The system's never does, so that less than asked for means that
+    // nothing is left and news will come; of any other layer, only -EAGAIN says so.
+    virtual bool reads_short() const { return false; }
+
     // Bytes that the other end's system has not acknowledged.
     virtual long queued(int fd);
     virtual void close(int fd);
