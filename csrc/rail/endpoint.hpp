@@ -21,7 +21,8 @@ struct EndpointRail {
     std::string name;
     std::string address;  // numeric
     int port = 0;
-    int prefix = 0;  // bits of the network part; 0: unknown
+    int prefix = 0;           // bits of the network part; 0: unknown
+    bool is_expected = true;  // known at home only (RailSpec); does not travel
 };
 
 struct Endpoint {

@@ -53,8 +53,8 @@ void EngineCore::listen() {
             fd = sockets_.listen(address);
         }
         // A rail that cannot be listened on now still has its place, so that it can dial when it is back.
-        me_.rails.push_back(
-            {rail.name, rail.address, fd < 0 ? 1 : sockets_.port_of(fd), prefix_of(interfaces, rail.address)});
+        me_.rails.push_back({rail.name, rail.address, fd < 0 ? 1 : sockets_.port_of(fd),
+                             prefix_of(interfaces, rail.address), rail.expected});
         if (fd < 0) {
             tried += (tried.empty() ? "" : ", ") + rail.name + " (" + rail.address + ": " + std::strerror(-fd) + ")";
             continue;

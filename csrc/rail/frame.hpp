@@ -49,8 +49,8 @@ struct FrameHeader {
     uint64_t sequence;
     uint32_t part;
     uint32_t reserved;
-    uint64_t offset;
-    uint64_t bytes;  // of the whole message
+    uint64_t offset;  // of a payload; what a ping brings; kAsksAgain of an offer
+    uint64_t bytes;   // of the whole message
     Form form;
 };
 
@@ -59,6 +59,7 @@ static_assert(sizeof(FrameHeader) == 104 && sizeof(Form) == 16);
 constexpr uint32_t kFrameMagic = 0x4c525354;
 constexpr uint8_t kFrameVersion = 1;
 constexpr uint16_t kHasMark = 1;           // flags: a word follows the payload
+constexpr uint64_t kAsksAgain = 1;         // an offer whose credit may have come and been dropped
 constexpr size_t kLongestPiece = 1 << 20;  // of one frame of data
 constexpr size_t kLongestControl = 1024;   // payload of any other frame
 constexpr size_t kPoolBytes = 4 << 20;     // of a receiver, per session, for small messages nobody asked for yet

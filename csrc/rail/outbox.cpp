@@ -40,22 +40,25 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
             pool_used_ += bytes;
         else
             large_[key] = message;
+        message->is_flowing = true;
         (copied ? small_ : flowing_).push_back(std::move(message));
         return copied;
     }
-    if (announce)
-        add_control(FrameType::kOffer, key, message->form, bytes);
+    // A large one may have had a credit that was dropped.
+    if (announce || has_dropped_credits_)
+        add_control(FrameType::kOffer, key, message->form, bytes, has_dropped_credits_ && !copied ? kAsksAgain : 0);
     large_[key] = std::move(message);
     return copied;
 }
 
-void Outbox::add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes) {
+void Outbox::add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes, uint64_t offset) {
     FrameHeader header{};
     header.type = type;
     header.epoch = epoch_;
     header.group = key.group;
     header.sequence = key.sequence;
     header.part = key.part;
+    header.offset = offset;
     header.bytes = bytes;
     header.form = form;
     controls_.push_back(header);
@@ -69,9 +72,10 @@ const Outgoing* Outbox::waiting(const MessageKey& key) const {
 void Outbox::credit(const MessageKey& key, const Form& form) {
     const auto found = large_.find(key);
     if (found == large_.end()) {
-        // The oldest operations are the likeliest to have been given up.
-        if (credits_.size() >= kCreditsKept)
+        if (credits_.size() >= kCreditsKept) {
             credits_.erase(credits_.begin());
+            has_dropped_credits_ = true;
+        }
         credits_[key] = form;
         return;
     }
@@ -81,7 +85,8 @@ void Outbox::credit(const MessageKey& key, const Form& form) {
         pool_used_ += message->bytes;
         small_.push_back(message);
         large_.erase(found);
-    } else if (message->carved == 0) {
+    } else if (!message->is_flowing) {
+        message->is_flowing = true;
         flowing_.push_back(message);
     }
 }
@@ -169,6 +174,7 @@ Numbered& Outbox::next_small() {
         const FrameHeader header = controls_.front();
         controls_.pop_front();
         Numbered& frame = number(header.type, key_of(header), header.form);
+        frame.header.offset = header.offset;
         frame.header.bytes = header.bytes;
         return frame;
     }

@@ -20,6 +20,7 @@
 
 namespace taskd::rail {
 
+// Of operations that have been given up, or are not begun yet. Beyond, credits are dropped, and messages ask again.
 constexpr size_t kCreditsKept = 1 << 16;
 
 struct Outgoing {
@@ -32,6 +33,7 @@ struct Outgoing {
     size_t carved = 0;
     size_t unacknowledged = 0;
     bool is_small = false;
+    bool is_flowing = false;  // it has its credit
     bool is_taken_back = false;
     std::unique_ptr<char[]> copy;
 };
@@ -63,7 +65,7 @@ class Outbox {
     bool add(const MessageKey& key, const Party& party, int member, const void* data, size_t bytes, bool announce,
              const Form** differs);
     // A frame without a payload about this message.
-    void add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes);
+    void add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes, uint64_t offset = 0);
     // A message that waits for its receiver, or flows; null: none.
     const Outgoing* waiting(const MessageKey& key) const;
     void credit(const MessageKey& key, const Form& form);
@@ -108,7 +110,8 @@ class Outbox {
     std::deque<std::shared_ptr<Outgoing>> flowing_;
     std::map<MessageKey, std::shared_ptr<Outgoing>> large_;  // all that are not complete
     std::map<MessageKey, Form> credits_;                     // that came before their message
-    uint64_t pool_used_ = 0;                                 // of small messages sent, in all
+    bool has_dropped_credits_ = false;
+    uint64_t pool_used_ = 0;  // of small messages sent, in all
     uint64_t freed_ = 0;
 };
 

@@ -65,8 +65,10 @@ void Seat::lost(const Session& session) {
 }
 
 void Seat::tell_failure(Party& party) {
-    const std::string what = std::string(taskd::rail::name_of(static_cast<Kind>(party.form().kind))) + " #" +
-                             std::to_string(party.sequence()) + " in group " + identity_ + ": ";
+    const auto kind = static_cast<Kind>(party.form().kind);
+    // Messages between two have no number that anybody could count.
+    const std::string number = kind == Kind::kPointToPoint ? "" : " #" + std::to_string(party.sequence());
+    const std::string what = taskd::rail::name_of(kind) + number + " in group " + identity_ + ": ";
     Event event{Event::What::kFailed, &party};
     event.failure = std::make_shared<const Failure>(Failure{failure_.code, what + failure_.text});
     core_.post(std::move(event));
@@ -116,8 +118,10 @@ void Seat::describe(Party& party, int member) {
 
 void Seat::forget(Party& party) {
     core_.forget(party);
-    if (const auto found = place_of(party); found != parties_.end())
+    if (const auto found = place_of(party); found != parties_.end()) {
         parties_.erase(found);
+        ended_[party.sequence() % kEndedKept] = {party.sequence(), party.form()};
+    }
     for (const auto& session : sessions_) {
         if (session)
             session->forget(party, group_);
@@ -149,6 +153,13 @@ std::string Seat::name_of(int member) const {
 Party* Seat::find(uint64_t sequence) const {
     const auto found = parties_.find(sequence);
     return found == parties_.end() ? nullptr : found->second;
+}
+
+const Form* Seat::form_of(uint64_t sequence) const {
+    if (const Party* const party = find(sequence))
+        return &party->form();
+    const Ended& ended = ended_[sequence % kEndedKept];
+    return ended.sequence == sequence ? &ended.form : nullptr;
 }
 
 }  // namespace taskd::rail

@@ -4,6 +4,7 @@
 // Does not: hold bytes or sockets (the sessions do), or know what an operation does.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -14,6 +15,8 @@
 namespace taskd::rail {
 
 class EngineCore;
+
+constexpr size_t kEndedKept = 256;
 
 class Seat : public Transport, public Roster {
   public:
@@ -43,6 +46,7 @@ class Seat : public Transport, public Roster {
 
     // ---- Roster
     Party* find(uint64_t sequence) const override;
+    const Form* form_of(uint64_t sequence) const override;
 
   private:
     using Place = std::unordered_multimap<uint64_t, Party*>::iterator;
@@ -61,6 +65,14 @@ class Seat : public Transport, public Roster {
     const std::vector<int> ranks_;
     // A message in either direction may have the same number.
     std::unordered_multimap<uint64_t, Party*> parties_;
+
+    // The latest that have ended, by sequence: a member that waits in another operation under the same number asks.
+    struct Ended {
+        uint64_t sequence = UINT64_MAX;
+        Form form{};
+    };
+
+    std::array<Ended, kEndedKept> ended_;
     bool has_failed_ = false;
     Failure failure_;
 };

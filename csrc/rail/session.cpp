@@ -32,7 +32,8 @@ Session::Session(SessionHost& host, SocketLayer& sockets, Counters& counters, co
         slot.rail_here = dials_ ? first : second;
         slot.rail_there = dials_ ? second : first;
         slot.name = me.rails[slot.rail_here].name;
-        slot.record = &counters.open(slot.name, names_.peer_rank, peer.node, epoch, now);
+        slot.record =
+            &counters.open(slot.name, names_.peer_rank, peer.node, epoch, now, me.rails[slot.rail_here].is_expected);
         slot.dial_at_ns = dials_ ? now : INT64_MAX;
         slots_.push_back(std::move(slot));
     }
@@ -231,8 +232,9 @@ void Session::handle(const FrameHeader& header) {
         compare(header);
         compare_message(header);
         const Inbound& inbound = inbox_.offer(header);
-        // A large one that was asked for has its credit already.
-        if (inbound.is_posted && header.bytes <= kEagerBytes && inbound.bytes == header.bytes) {
+        // A large one that was asked for has its credit already, unless its sender dropped that.
+        const bool wants_credit = header.bytes <= kEagerBytes || header.offset == kAsksAgain;
+        if (inbound.is_posted && wants_credit && inbound.bytes == header.bytes) {
             outbox_.add_control(FrameType::kCredit, key, inbound.party->form(), inbound.bytes);
             host_.dirty(*this);
         } else if (inbound.is_watched) {
@@ -246,9 +248,9 @@ void Session::handle(const FrameHeader& header) {
         if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
             return;
         const auto port = rosters_.find(header.group);
-        const Party* const mine = port == rosters_.end() ? nullptr : port->second.roster->find(header.sequence);
-        if (header.type == FrameType::kDescribe && mine != nullptr && !(mine->form() == header.form)) {
-            outbox_.add_control(FrameType::kDiffers, key, mine->form(), 0);
+        const Form* const mine = port == rosters_.end() ? nullptr : port->second.roster->form_of(header.sequence);
+        if (header.type == FrameType::kDescribe && mine != nullptr && !(*mine == header.form)) {
+            outbox_.add_control(FrameType::kDiffers, key, *mine, 0);
             host_.dirty(*this);
         }
     }

@@ -59,6 +59,8 @@ class Roster {
   public:
     virtual ~Roster() = default;
     virtual Party* find(uint64_t sequence) const = 0;
+    // What this operation is, or was, for it may have ended a while ago; null: not known.
+    virtual const Form* form_of(uint64_t sequence) const = 0;
 };
 
 // One pair of rails.

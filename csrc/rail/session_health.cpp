@@ -138,8 +138,10 @@ void Session::set_interface(size_t rail_here, bool usable, const std::string& re
 
 void Session::set_order(size_t rail_here, bool in_use) {
     for (Slot& slot : slots_) {
-        if (slot.rail_here == rail_here)
-            slot.is_ordered = in_use;
+        if (slot.rail_here != rail_here || slot.is_ordered == in_use)
+            continue;
+        slot.is_ordered = in_use;
+        prove_anew(*slot.record);
     }
     host_.dirty(*this);
 }

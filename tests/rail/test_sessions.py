@@ -19,7 +19,7 @@ SEEDS = {"memory": 4, "races": 3, "plain": 6}
 @pytest.mark.limit(600)
 @pytest.mark.parametrize("kind", building.SANITIZERS)
 def test_sessions(kind: str) -> None:
-    units = [*sorted(RAIL.glob("*.cpp")), building.HERE / "sessions" / "main.cpp"]
+    units = [*sorted(RAIL.glob("*.cpp")), *sorted((building.HERE / "sessions").glob("*.cpp"))]
     binary = building.build("rail-sessions", units, kind)
     result = subprocess.run(
         [*building.command(binary, kind), "1", str(SEEDS[kind])],

@@ -64,6 +64,11 @@ class Members : public Roster {
         return found == operations.end() ? nullptr : found->second.get();
     }
 
+    const Form* form_of(uint64_t sequence) const override {
+        const Party* const party = find(sequence);
+        return party == nullptr ? nullptr : &party->form();
+    }
+
     std::map<uint64_t, std::unique_ptr<Operation>> operations;
 };
 

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <numeric>
 
+#include "counters.hpp"
 #include "endpoint.hpp"
-#include "frame.hpp"
+#include "outbox.hpp"
 #include "pace.hpp"
+#include "pure.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {
@@ -108,6 +110,37 @@ void aborts_are_quick_and_final(uint64_t seed) {
     std::printf("abort: median %.2f ms, longest %.2f ms\n", times[times.size() / 2], times.back());
 }
 
+// So many receives stand that the sender has dropped some of their credits.
+void no_receive_is_forgotten_for_their_number(uint64_t) {
+    constexpr size_t kMany = kCreditsKept + 4096;
+    constexpr size_t kSent = 100;
+    constexpr size_t kBytes = kEagerBytes + 1;
+    std::vector<Ending> received(kMany);
+    std::vector<Ending> sent(kSent);
+    const std::vector<char> out(kBytes, 'y');
+    std::vector<std::vector<char>> in(kSent, std::vector<char>(kBytes, 'n'));
+    std::vector<char> rest(kBytes);
+    Team team(2);
+    const auto groups = team.join(1);
+    for (size_t index = 0; index < kMany; ++index)
+        groups[1]->receive(index < kSent ? in[index].data() : rest.data(), kBytes, 0, static_cast<uint32_t>(index), 0,
+                           nullptr, received[index].done());
+    // What comes after all those credits.
+    Ending told;
+    Ending heard;
+    char word = 'w';
+    char taken = 0;
+    groups[0]->receive(&taken, 1, 1, 0, kPatienceNs, nullptr, heard.done());
+    groups[1]->send(&word, 1, 0, 0, kPatienceNs, told.done());
+    CHECK(told.wait().empty() && heard.wait().empty());
+    for (size_t index = 0; index < kSent; ++index)
+        groups[0]->send(out.data(), kBytes, 1, static_cast<uint32_t>(index), kPatienceNs, sent[index].done());
+    for (size_t index = 0; index < kSent; ++index) {
+        CHECK(sent[index].wait().empty() && received[index].wait().empty());
+        CHECK(in[index] == out);
+    }
+}
+
 // Full windows in opposite order: no operation can stand in another's way.
 void groups_in_opposite_order_do_not_wait_for_each_other(uint64_t) {
     Team team(2);
@@ -180,10 +213,63 @@ void a_lost_process_is_named(uint64_t) {
     std::vector<float> data(1 << 20);
     Ending ending;
     groups[0]->all_reduce(data.data(), data.size(), Dtype::kFloat32, Reduction::kSum, 0, ending.done());
+    Ending message;
+    char few[8];
+    groups[0]->receive(few, sizeof few, 1, 3, 0, nullptr, message.done());
     team.engines[1].reset();
     const std::string text = ending.wait();
     CHECK(ending.code() == Failure::Code::kLost);
     CHECK(text.find("all_reduce #0") != std::string::npos && text.find("rank 1 (node1)") != std::string::npos);
+    // A message between two has no number that anybody could count.
+    CHECK(message.wait().find('#') == std::string::npos && message.code() == Failure::Code::kLost);
+}
+
+// Who waits for a member that has ended another operation under the same number is told, and does not wait in vain.
+void an_operation_that_has_ended_is_still_compared(uint64_t) {
+    Team team(2);
+    const auto groups = team.join(1);
+    char few[100] = {};
+    Ending ended;
+    groups[1]->broadcast(few, sizeof few, 0, 20 * kMillisecondNs, ended.done());
+    ended.wait();
+    CHECK(ended.code() == Failure::Code::kTimeout);
+    Ending waiting;
+    groups[0]->barrier(kPatienceNs, waiting.done());
+    const std::string text = waiting.wait();
+    CHECK(waiting.code() == Failure::Code::kDiffers && text.find("broadcast") != std::string::npos);
+}
+
+// What others read of a rail: found or named, and that it has to be seen anew after an order.
+void counters_follow_orders(uint64_t) {
+    Settings settings;
+    settings.rails.push_back({"a", "127.0.0.2", "", false});
+    settings.key = std::string(32, 'k');
+    Engine one(settings);
+    Engine two(settings);
+    const std::vector<std::string> endpoints{one.endpoint(), two.endpoint()};
+    std::shared_ptr<Group> groups[2];
+    std::thread other([&] { groups[1] = two.join(1, "g", endpoints, {0, 1}, 1, std::chrono::seconds(20)); });
+    groups[0] = one.join(1, "g", endpoints, {0, 1}, 0, std::chrono::seconds(20));
+    other.join();
+    Ending endings[2];
+    for (int rank = 0; rank < 2; ++rank)
+        groups[rank]->barrier(kPatienceNs, endings[rank].done());
+    CHECK(endings[0].wait().empty() && endings[1].wait().empty());
+    const CountersReader reader(one.counters_fd());
+    const CounterView before = reader.read().at(0);
+    CHECK(!before.expected && before.was_up && before.bytes_before == 0);
+    one.set_rail("a", false);
+    Ending again[2];
+    for (int rank = 0; rank < 2; ++rank)
+        groups[rank]->send(endpoints[0].data(), 10, 1 - rank, 1, kPatienceNs, again[rank].done());
+    char taken[2][10];
+    Ending received[2];
+    for (int rank = 0; rank < 2; ++rank)
+        groups[rank]->receive(taken[rank], 10, 1 - rank, 1, kPatienceNs, nullptr, received[rank].done());
+    CHECK(received[0].wait().empty() && received[1].wait().empty());
+    one.set_rail("a", true);
+    const CounterView after = reader.read().at(0);
+    CHECK(after.bytes_before >= 20 && after.bytes_before <= after.bytes_out + after.bytes_in);
 }
 
 void strangers_stay_outside(uint64_t) {
@@ -211,51 +297,6 @@ void strangers_stay_outside(uint64_t) {
     CHECK(refused[0] && refused[1]);
 }
 
-// Against a plain set of numbers.
-void arrivals_are_a_set(uint64_t seed) {
-    std::mt19937_64 random(seed);
-    Arrivals arrivals;
-    std::vector<bool> plain(400);
-    for (int turn = 0; turn < 3000; ++turn) {
-        const uint64_t number = 1 + random() % 399;
-        CHECK(arrivals.has(number) == plain[number]);
-        CHECK(arrivals.add(number) != plain[number]);
-        plain[number] = true;
-        uint64_t through = 0;
-        while (through + 1 < plain.size() && plain[through + 1])
-            ++through;
-        CHECK(arrivals.through() == through);
-        for (size_t index = 1; index < arrivals.above().size(); ++index)
-            CHECK(arrivals.above()[index - 1].last + 1 < arrivals.above()[index].first);
-    }
-}
-
-void silence_needs_a_witness(uint64_t) {
-    constexpr int64_t kMs = kMillisecondNs;
-    Silence silence;
-    silence.suspect(1000 * kMs);
-    CHECK(silence.wants_probe(1000 * kMs));
-    silence.probed(1000 * kMs);
-    CHECK(!silence.judge(5000 * kMs, 0));           // all were silent
-    CHECK(!silence.judge(5000 * kMs, 1010 * kMs));  // the witness answered before it could have come by here
-    CHECK(!silence.judge(1090 * kMs, 1080 * kMs));  // too early
-    silence.progressed(1095 * kMs);
-    CHECK(!silence.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
-    CHECK(silence.judge(1300 * kMs, 1290 * kMs));
-    CHECK(silence.standing() == Standing::kDead);
-}
-
-void rails_pair_by_name_then_network_then_order(uint64_t) {
-    Endpoint one;
-    Endpoint two;
-    one.rails = {{"a", "10.0.0.1", 1, 24}, {"b", "10.0.1.1", 1, 24}, {"x", "10.0.2.1", 1, 24}};
-    two.rails = {{"y", "10.0.2.2", 1, 24}, {"b", "10.9.1.1", 1, 24}, {"z", "10.7.0.1", 1, 24}};
-    const std::vector<std::pair<size_t, size_t>> expected{{0, 2}, {1, 1}, {2, 0}};
-    CHECK(pair_rails(one, two) == expected);
-    two.rails = {{"only", "10.8.0.1", 1, 24}};
-    CHECK(pair_rails(one, two).size() == 1 && pair_rails(two, one).size() == 1);
-}
-
 }  // namespace
 }  // namespace taskd::rail::test
 
@@ -275,6 +316,10 @@ int main(int count, char** arguments) {
         {"strangers stay outside", strangers_stay_outside, false},
         {"sizes belong to directions", sizes_belong_to_directions, false},
         {"a lost process is named", a_lost_process_is_named, false},
+        {"an operation that has ended is still compared", an_operation_that_has_ended_is_still_compared, false},
+        {"counters follow orders", counters_follow_orders, false},
+        {"a dropped credit is asked for again", a_dropped_credit_is_asked_for_again, false},
+        {"no receive is forgotten for their number", no_receive_is_forgotten_for_their_number, false},
         {"groups in opposite order do not wait", groups_in_opposite_order_do_not_wait_for_each_other, false},
         {"aborts are quick and final", aborts_are_quick_and_final, false},
         {"faults change no bit", faults_change_no_bit, true},

@@ -1,0 +1,104 @@
+// Tests of what a session decides without sockets: numbers, silence, pairs of rails, credits.
+//
+// Does not: connect anything (main.cpp).
+#include "pure.hpp"
+
+#include <random>
+#include <vector>
+
+#include "endpoint.hpp"
+#include "frame.hpp"
+#include "outbox.hpp"
+#include "pace.hpp"
+#include "team.hpp"
+
+namespace taskd::rail::test {
+
+// More credits than are kept: a message whose credit was dropped asks for it, once, and flows once.
+void a_dropped_credit_is_asked_for_again(uint64_t) {
+    class Silent : public Party {
+      public:
+        void sent(int, uint32_t) override {}
+
+        void arrived(int, uint32_t) override {}
+
+        void beginning(int, uint32_t) override {}
+
+        void offered(int, uint32_t) override {}
+
+        void differs(int, const Form&) override {}
+
+        void failed(const Failure&) override {}
+
+        void woken(int64_t) override {}
+
+        uint64_t sequence() const override { return 0; }
+
+        const Form& form() const override { return form_; }
+
+      private:
+        const Form form_{};
+    } party;
+
+    Outbox outbox(1);
+    const std::vector<char> data(kEagerBytes + 1);
+    const Form* differs = nullptr;
+    for (uint64_t sequence = 0; sequence <= kCreditsKept; ++sequence)
+        outbox.credit({0, sequence, 0}, party.form());
+    outbox.add({0, 0, 0}, party, 1, data.data(), data.size(), false, &differs);
+    CHECK(outbox.has_small() && !outbox.has_large());
+    const Numbered& offer = outbox.next_small();
+    CHECK(offer.header.type == FrameType::kOffer && offer.header.offset == kAsksAgain);
+    outbox.credit({0, 0, 0}, party.form());
+    outbox.credit({0, 0, 0}, party.form());
+    CHECK(outbox.has_large());
+    CHECK(outbox.next_large(1 << 20).header.length == data.size());
+    CHECK(!outbox.has_large() && differs == nullptr);
+}
+
+// Against a plain set of numbers.
+void arrivals_are_a_set(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    Arrivals arrivals;
+    std::vector<bool> plain(400);
+    for (int turn = 0; turn < 3000; ++turn) {
+        const uint64_t number = 1 + random() % 399;
+        CHECK(arrivals.has(number) == plain[number]);
+        CHECK(arrivals.add(number) != plain[number]);
+        plain[number] = true;
+        uint64_t through = 0;
+        while (through + 1 < plain.size() && plain[through + 1])
+            ++through;
+        CHECK(arrivals.through() == through);
+        for (size_t index = 1; index < arrivals.above().size(); ++index)
+            CHECK(arrivals.above()[index - 1].last + 1 < arrivals.above()[index].first);
+    }
+}
+
+void silence_needs_a_witness(uint64_t) {
+    constexpr int64_t kMs = kMillisecondNs;
+    Silence silence;
+    silence.suspect(1000 * kMs);
+    CHECK(silence.wants_probe(1000 * kMs));
+    silence.probed(1000 * kMs);
+    CHECK(!silence.judge(5000 * kMs, 0));           // all were silent
+    CHECK(!silence.judge(5000 * kMs, 1010 * kMs));  // the witness answered before it could have come by here
+    CHECK(!silence.judge(1090 * kMs, 1080 * kMs));  // too early
+    silence.progressed(1095 * kMs);
+    CHECK(!silence.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
+    CHECK(silence.judge(1300 * kMs, 1290 * kMs));
+    CHECK(silence.standing() == Standing::kDead);
+}
+
+void rails_pair_by_name_then_network_then_order(uint64_t) {
+    Endpoint one;
+    Endpoint two;
+    one.rails = {{"a", "10.0.0.1", 1, 24}, {"b", "10.0.1.1", 1, 24}, {"x", "10.0.2.1", 1, 24}};
+    two.rails = {{"y", "10.0.2.2", 1, 24}, {"b", "10.9.1.1", 1, 24}, {"z", "10.7.0.1", 1, 24}};
+    const std::vector<std::pair<size_t, size_t>> expected{{0, 2}, {1, 1}, {2, 0}};
+    CHECK(pair_rails(one, two) == expected);
+    two.rails = {{"only", "10.8.0.1", 1, 24}};
+    CHECK(pair_rails(one, two).size() == 1 && pair_rails(two, one).size() == 1);
+}
+
+}  // namespace taskd::rail::test
