@@ -45,7 +45,7 @@ class LocalState:
             gradients.append(None if gradient is None else gradient.detach().clone() if carried else False)
         return Captured(
             rng.capture(),
-            {name: buffer.detach().clone() for name, buffer in self._buffers()},
+            self.buffers(),
             {name: copy.deepcopy(_state_of(item)) for name, item in self.objects.items()},
             {name: copy.deepcopy(item.state_dict()) for name, item in self.replica.others.items()},
             gradients,
@@ -54,8 +54,7 @@ class LocalState:
     def restore(self, moment: Captured) -> None:
         """Put this rank's own earlier moment back: the step that followed it was given up."""
         rng.restore(moment.generators)
-        for name, buffer in self._buffers():
-            buffer.detach().copy_(moment.buffers[name])
+        self.put_back(moment.buffers)
         for name, item in self.objects.items():
             _load(item, copy.deepcopy(moment.local[name]))
         for name, item in self.replica.others.items():
@@ -67,6 +66,15 @@ class LocalState:
                 parameter.grad.detach().zero_()
             else:
                 parameter.grad.detach().copy_(torch.as_tensor(gradient))
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """What the modules' buffers hold now."""
+        return {name: buffer.detach().clone() for name, buffer in self._buffers()}
+
+    def put_back(self, buffers: dict[str, torch.Tensor]) -> None:
+        """Give the modules' buffers what they held then."""
+        for name, buffer in self._buffers():
+            buffer.detach().copy_(buffers[name])
 
     def clear_gradients(self, moment: Captured) -> None:
         """The update that followed this moment was made, but its step was not seen to its end: what its gradients
@@ -94,8 +102,7 @@ class LocalState:
         """Start from what a dead rank wrote down; returns its `opened`. Raises PeerError if it does not fit."""
         parts = tree.unpack(data)
         try:
-            for name, buffer in self._buffers():
-                buffer.detach().copy_(parts["buffers"][name])
+            self.put_back(parts["buffers"])
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])
             for at, parameter in enumerate(self._parameters()):

@@ -89,6 +89,7 @@ class Session:
         self._opened = b""  # for a newcomer's first batch: the generators when its epoch was opened
         self._feed: Feed | None = None
         self._torn = False
+        self._own_buffers: dict[str, torch.Tensor] = {}  # set aside while another rank's model comes in
         self._patched = _Patches(self)
 
     # ---- registration -----------------------------------------------------------------------------------------
@@ -296,8 +297,14 @@ class Session:
         return self._coverage.flaws[0] if self._coverage.flaws else ""
 
     def let_go(self) -> None:
-        """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing."""
+        """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing.
+
+        Its buffers come along with the model of another rank, and are its own all the same: they are kept aside, once,
+        for a second attempt would find the other rank's.
+        """
         self._torn = True
+        if not self._own_buffers:
+            self._own_buffers = self._local.buffers()
 
     def return_to(self, updates: int) -> None:
         """Stand where the agreed step begins, parameters and optimizers being there already."""
@@ -306,12 +313,16 @@ class Session:
         elif self._moment is not None and self.updates < updates:
             self._local.clear_gradients(self._moment)
             self._updated = True
+            if self._own_buffers:
+                self._local.put_back(self._own_buffers)
+        self._own_buffers = {}
         self.updates = updates
         self._torn = False
 
     def take_over(self, updates: int, data: bytes) -> None:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
         self._opened = self._local.adopt(data)
+        self._own_buffers = {}
         self.updates = updates
         self._updated = True
 

@@ -114,6 +114,15 @@ def test_other_ways_to_die(start: Start, undisturbed: Callable[..., list[str]]) 
 
 
 @pytest.mark.slow
+def test_who_is_an_update_behind_takes_it_and_keeps_what_is_its_own(
+    start: Start, undisturbed: Callable[..., list[str]]
+) -> None:
+    """Rank 0 takes update 6 from another one, whose BatchNorm has seen the forward of step 7 already."""
+    with start("2:7:backward", "--late", "0:6") as launched:
+        check(launched, undisturbed())
+
+
+@pytest.mark.slow
 def test_without_the_standby(start: Start, undisturbed: Callable[..., list[str]], tmp_path: Path) -> None:
     """A module that starts a thread when it is imported makes forking wrong: workers start cold, and heal as well."""
     wanted = undisturbed()

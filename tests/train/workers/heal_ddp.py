@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import taskd
+from taskd._c10d import Mode, control
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--folder", type=Path, required=True)
@@ -31,6 +32,9 @@ parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--kills", default="")
 parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument(
+    "--late", default="", help="RANK:STEP: has its gradients and makes no update until the step is given up"
+)
 parser.add_argument("--plain", action="store_true", help="a script that knows nothing of sessions")
 args = parser.parse_args()
 kills = [tuple(spec.split(":")) for spec in args.kills.split(",") if spec]
@@ -129,6 +133,8 @@ def main() -> None:
         for at, piece in enumerate(pieces):
             with contextlib.nullcontext() if at == len(pieces) - 1 else model.no_sync():
                 nn.functional.mse_loss(model(piece), piece).backward()
+        while not rehearsal and args.late == f"{rank}:{number}" and control.mode == Mode.NORMAL:
+            time.sleep(0.002)
         optimizers[0].step()
         die(rank, now["step"], "optimizer")
         optimizers[1].step()
