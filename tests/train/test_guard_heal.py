@@ -20,9 +20,9 @@ pytestmark = pytest.mark.limit(180)
 SIZE, VICTIM = 3, 2
 
 
-def run(folder: Path, port: int, kill_step: int) -> list[dict[str, Any]]:
+def run(folder: Path, port: int, kill_step: int, inner: str) -> list[dict[str, Any]]:
     folder.mkdir()
-    with Ranks("guard_heal", SIZE, folder, str(port), str(kill_step)) as ranks:
+    with Ranks("guard_heal", SIZE, folder, str(port), str(kill_step), env={"TASKD_INNER": inner}) as ranks:
         if kill_step >= 0:
             victim = ranks.processes[VICTIM]
             said = victim.communicate(timeout=120)[0]
@@ -31,9 +31,10 @@ def run(folder: Path, port: int, kill_step: int) -> list[dict[str, Any]]:
         return [said_of[0] for said_of in ranks.results(timeout_s=120)]
 
 
-def test_weights_are_identical_after_a_kill(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    calm = run(tmp_path / "calm", free_port(), -1)
-    healed = run(tmp_path / "healed", free_port(), 4)
+@pytest.mark.parametrize("inner", ["gloo", "rail"])
+def test_weights_are_identical_after_a_kill(tmp_path: Path, free_port: Callable[[], int], inner: str) -> None:
+    calm = run(tmp_path / "calm", free_port(), -1, inner)
+    healed = run(tmp_path / "healed", free_port(), 4, inner)
     assert {said["hash"] for said in healed} == {calm[0]["hash"]} == {said["hash"] for said in calm}
     assert [said["epoch"] for said in healed] == [1] * SIZE
     # The same names in a survivor and in the newcomer, though they made their groups at different times.
