@@ -1,6 +1,7 @@
 """Builds C++ programs of tests/rail with sanitizers, once for each content.
 
-A build is kept under a name made of what it was built from, so only a change compiles again.
+An object and a program are kept under names made of what they were made of: only a change compiles again, and what
+programs share compiles once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,28 +19,43 @@ BUILDS = ROOT / "build" / "sanitize"
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "races": ["-fsanitize=thread"],
-    "plain": [],
 }
 
 
 def build(name: str, units: list[Path], kind: str) -> Path:
     """The program `name` made of these units, for one of SANITIZERS."""
-    folders = [ROOT / "csrc" / "rail", ROOT / "csrc" / "native", *sorted({unit.parent for unit in units})]
-    headers = sorted({header for folder in folders for header in folder.glob("*.hpp")})
-    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-O1", "-g1", "-pthread", "-Wall", "-Wextra"]
-    command += [*(f"-I{folder}" for folder in folders), *SANITIZERS[kind]]
+    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
+        objects = list(pool.map(lambda unit: compiled(unit, kind), units))
+    digest = hashlib.sha256("\0".join(each.name for each in objects).encode())
+    return made(f"{name}-{kind}", digest, "", [*compiler(kind), *map(str, objects)])
+
+
+def compiled(unit: Path, kind: str) -> Path:
+    """The object of one unit, which all programs share: most of the time goes to compiling csrc/rail."""
+    folders = list(dict.fromkeys([ROOT / "csrc" / "rail", ROOT / "csrc" / "native", unit.parent]))
+    command = [*compiler(kind), *(f"-I{folder}" for folder in folders)]
     digest = hashlib.sha256(" ".join(command).encode())
-    for path in sorted({*units, *headers}):
+    for path in [unit, *sorted({header for folder in folders for header in folder.rglob("*.hpp")})]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    binary = BUILDS / f"{name}-{kind}-{digest.hexdigest()[:16]}"
-    if not binary.exists():
+    return made(f"{unit.parent.name}-{unit.stem}-{kind}", digest, ".o", [*command, "-c", str(unit)])
+
+
+def compiler(kind: str) -> list[str]:
+    flags = ["-std=c++17", "-O1", "-g1", "-pthread", "-Wall", "-Wextra"]
+    return [os.environ.get("CXX", "c++"), *flags, *SANITIZERS[kind]]
+
+
+def made(title: str, digest: hashlib._Hash, suffix: str, command: list[str]) -> Path:
+    """What this command makes, kept under its title and what it was made of; earlier ones of the title go."""
+    path = BUILDS / f"{title}-{digest.hexdigest()[:16]}{suffix}"
+    if not path.exists():
         BUILDS.mkdir(parents=True, exist_ok=True)
-        for old in BUILDS.glob(f"{name}-{kind}-*"):
+        for old in BUILDS.glob(f"{title}-{'?' * 16}{suffix}"):
             old.unlink(missing_ok=True)
-        fresh = BUILDS / f"{binary.name}.{os.getpid()}"
-        subprocess.run([*command, *map(str, units), "-o", str(fresh)], check=True)
-        fresh.rename(binary)
-    return binary
+        fresh = BUILDS / f"{path.name}.{os.getpid()}"
+        subprocess.run([*command, "-o", str(fresh)], check=True)
+        fresh.rename(path)
+    return path
 
 
 def command(binary: Path, kind: str) -> list[str]:

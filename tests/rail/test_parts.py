@@ -28,7 +28,7 @@ def parts(kind: str) -> list[str]:
     return building.command(building.build("rail-parts", UNITS, kind), kind)
 
 
-@pytest.mark.limit(30)
+@pytest.mark.limit(120)
 @pytest.mark.parametrize("kind", ["memory", "races"])
 def test_every_part(kind: str) -> None:
     result = subprocess.run(
@@ -37,7 +37,7 @@ def test_every_part(kind: str) -> None:
     assert result.returncode == 0 and " passed\n" in result.stdout, result.stdout
 
 
-@pytest.mark.limit(30)
+@pytest.mark.limit(120)
 def test_digests_are_those_of_another_implementation() -> None:
     lines = subprocess.run([*parts("memory"), "digests", "300"], capture_output=True, text=True, check=True).stdout
     found = [line.split() for line in lines.splitlines()]
@@ -97,7 +97,7 @@ class Watch:
 
 
 @pytest.mark.root
-@pytest.mark.limit(30)
+@pytest.mark.limit(120)
 def test_whatever_takes_a_rail_away_is_told_and_so_is_its_return(space: Space) -> None:
     watch = Watch(space, "near0=10.77.0.1", "near0=", "lo=127.0.0.1", "=10.9.9.9")
     assert watch.line() == "0 usable: interface near0 is up"
@@ -121,7 +121,7 @@ def test_whatever_takes_a_rail_away_is_told_and_so_is_its_return(space: Space) -
 
 
 @pytest.mark.root
-@pytest.mark.limit(30)
+@pytest.mark.limit(120)
 def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space) -> None:
     watch = Watch(space, "near0=10.77.0.1", "eth9=10.0.0.1")
     assert watch.line() == "0 usable: interface near0 is up"
@@ -136,7 +136,7 @@ def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space
 
 
 @pytest.mark.root
-@pytest.mark.limit(30)
+@pytest.mark.limit(120)
 def test_a_storm_of_news_loses_nothing(space: Space) -> None:
     """More news than the socket holds: the watch is stopped meanwhile, and looks for itself afterwards."""
     watch = Watch(space, "near0=10.77.0.1")

@@ -13,7 +13,7 @@ import pytest
 from tests.rail import building
 
 RAIL = building.ROOT / "csrc" / "rail"
-SEEDS = {"memory": 4, "races": 3, "plain": 6}
+SEEDS = {"memory": 10, "races": 4}
 
 
 @pytest.mark.limit(600)
