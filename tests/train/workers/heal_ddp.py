@@ -155,12 +155,17 @@ def main() -> None:
             if not step.rehearsal:
                 die(rank, step.number, "between")
     die(rank, -1, "after")
+    say_weights(rank, net, optimizers)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def say_weights(rank: int, net: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """The hash of all that this rank has: parameters, buffers, what the optimizers keep."""
     state = torch.cat([value.detach().double().flatten() for value in net.state_dict().values()])
     moments = [v.double().flatten() for one in optimizers for s in one.state.values() for v in s.values()]
     everything = torch.cat([state, *moments]).numpy().tobytes()
     say(f"weights {rank} {hashlib.sha256(everything).hexdigest()}")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
