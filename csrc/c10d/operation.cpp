@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "ending.hpp"
 #include "python.hpp"
@@ -15,6 +16,11 @@
 namespace taskd::comm {
 
 namespace {
+
+uint64_t next_turn() noexcept {
+    static std::atomic<uint64_t> turns{0};
+    return ++turns;
+}
 
 // On a device, work that was queued before must be done before another thread touches these tensors. Nothing on a CPU.
 void wait_for_devices(const Tensors& tensors) {
@@ -46,6 +52,7 @@ Operation::Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::millise
     : Outcome(std::move(plan.value)),
       plan_(std::move(plan)),
       kind_(kind_of(plan_.type)),
+      turn_(next_turn()),
       seat_(std::move(seat)),
       timeout_(plan_.timeout == Plan::kUnsetTimeout ? default_timeout : plan_.timeout),
       buffers_(std::move(buffers)) {
@@ -166,6 +173,7 @@ RecordEntry Operation::form() const {
 void Operation::record() const {
     RecordEntry entry = form();
     entry.source = source_rank;
+    entry.turn = turn_;
     for (size_t i = 0; i < entry.tensors.size(); ++i) {
         const at::Tensor& tensor = results()[i];
         if (tensor.layout() != at::kStrided || !Recorder::instance().wants(tensor.nbytes()))

@@ -98,6 +98,7 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
 
     Plan plan_;
     const std::string& kind_;
+    const uint64_t turn_;  // in which order operations were called in this process
     const std::shared_ptr<Seat> seat_;
     const std::chrono::milliseconds timeout_;
     const std::shared_ptr<Buffers> buffers_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -123,6 +124,7 @@ std::string encode(const RecordEntry& entry) {
     put(body, entry.peer);
     put(body, entry.tag);
     put(body, entry.source);
+    put(body, entry.turn);
     put<uint32_t>(body, static_cast<uint32_t>(entry.tensors.size()));
     for (const RecordedTensor& tensor : entry.tensors) {
         put_text(body, tensor.dtype);
@@ -143,6 +145,7 @@ RecordEntry decode(const std::string& body) {
     entry.peer = reader.number<int32_t>();
     entry.tag = reader.number<int32_t>();
     entry.source = reader.number<int32_t>();
+    entry.turn = reader.number<uint64_t>();
     const auto count = reader.number<uint32_t>();
     for (uint32_t i = 0; i < count; ++i) {
         RecordedTensor tensor;
@@ -277,6 +280,10 @@ void Replay::load(const std::string& record) {
         place += used + (kAlignment - used % kAlignment) % kAlignment;
         if (place > record.size())
             break;
+    }
+    for (auto& [key, found] : entries) {
+        std::stable_sort(found.begin(), found.end(),
+                         [](const RecordEntry& one, const RecordEntry& other) { return one.turn < other.turn; });
     }
     const std::lock_guard<std::mutex> held(mutex_);
     entries_ = std::move(entries);

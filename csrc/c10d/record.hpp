@@ -21,7 +21,7 @@
 namespace taskd::comm {
 
 constexpr char kRecordMagic[8] = {'T', 'S', 'K', 'D', 'R', 'E', 'C', '1'};
-constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kRecordVersion = 2;
 constexpr uint64_t kMostBytesPerTensor = 1 << 20;
 constexpr uint64_t kMostBytesRecorded = 64 << 20;
 
@@ -44,6 +44,7 @@ struct RecordEntry {
     int32_t peer = -1;  // of a point-to-point operation
     int32_t tag = 0;
     int32_t source = -1;  // who a message really came from
+    uint64_t turn = 0;    // in which order the operations were called; they may end in another
     std::vector<RecordedTensor> tensors;
 
     // Entries with one key are played back in order; messages have an order of their own for each peer and tag.
@@ -75,7 +76,7 @@ class Recorder {
     uint64_t bytes_ = 0;
 };
 
-// Takes entries out of a record, in order for each key. Any thread.
+// Takes entries out of a record, for each key in the order in which the operations were called. Any thread.
 class Replay {
   public:
     static Replay& instance();

@@ -16,7 +16,7 @@ from enum import IntEnum
 from taskd.errors import UsageError
 
 MAGIC = b"TSKDREC1"
-VERSION = 1
+VERSION = 2
 MOST_BYTES_PER_TENSOR = 1 << 20
 MOST_BYTES_RECORDED = 64 << 20
 HEAD_BYTES = 16
@@ -110,4 +110,5 @@ class _Reader:
     def entry(self) -> Entry:
         kind, group = self.text().decode(), self.text().decode()
         peer, tag, source = self.number("i"), self.number("i"), self.number("i")
+        self.number("Q")  # the order of the calls, which playing back goes by
         return Entry(kind, group, peer, tag, source, tuple(self.tensor() for _ in range(self.number("I"))))

@@ -41,7 +41,7 @@ UNREPAIRED_SECONDS = 15.0
 """A rank that died, a node that fell silent: the order that repairs it comes sooner."""
 QUIESCE = timedelta(seconds=10)
 """How long a copy that is under way in the guard may take to end."""
-EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 1, 2)
+EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
 """A record of a set-up in which nothing was communicated (csrc/c10d/record.hpp)."""
 _logger = log.get(__name__)
 

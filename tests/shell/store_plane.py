@@ -49,10 +49,6 @@ class StorePlane:
     def client(self) -> StoreClient:
         return StoreClient(self.name)
 
-    @staticmethod
-    def client_of(job: str, node: str) -> StoreClient:
-        return StoreClient(local.store_address(job, node))
-
     def facts(self) -> dict[str, Any]:
         return self.manager.status()["manager"]["store"]
 

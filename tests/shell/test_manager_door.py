@@ -127,7 +127,7 @@ def test_what_is_no_message_is_dropped_with_one_line_and_a_counter(manager: Mana
         with agent.beating():  # whoever sent nonsense is still who it was
             wait_for(lambda: [r["state"] for r in manager.status()["ranks"]][:2] == ["alive"] * 2, "both ranks live")
     for words in (
-        "speaks version 7, this side speaks 1",
+        f"speaks version {VERSION + 6}, this side speaks {VERSION}",
         f"more than a message may have ({limits.MAX_MESSAGE_BYTES})",
         "message number 99 is unknown",
         "Goodbye.reason is",

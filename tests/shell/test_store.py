@@ -18,7 +18,6 @@ from taskd.core.types import StoreOperation as Op
 from taskd.core.types import StoreStatus as Status
 from taskd.wire.keys import Key
 from tests.shell.manager_process import ROOT, HandAgent, wait_for
-from tests.shell.plane import Plane
 from tests.shell.store_plane import StoreClient, StorePlane
 
 HAMMERS = 8
@@ -196,33 +195,5 @@ def test_without_the_right_key_it_says_so_and_the_right_one_helps(run_dir: Path,
 def _connected(plane: StorePlane) -> StoreClient | None:
     try:
         return plane.client()
-    except ConnectionRefusedError:
-        return None
-
-
-def test_the_agents_of_a_job_serve_its_store(run_dir: Path, free_port) -> None:
-    with Plane(run_dir, free_port(), job=f"store-{os.getpid()}") as plane:
-        plane.manager.start()
-        plane.train(0, 2)
-        left, right = (StorePlane.client_of(plane.job, node) for node in ("left", "right"))
-        with left, right:
-            left.send(Op.GET, b"from the other node", timeout_ms=20_000)
-            right.set(b"from the other node", b"1")
-            assert left.answer() == (Status.DONE, 0, [b"1"])
-            before = plane.agent_pid("left")
-            os.kill(before, 9)
-            with pytest.raises((EOFError, ConnectionResetError)):
-                left.exactly(1)
-        wait_for(lambda: plane.agent_pid("left") not in (0, before), "another agent")
-        with wait_for(lambda: _connection_of(plane), "its store") as again:
-            assert again.get(b"from the other node") == [b"1"]
-        for trainer in plane.trainers:
-            trainer.end()
-        plane.wait_for_no_agents()
-
-
-def _connection_of(plane: Plane) -> StoreClient | None:
-    try:
-        return StorePlane.client_of(plane.job, "left")
     except ConnectionRefusedError:
         return None
