@@ -33,7 +33,7 @@ from taskd.core.messages import Evidence, Order, Stop
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState
-from taskd.errors import BackendError, Misfit, PeerError, StepAbandoned, UsageError
+from taskd.errors import Misfit, StepAbandoned, UsageError
 from taskd.state.record import Occasion, Record
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
@@ -226,7 +226,8 @@ class LaunchedRepair(Repair):
             except Misfit as error:
                 self._failed(effect, error)
                 _leave_at_once(Quit(1, cut(str(error))))
-            except (BackendError, PeerError, UsageError, RuntimeError, OSError, ValueError) as error:
+            except Exception as error:
+                # Of whatever kind: the manager has to hear that the stage failed, so that it climbs the ladder.
                 self._failed(effect, error)
 
     def all_arrived(self, heal: Callable[[], None]) -> bool:
