@@ -21,6 +21,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0
+BOUNDED = """
+import json, os, resource, sys
+for number, bound in json.loads(sys.argv[1]):
+    resource.setrlimit(number, (bound, resource.getrlimit(number)[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Lowers its own limits and becomes the program that is named after them."""
 
 
 class Launched:
@@ -34,9 +41,12 @@ class Launched:
         nodes: Sequence[Sequence[str]] = ((),),
         env: Mapping[str, str | None] | None = None,
         job: str = "job",
+        bounds: Mapping[int, int] | None = None,
     ) -> None:
-        """`words` follow each node's own words: options, script, arguments."""
+        """`words` follow each node's own words: options, script, arguments. `bounds`: what the launchers and all that
+        they start may have of the system, by number of the resource; this process keeps what it has."""
         self.folder, self.job = folder, job
+        self.bounds = dict(bounds or {})
         merged: dict[str, str | None] = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -56,8 +66,11 @@ class Launched:
 
     def launch(self, *words: str) -> subprocess.Popen[str]:
         """Start the launcher of one more node."""
+        command = [sys.executable, "-m", "taskd.run", *words]
+        if self.bounds:
+            command = [sys.executable, "-c", BOUNDED, json.dumps(list(self.bounds.items())), *command]
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "taskd.run", *words],
+            command,
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

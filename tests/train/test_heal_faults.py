@@ -33,11 +33,12 @@ Run = Callable[..., Launched]
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Run]:
     started: list[Launched] = []
 
-    def launch(name: str, *more: str, **variables: str) -> Launched:
+    def launch(name: str, *more: str, bounds: dict[int, int] | None = None, **variables: str) -> Launched:
         folder = tmp_path / name
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), str(SCRIPT), "--folder", str(folder), "--steps", str(STEPS), *more]
-        started.append(Launched(folder, free_port(), *words, env=variables, job=f"{name}-{os.getpid()}"))
+        job = f"{name}-{os.getpid()}"
+        started.append(Launched(folder, free_port(), *words, env=variables, job=job, bounds=bounds))
         return started[-1]
 
     yield launch
@@ -109,12 +110,7 @@ def _to_the_end(job: Job) -> list[dict[str, object]]:
 def test_a_worker_is_refused_its_memory_files(run: Run, what: str) -> None:
     """Said once, with its cause, instead of ranks that wait for each other."""
     number, bound = (resource.RLIMIT_FSIZE, 1 << 20) if what == "file sizes" else (resource.RLIMIT_NOFILE, 24)
-    before = resource.getrlimit(number)
-    resource.setrlimit(number, (bound, before[1]))  # inherited by what is started now
-    try:
-        launched = run("refused")
-    finally:
-        resource.setrlimit(number, before)
+    launched = run("refused", bounds={number: bound})
     launched.end(1)
     assert ("File too large" if what == "file sizes" else "Too many open files") in launched.text, launched.text
     assert len([line for line in launched.lines if "the job ends: " in line]) <= 1, launched.text
