@@ -73,7 +73,7 @@ class Fetch:
                 self._reason, self.passed = message.reason, True
         elif self._answer is not None:
             digest = hashlib.sha256(message.data).digest()
-            if digest in self._answer.digests:
+            if digest in _digests(self._answer):
                 self._pieces[digest] = message.data
                 if self._asked <= self._pieces.keys():
                     self.due_ns = 0
@@ -110,18 +110,35 @@ class Fetch:
 
     def _missing(self) -> list[bytes]:
         assert self._answer is not None
-        return [digest for digest in dict.fromkeys(self._answer.digests) if digest not in self._pieces]
+        return [digest for digest in _digests(self._answer) if digest not in self._pieces]
+
+    def _contents(self, answer: RecordsAnswer) -> dict[int, tuple[int, bytes]]:
+        """Step and bytes by slot."""
+        found, at = {}, 0
+        for slot in answer.slots:
+            count = -(-slot.length // limits.SETUP_PIECE)
+            found[slot.number] = slot.step, self._join(answer.slot_digests[at : at + count], slot.length)
+            at += count
+        return found
+
+    def _join(self, digests: tuple[bytes, ...], length: int) -> bytes:
+        return b"".join(self._pieces[digest] for digest in digests)[:length]
 
     def _end(self, reason: str) -> None:
         self.done = Fetched(self.rank, 0, (), f"the records of rank {self.rank}'s life before are lost: {reason}")
 
     def _build(self, answer: RecordsAnswer) -> None:
         try:
-            record = slots.make(answer.lineage, {slot.number: (slot.step, slot.data) for slot in answer.slots})
+            record = slots.make(answer.lineage, self._contents(answer))
         except OSError as error:
             self._end(f"there is no memory for them here ({error.strerror})")
             return
         setup = os.memfd_create("taskd-setup", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(setup), "wb") as file:
-            file.write(b"".join(self._pieces[digest] for digest in answer.digests)[: answer.length])
+            file.write(self._join(answer.digests, answer.length))
         self.done = Fetched(self.rank, answer.incarnation, (record, setup), "")
+
+
+def _digests(answer: RecordsAnswer) -> dict[bytes, None]:
+    """All pieces that the answer names, each once, in order."""
+    return dict.fromkeys([*answer.slot_digests, *answer.digests])

@@ -36,6 +36,7 @@ class _Worker:
     challenge: bytes
     number: int = 0
     incoming: bytearray = field(default_factory=bytearray)
+    slots: copy_frame.Joined = field(default_factory=copy_frame.Joined)
 
 
 class CopyDoor:
@@ -120,7 +121,9 @@ class CopyDoor:
         try:
             while (frame := copy_frame.take(self._key, worker.challenge, worker.number, worker.incoming)) is not None:
                 worker.number += 1
-                self._records.take(frame)
+                slot = worker.slots.add(frame)
+                if slot is not None:
+                    self._records.take(slot)
         except copy_frame.Malformed as error:
             text = "a connection of %s for copies of records was closed: %s"
             log.once(_logger, logging.WARNING, f"copy {worker.address} {error}", text, worker.address, error)

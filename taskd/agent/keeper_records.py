@@ -36,12 +36,30 @@ Reply = SetupWanted | RecordsAnswer | SetupPiece
 
 
 @dataclass
+class _Slot:
+    """One slot, and its pieces by digest: these are made when it is asked for."""
+
+    step: int
+    data: bytes
+    pieces: dict[bytes, bytes] = field(default_factory=dict)
+    order: tuple[bytes, ...] = ()
+
+    def cut(self) -> tuple[bytes, ...]:
+        """The digests of its pieces, in order."""
+        if self.data and not self.order:
+            found = [self.data[at : at + limits.SETUP_PIECE] for at in range(0, len(self.data), limits.SETUP_PIECE)]
+            self.order = tuple(hashlib.sha256(piece).digest() for piece in found)
+            self.pieces = dict(zip(self.order, found, strict=True))
+        return self.order
+
+
+@dataclass
 class _Rank:
     """What is kept for one rank."""
 
     incarnation: int
     lineage: int
-    slots: dict[int, RecordSlot] = field(default_factory=dict)
+    slots: dict[int, _Slot] = field(default_factory=dict)
     last: int = -1  # the slot that came last; -1: it could not be kept
     length: int = 0
     digests: tuple[bytes, ...] = ()
@@ -75,8 +93,8 @@ class Records:
             return []
         if isinstance(message, RecordsAsk):
             return [self._answer(message.rank)]
-        found = [self._pieces.get(digest) for digest in message.digests[: limits.SETUP_PIECES_AT_ONCE]]
-        return [SetupPiece(piece.data) for piece in found if piece is not None and piece.data is not None]
+        found = [self._find(message.rank, digest) for digest in message.digests[: limits.SETUP_PIECES_AT_ONCE]]
+        return [SetupPiece(data) for data in found if data is not None]
 
     def take(self, frame: Frame) -> None:
         """Keep a slot in place of the one before."""
@@ -90,7 +108,7 @@ class Records:
         if (frame.same and before is None) or not self._room(len(data)):
             return  # an old slot must not stand beside a newer one
         self.size_bytes += len(data)
-        kept.slots[frame.slot] = RecordSlot(frame.slot, frame.step, data)
+        kept.slots[frame.slot] = _Slot(frame.step, data)
         kept.last = frame.slot
         self._announce(frame.rank)
 
@@ -172,6 +190,15 @@ class Records:
     def _answer(self, rank: int) -> RecordsAnswer:
         kept, reason = self._ranks.get(rank), self._lacks(rank)
         if kept is None or reason:
-            return RecordsAnswer(rank, 0, 0, (), 0, (), reason)
-        slots = tuple(kept.slots.values())
-        return RecordsAnswer(rank, kept.incarnation, kept.lineage, slots, kept.length, kept.digests, "")
+            return RecordsAnswer(rank, 0, 0, (), (), 0, (), reason)
+        slots = tuple(RecordSlot(number, slot.step, len(slot.data)) for number, slot in kept.slots.items())
+        pieces = tuple(digest for slot in kept.slots.values() for digest in slot.cut())
+        return RecordsAnswer(rank, kept.incarnation, kept.lineage, slots, pieces, kept.length, kept.digests, "")
+
+    def _find(self, rank: int, digest: bytes) -> bytes | None:
+        """A piece of a set-up, or of a slot of this rank."""
+        piece = self._pieces.get(digest)
+        if piece is not None:
+            return piece.data
+        slots = self._ranks[rank].slots.values() if rank in self._ranks else ()
+        return next((slot.pieces[digest] for slot in slots if digest in slot.pieces), None)

@@ -57,13 +57,15 @@ MAX_STORE_LIVES = 2 * MAX_NODES
 """Agents whose last operations are remembered, so that a repeated one is not applied twice."""
 
 # ---- copies of what only one rank has ---------------------------------------------------------------------------
-MAX_COPY = 5 << 19
-"""One slot of a rank's local record; an answer holds all three of them. A larger one stays on its node."""
+MAX_COPY = 64 << 20
+"""One slot of a rank's local record. A larger one stays on its node, and the rank does not survive that."""
 MAX_SETUP_COPY = 72 << 20
 """The record of one rank's set-up, which has at most 64 MiB of results."""
 SETUP_PIECE = 1 << 20
-"""It travels in pieces that are known by their digest, so that what several ranks were told is kept once."""
+"""It travels in pieces that are known by their digest, so that what several ranks were told is kept once. Slots of
+local records come back in such pieces, too."""
 MAX_SETUP_PIECES = MAX_SETUP_COPY // SETUP_PIECE
+MAX_COPY_PIECES = 3 * MAX_COPY // SETUP_PIECE
 SETUP_PIECES_AT_ONCE = 4
 """Pieces sent before an answer is awaited: supervision shares the manager with them."""
 DIGEST_BYTES = 32
@@ -171,7 +173,7 @@ DEADLINE_RESUME_NS = 30 * SECOND
 DEADLINE_REDO_NS = 300 * SECOND
 """The first step after a repair: as long as a step may last, it closes the record only."""
 DEADLINE_SPARE_NS = 20 * SECOND
-"""How long a lost node's ranks wait for a spare node to appear."""
+"""How long a lost node's ranks wait for a spare node to appear, unless the user has said so (recover.spare_wait_ms)."""
 DEADLINE_MUSTER_NS = 20 * SECOND
 """A launcher is here and a rank was never seen: after this, nobody else is going to start it. Launchers have met before
 the first of them speaks to the manager."""

@@ -24,6 +24,7 @@ from taskd.core.fields import (
     Pid,
     RankId,
     Signed,
+    SlotDigests,
     Small,
     Step,
     StoreItem,
@@ -264,11 +265,11 @@ class StoreAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RecordSlot:
-    """One slot of a rank's local record."""
+    """One slot of a rank's local record: so many bytes, in pieces."""
 
     number: Annotated[int, Between(0, 2)]
     step: Step
-    data: Annotated[bytes, AtMost(limits.MAX_COPY)]
+    length: Annotated[int, Between(0, limits.MAX_COPY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +309,13 @@ class RecordsAsk:
 
 @dataclass(frozen=True, slots=True)
 class RecordsAnswer:
-    """All there is; the set-up's pieces are to be asked for. `lineage` 0: there is nothing, for this reason."""
+    """All there is; the pieces are to be asked for. `lineage` 0: there is nothing, for this reason."""
 
     rank: RankId
     incarnation: Incarnation  # of the life that has written it
     lineage: Count
     slots: Annotated[tuple[RecordSlot, ...], AtMost(3)]
+    slot_digests: SlotDigests  # of all slots' pieces, one slot after another
     length: Annotated[int, Between(0, limits.MAX_SETUP_COPY)]
     digests: Digests
     reason: Text

@@ -47,7 +47,7 @@ from taskd.core.messages import (
 )
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 3
+VERSION = 4
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6

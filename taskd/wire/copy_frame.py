@@ -1,27 +1,28 @@
-"""The bytes on the connection that carries copies of a rank's local record to the manager.
+"""The bytes on the connection that carries copies of a rank's local record to another node's keeper.
 
 The training thread itself hands each record to the kernel before a gradient leaves the rank; nobody else has to be
 woken for it, and the kernel delivers what it was given even if the process is killed in the next moment. So nothing is
-answered: a connection begins with a challenge from the keeper, then frames go one way only. Each frame proves that its
-sender has the job's key; it is not encrypted (a record holds generators and buffers, which the groups of the same
-training send in the clear, too). It does NOT know sockets.
+answered: a connection begins with a challenge from the keeper, then frames go one way only; a large slot takes several.
+Each frame proves that its sender has the job's key; it is not encrypted (a record holds generators and buffers, which
+the groups of the same training send in the clear, too). It does NOT know sockets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskd.core import limits
 from taskd.wire import slots
 
 CHALLENGE_BYTES = 16
 MAC_BYTES = 16
-_HEAD = struct.Struct("<4sIIQQqBBI")
-"""Magic, rank, incarnation, lineage, number on this connection, step, slot, same, length."""
-_MAGIC = b"TDC1"
-FRAME_BYTES_MAX = _HEAD.size + MAC_BYTES + limits.MAX_COPY
+_HEAD = struct.Struct("<4sIIQQqBBBI")
+"""Magic, rank, incarnation, lineage, number on this connection, step, slot, same, more, length."""
+_MAGIC = b"TDC2"
+PIECE = limits.SETUP_PIECE
+"""What of a slot goes into one frame."""
 
 
 class Malformed(Exception):
@@ -30,7 +31,8 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Frame:
-    """One slot. `same`: its bytes are those of the frame before this one, and `data` is empty."""
+    """A slot, or a piece of it. `same`: its bytes are those of the slot before this one, and `data` is empty. `more`:
+    it goes on in the next frame."""
 
     rank: int
     incarnation: int
@@ -40,6 +42,7 @@ class Frame:
     slot: int
     same: bool
     data: bytes
+    more: bool = False
 
 
 def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:
@@ -53,6 +56,7 @@ def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:
         frame.step,
         frame.slot,
         frame.same,
+        frame.more,
         len(frame.data),
     )
     return b"".join((head, _mac(key, challenge, head, frame.data), frame.data))
@@ -63,8 +67,8 @@ def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Fram
     if len(incoming) < _HEAD.size + MAC_BYTES:
         return None
     head = bytes(incoming[: _HEAD.size])
-    magic, rank, incarnation, lineage, found, step, slot, same, length = _HEAD.unpack(head)
-    if magic != _MAGIC or length > limits.MAX_COPY or slot >= slots.SLOTS or rank >= limits.MAX_RANKS:
+    magic, rank, incarnation, lineage, found, step, slot, same, more, length = _HEAD.unpack(head)
+    if magic != _MAGIC or length > PIECE or slot >= slots.SLOTS or rank >= limits.MAX_RANKS:
         raise Malformed("it does not speak as a worker does")
     if incarnation > limits.MAX_INCARNATION or lineage >= 2**63 or not 0 <= step <= limits.MAX_STEP:
         raise Malformed("its numbers are none that a worker has")
@@ -75,7 +79,33 @@ def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Fram
     if found != number or incoming[_HEAD.size : begin] != _mac(key, challenge, head, data):
         raise Malformed("it has another key")
     del incoming[: begin + length]
-    return Frame(rank, incarnation, lineage, number, step, slot, bool(same), data)
+    return Frame(rank, incarnation, lineage, number, step, slot, bool(same), data, bool(more))
+
+
+class Joined:
+    """The slots of one connection, put together from their frames."""
+
+    def __init__(self) -> None:
+        self._frames: list[Frame] = []
+        self._length = 0
+
+    def add(self, frame: Frame) -> Frame | None:
+        """The slot that this frame completes; None: it goes on. Raises Malformed."""
+        if self._frames and _slot_of(frame) != _slot_of(self._frames[0]):
+            raise Malformed("a slot was broken off")
+        self._frames.append(frame)
+        self._length += len(frame.data)
+        if self._length > limits.MAX_COPY:
+            raise Malformed("a slot is longer than any")
+        if frame.more:
+            return None
+        whole = replace(frame, data=b"".join(one.data for one in self._frames))
+        self._frames, self._length = [], 0
+        return whole
+
+
+def _slot_of(frame: Frame) -> tuple[int, ...]:
+    return frame.rank, frame.incarnation, frame.lineage, frame.step, frame.slot, frame.same
 
 
 def _mac(key: bytes, challenge: bytes, head: bytes, data: bytes) -> bytes:

@@ -3,7 +3,8 @@
 A record that only its node has is lost with the node. The training thread therefore also writes it to a connection with
 the keeper of copies on another node: one system call, nobody is woken and nothing is awaited. The kernel delivers what
 it was given even when this process and its launcher are killed in the next moment, so the keeper has every record on
-which a gradient may rest; what is in flight when a whole host goes dark is the one exception.
+which a gradient may rest; what is in flight when a whole host goes dark is the one exception. A record that is larger
+than the kernel's buffers (some MiB) is given in pieces, and the training thread waits while the keeper reads them.
 
 Failure modes: a keeper that is gone (a thread finds the next one, training goes on, the copy is behind); a keeper that
 does not read (the training thread waits a moment once, then hangs up); a record that is too large (said once).
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 from taskd import _native, log
@@ -27,11 +29,14 @@ RETRY_SECONDS = 0.5
 SEND_SECONDS = 1.0
 """How long the training thread waits for a keeper that does not read, before it goes on without it: once, for the next
 connection begins with the keeper's word."""
+SLOWEST_BYTES = 32 << 20
+"""And a second more for each so many bytes of a large record."""
 _logger = log.get(__name__)
 
 
 class Copier:
-    """`start` once, then `send` from the training thread for each record. Never raises into training."""
+    """`start` once, then `send` from the training thread for each record. Never raises into training. `stop` ends it
+    before its process does."""
 
     def __init__(
         self, places: Sequence[tuple[str, int]], key: bytes, rank: int, incarnation: int, lineage: int
@@ -45,11 +50,22 @@ class Copier:
         self._number = 0
         self._sent: bytes | None = None  # what went last over this connection
         self._broken = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._connect, name="taskd-copier", daemon=True)
 
     def start(self) -> None:
         """Connect, soon and again after each break."""
         self._broken.set()
-        threading.Thread(target=self._connect, name="taskd-copier", daemon=True).start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hang up and connect no more; returns when that is done."""
+        self._stopped.set()
+        with self._lock:
+            if self._socket is not None:
+                self._hang_up(self._socket)
+        self._broken.set()
+        self._thread.join()
 
     @property
     def connected(self) -> bool:
@@ -65,18 +81,30 @@ class Copier:
         with self._lock:
             if self._socket is None:
                 return
-            same = self._sent == data
-            frame = Frame(
-                self._rank, self._incarnation, self._lineage, self._number, step, slot, same, b"" if same else data
-            )
             try:
-                self._socket.sendall(copy_frame.pack(self._key, self._challenge, frame))
-            except OSError as error:  # a part of a frame may be on its way, so this connection is of no use any more
+                self._give(self._socket, slot, step, data)
+            except OSError as error:  # a part of a slot may be on its way, so this connection is of no use any more
                 log.once(_logger, logging.INFO, f"copy {error}", "the keeper of copies does not take any: %s", error)
                 self._hang_up(self._socket)
                 return
-            self._number += 1
             self._sent = data
+
+    def _give(self, sock: socket.socket, slot: int, step: int, data: bytes) -> None:
+        same = self._sent == data
+        left = b"" if same else data
+        ends = time.monotonic() + SEND_SECONDS + len(left) / SLOWEST_BYTES
+        at = 0
+        while True:
+            piece = left[at : at + copy_frame.PIECE]
+            at += len(piece)
+            more = at < len(left)
+            frame = Frame(self._rank, self._incarnation, self._lineage, self._number, step, slot, same, piece, more)
+            packed = copy_frame.pack(self._key, self._challenge, frame)
+            sock.settimeout(max(0.001, ends - time.monotonic()))  # 0 would mean not to wait at all
+            sock.sendall(packed)
+            self._number += 1
+            if not more:
+                return
 
     def _hang_up(self, sock: socket.socket) -> None:
         self._socket = None
@@ -86,11 +114,12 @@ class Copier:
 
     def _connect(self) -> None:
         """The thread: whenever there is no connection, make one, with the first keeper that can be had."""
-        pause = threading.Event()
         while True:
             self._broken.wait()
+            if self._stopped.is_set():
+                return
             if not any(self._introduce(place) for place in self._places):
-                pause.wait(RETRY_SECONDS)
+                self._stopped.wait(RETRY_SECONDS)
 
     def _introduce(self, place: tuple[str, int]) -> bool:
         """Connect with this keeper, if it is there."""
@@ -105,12 +134,11 @@ class Copier:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             challenge = b""
-        if len(challenge) != CHALLENGE_BYTES:
-            _native.keep_on_fork(sock.fileno())
-            sock.close()
-            return False
-        sock.settimeout(SEND_SECONDS)
         with self._lock:
+            if len(challenge) != CHALLENGE_BYTES or self._stopped.is_set():
+                _native.keep_on_fork(sock.fileno())
+                sock.close()
+                return False
             self._challenge, self._number, self._sent = challenge, 0, None
             self._broken.clear()
             self._socket = sock

@@ -5,6 +5,7 @@ The keeper's door and the fetch are the real ones; a worker is a process that di
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +25,7 @@ from taskd.agent.keeper_door import CopyDoor
 from taskd.agent.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
-from taskd.wire import keys, local, slots
+from taskd.wire import copy_frame, keys, local, slots
 from taskd.worker.copier import Copier
 from tests.launched import wait_until
 
@@ -46,9 +48,27 @@ def door(records: Records) -> Iterator[tuple[CopyDoor, int]]:
     door.stop()
 
 
-def connected(port: int, key: bytes = KEY, incarnation: int = 1, lineage: int = 5) -> Copier:
-    copier = Copier([("127.0.0.1", port)], key, 3, incarnation, lineage)
+_copiers: list[Copier] = []
+
+
+@pytest.fixture(autouse=True)
+def copiers_end() -> Iterator[None]:
+    """Else they would look for their keepers as long as the tests run, and find other tests' ports."""
+    yield
+    for copier in _copiers:
+        copier.stop()
+    _copiers.clear()
+
+
+def started(places: list[tuple[str, int]], key: bytes, incarnation: int, lineage: int) -> Copier:
+    copier = Copier(places, key, 3, incarnation, lineage)
     copier.start()
+    _copiers.append(copier)
+    return copier
+
+
+def connected(port: int, key: bytes = KEY, incarnation: int = 1, lineage: int = 5) -> Copier:
+    copier = started([("127.0.0.1", port)], key, incarnation, lineage)
     wait_until(lambda: copier.connected, "a connection with the keeper")
     return copier
 
@@ -83,7 +103,7 @@ def _write_and_die(port: int, steps: int, size: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("steps", "size"), [(1, 12_000), (50, 12_000), (3, 1 << 20)])
+@pytest.mark.parametrize(("steps", "size"), [(1, 12_000), (50, 12_000), (3, 1 << 20), (2, 20_000_003)])
 def test_what_was_written_before_a_kill_arrives(
     door: tuple[CopyDoor, int], records: Records, steps: int, size: int
 ) -> None:
@@ -128,16 +148,46 @@ def test_a_keeper_that_goes_and_comes_back(records: Records) -> None:
 
 def test_a_keeper_that_does_not_read_holds_nobody_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        copier = Copier([("127.0.0.1", listener.getsockname()[1])], KEY, 3, 1, 5)
-        copier.start()
+        copier = started([("127.0.0.1", listener.getsockname()[1])], KEY, 1, 5)
         silent, _ = listener.accept()
         silent.sendall(b"c" * 16)
         wait_until(lambda: copier.connected, "a connection")
         began = time.monotonic()
         for step in range(64):
-            copier.send(0, step, os.urandom(limits.MAX_COPY))
+            copier.send(0, step, os.urandom(5 << 20))
         assert time.monotonic() - began < 20
         silent.close()
+
+
+def test_what_is_too_large_is_said_and_holds_nobody_up(
+    door: tuple[CopyDoor, int], records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    copier = connected(door[1])
+    copier.send(0, 4, b"small")
+    copier.send(1, 4, bytes(limits.MAX_COPY + 1))
+    copier.send(0, 5, bytes(limits.MAX_COPY))
+    wait_until(lambda: kept(door[0], records) == {0: (5, bytes(limits.MAX_COPY))}, "the largest that is taken")
+    assert f"rank 3 has {limits.MAX_COPY + 1} bytes, at most {limits.MAX_COPY} are copied" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 8}, {"slot": 1}, {"same": True, "data": b""}, {"lineage": 6}, {"data": bytes(copy_frame.PIECE + 1)}],
+)
+def test_a_slot_that_is_broken_off_is_no_slot(
+    door: tuple[CopyDoor, int], records: Records, change: dict[str, object]
+) -> None:
+    """Whatever does not go on as it began ends the connection; what was kept before stays."""
+    connected(door[1]).send(0, 6, b"before")
+    first = copy_frame.Frame(3, 1, 5, 0, 7, 0, False, b"a piece", more=True)
+    second = replace(first, **{"number": 1, "more": False, "data": b"another", **change})  # type: ignore[arg-type]
+    with socket.create_connection(("127.0.0.1", door[1])) as sock:
+        challenge = sock.recv(copy_frame.CHALLENGE_BYTES, socket.MSG_WAITALL)
+        for frame in (first, second):
+            sock.sendall(copy_frame.pack(KEY, challenge, frame))
+        with contextlib.suppress(ConnectionResetError):  # there may be something of ours that was not read
+            assert sock.recv(1) == b""
+    assert kept(door[0], records) == {0: (6, b"before")}
 
 
 def test_an_older_life_and_another_lineage(door: tuple[CopyDoor, int], records: Records) -> None:
@@ -153,8 +203,9 @@ def test_an_older_life_and_another_lineage(door: tuple[CopyDoor, int], records: 
 @pytest.mark.parametrize("size", [16, limits.SETUP_PIECE, 6 * limits.SETUP_PIECE + 5])
 def test_records_are_fetched_as_they_were(door: tuple[CopyDoor, int], records: Records, size: int) -> None:
     copier = connected(door[1])
-    copier.send(0, 4, b"start")
-    copier.send(1, 3, b"forward")
+    start, forward = os.urandom(size), b"forward"
+    copier.send(0, 4, start)
+    copier.send(1, 3, forward)
     setup = os.urandom(size)
     offer(records, setup)
     wait_until(lambda: len(kept(door[0], records)) == 2, "both slots")
@@ -162,7 +213,7 @@ def test_records_are_fetched_as_they_were(door: tuple[CopyDoor, int], records: R
     assert fetched.reason == "" and fetched.incarnation == 1
     record, file = fetched.descriptors
     assert slots.lineage(record) == 5
-    assert slots.read(record, 0) == (4, b"start") and slots.read(record, 1) == (3, b"forward")
+    assert slots.read(record, 0) == (4, start) and slots.read(record, 1) == (3, forward)
     assert os.pread(file, size + 1, 0) == setup
     for fd in fetched.descriptors:
         os.close(fd)
@@ -207,8 +258,7 @@ def life(incarnation: int, places: list[Place], setup: bytes) -> Iterator[None]:
     arrived: list[Fetched] = []
     copies = Copies("job", "ward", JOB_KEY, places, arrived.append)
     copies.start()
-    copier = Copier([place[:2] for place in places], JOB_KEY.copies, 3, incarnation, 5)
-    copier.start()
+    copier = started([place[:2] for place in places], JOB_KEY.copies, incarnation, 5)
     wait_until(lambda: copier.connected, "a connection with a keeper")
     copier.send(0, 10 * incarnation, b"start of %d" % incarnation)
     copies.keep(3, incarnation, record, file, bell)
