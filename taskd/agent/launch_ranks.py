@@ -12,18 +12,27 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import DistError, PrefixStore, Store
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerSpec
 from torch.distributed.elastic.agent.server.api import Worker as RankPlace
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, _get_addr_and_port
 
 from taskd import log
@@ -32,6 +41,11 @@ from taskd.errors import PeerError
 LOOK_SECONDS = 0.2
 """How often a node that waits to be let in looks whether the job has begun without it."""
 BOARD_SECONDS = 300
+MEET_SECONDS = 900
+"""torchrun's own time for the nodes to meet; `--rdzv-conf timeout=` changes it."""
+CONNECT_SECONDS = 10.0
+SAY_SECONDS = 10.0
+"""After this a node that waits for the first one says so."""
 JOB = "job"
 ENDED = "ended"
 RESTARTS = "restarts"
@@ -45,8 +59,11 @@ class Board:
         self._store = PrefixStore(f"taskd/{run_id}", store)
 
     def tell(self, key: str, value: Any) -> None:
-        """Write a key."""
-        self._store.set(key, json.dumps(value))
+        """Write a key. Raises PeerError when the board is gone."""
+        try:
+            self._store.set(key, json.dumps(value))
+        except RuntimeError as error:
+            raise _gone(error) from None
 
     def told(self, key: str) -> bool:
         """Whether a key has been written."""
@@ -74,12 +91,19 @@ class Board:
         """Write a key, if the board is still there."""
         try:
             self.tell(key, value)
-        except RuntimeError as error:
-            _logger.info("the board cannot be written any more: %s", str(error).splitlines()[0])
+        except PeerError as error:
+            _logger.info("the board cannot be written any more: %s", error)
 
     def next(self, key: str) -> int:
-        """A number nobody else gets, from 1 on."""
-        return int(self._store.add(key, 1))
+        """A number nobody else gets, from 1 on. Raises PeerError when the board is gone."""
+        try:
+            return int(self._store.add(key, 1))
+        except RuntimeError as error:
+            raise _gone(error) from None
+
+
+def _gone(error: Exception) -> PeerError:
+    return PeerError(f"the launcher of the first node is gone: {str(error).splitlines()[0]}")
 
 
 @dataclass
@@ -106,7 +130,40 @@ class Ranks:
 
 
 def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
-    """Take part in the rendezvous, or find out that this node is a spare."""
+    """Take part in the rendezvous, or find out that this node is a spare. Raises PeerError when nobody is there."""
+    try:
+        if config.rdzv_backend == "static" and config.rdzv_configs.get("rank", 0) > 0:
+            _await_first(config.rdzv_endpoint, float(config.rdzv_configs.get("timeout", MEET_SECONDS)))
+        return _meet(config, entrypoint, arguments)
+    except (DistError, RendezvousConnectionError, RendezvousTimeoutError) as error:
+        why = next(filter(None, map(str, (error.__cause__ or "", error))), type(error).__name__).splitlines()[0]
+        raise PeerError(f"the nodes of this job did not meet at {config.rdzv_endpoint}: {why}") from None
+
+
+def _await_first(endpoint: str, seconds: float) -> None:
+    """Wait until somebody listens where the first node is to be; torch would say nothing meanwhile, and little then."""
+    host, port = parse_rendezvous_endpoint(endpoint, -1)
+    begin, said, pause = time.monotonic(), False, threading.Event()
+    while True:
+        waited = time.monotonic() - begin
+        try:
+            socket.create_connection((host, port), max(LOOK_SECONDS, min(CONNECT_SECONDS, seconds - waited))).close()
+            return
+        except OSError as error:
+            why = error.strerror or str(error)
+        if waited >= seconds:
+            raise PeerError(
+                f"the first node's launcher was not to be found at {host}:{port} in {seconds:.0f} s ({why}): it was "
+                "not started, or has ended, or this is not its address; --rdzv-conf timeout=SECONDS sets the time"
+            )
+        if not said and waited >= min(SAY_SECONDS, seconds / 2):
+            said = True
+            text = "waiting for the first node's launcher, which is not yet at %s:%d (%s), for %.0f s at most"
+            _logger.warning(text, host, port, why, seconds)
+        pause.wait(LOOK_SECONDS)
+
+
+def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
     parameters = RendezvousParameters(
         backend=config.rdzv_backend,
         endpoint=config.rdzv_endpoint,

@@ -186,6 +186,27 @@ def test_a_node_that_comes_after_the_end(start: Start, free_port: Callable[[], i
     assert not launched.said("up")
 
 
+def test_the_first_node_is_not_there(start: Start, free_port: Callable[[], int]) -> None:
+    """It never was, or is gone since: said soon, and the end comes in the time that was given."""
+    place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    words = ["--nnodes", "2", "--node-rank", "1", *place, "--rdzv-conf", "timeout=3", "wait.py"]
+    with start(*words) as launched:
+        launched.end(1)
+    assert "waiting for the first node's launcher" in launched.text, launched.text
+    assert "was not to be found at 127.0.0.1" in launched.text and "Traceback" not in launched.text, launched.text
+
+
+def test_the_first_node_goes_while_nodes_meet(start: Start, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    first = [TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)]
+    words = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", str(port), "wait.py"]
+    with start(*words) as launched:
+        wait_until(lambda: first[0].check(["none/taskd/none/came/1"]), "the second node")
+        first.clear()  # and with the last reference the store is gone
+        launched.end(1)
+    assert "did not meet at 127.0.0.1" in launched.text and "Traceback" not in launched.text, launched.text
+
+
 def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -> None:
     """A peer that left in good order is nobody's fault to repair: a collective must not wait for it for ever."""
     (tmp_path / "early.py").write_text(
@@ -194,7 +215,7 @@ def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -
         "if dist.get_rank() == 1: os._exit(0)\n"
         "dist.all_reduce(torch.ones(1))\n"
     )
-    with start("--nproc-per-node", "2", "early.py") as launched:
+    with start("--nproc-per-node", "2", "early.py", TASKD_RECOVER_UNREPAIRED_MS="1000") as launched:
         launched.end(1)
     assert "nobody repairs it" in launched.text
     assert "DistBackendError: allreduce #1 in group 0@0-1 failed" in launched.text
