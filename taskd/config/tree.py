@@ -186,6 +186,15 @@ class RecoverConfig:
         env=("ENABLE_RESTART_FAULT_PROCESS",),
     )
     max_restarts: int = option(3, "How often one rank may be replaced before the job gives up.", low=0, high=10_000)
+    spare_wait_ms: int = option(
+        20_000, "How long the ranks of a lost node wait for a node with room.", low=0, high=3_600_000
+    )
+    unrepaired_ms: int = option(
+        15_000,
+        "How long a collective that has failed waits for a repair, before the script sees its error.",
+        low=0,
+        high=3_600_000,
+    )
 
     @property
     def allowed(self) -> tuple[str, ...]:

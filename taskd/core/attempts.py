@@ -35,8 +35,9 @@ class Progress(Enum):
 class Attempts:
     """The attempt under way: `recovery`, or None."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, spare_wait_ns: int = limits.DEADLINE_SPARE_NS) -> None:
         self.job = job
+        self.spare_wait_ns = spare_wait_ns
         self.members = job.members
         self.recovery: Recovery | None = None
 
@@ -77,11 +78,13 @@ class Attempts:
         elif old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
-        recovery = self.recovery = Recovery(incident.id, decision.strategy, self.job.epoch, ranks, seats, at)
+        recovery = self.recovery = Recovery(
+            incident.id, decision.strategy, self.job.epoch, ranks, seats, at, self.spare_wait_ns
+        )
         if unplaced:
             recovery.move(RepairCause.WAIT, at)
             incident.waits_since = at if incident.waits_since < 0 else incident.waits_since
-            recovery.deadline = incident.waits_since + limits.DEADLINE_SPARE_NS
+            recovery.deadline = incident.waits_since + self.spare_wait_ns
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
             )

@@ -56,6 +56,7 @@ class Manager:
         recover: bool,
         max_restarts: int,
         term: int = 1,
+        spare_wait_ns: int = limits.DEADLINE_SPARE_NS,
     ) -> None:
         self.name = job
         self.node_count = node_count
@@ -63,7 +64,7 @@ class Manager:
         self._members = Membership(world_size, self.counters)
         self._detector = Detector()
         self._job = Job(self._members, term)
-        self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts))
+        self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns))
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
         self._now = -1  # the shell's clock at the last step
@@ -355,8 +356,7 @@ class Manager:
         members, at = self._members, now - self._slept
         while self._job.over is None:
             others = members.counts[RankState.ALIVE] > 0
-            verdict = self._detector.verdict(at, members.progress_at, members.progress_node, others)
-            if verdict is None:
+            if (verdict := self._detector.verdict(at, members.progress_at, members.progress_node, others)) is None:
                 break
             effects += self._found(verdict, now)
         return effects

@@ -23,6 +23,7 @@ class Rules:
     strategies: frozenset[Strategy]
     recover: bool
     max_restarts: int
+    spare_wait_ns: int = limits.DEADLINE_SPARE_NS
 
 
 def losses(members: Membership) -> tuple[Loss, ...]:

@@ -77,7 +77,6 @@ _STAGE = {
 }
 _ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "resume"}
 _DEADLINE = {
-    _P.PLACING: limits.DEADLINE_SPARE_NS,
     _P.QUIESCE: limits.DEADLINE_QUIESCE_NS,
     _P.REBUILD: limits.DEADLINE_REBUILD_NS,
     _P.RESTORE: limits.DEADLINE_RESTORE_NS,
@@ -90,7 +89,14 @@ class Recovery:
     """One attempt. `newcomers`: ranks whose seat is new in this incident and that hold no state yet."""
 
     def __init__(
-        self, incident: int, strategy: Strategy, epoch: int, ranks: Iterable[int], seats: Iterable[Seat], now: int
+        self,
+        incident: int,
+        strategy: Strategy,
+        epoch: int,
+        ranks: Iterable[int],
+        seats: Iterable[Seat],
+        now: int,
+        spare_wait_ns: int = limits.DEADLINE_SPARE_NS,
     ) -> None:
         self.incident = incident
         self.strategy = strategy
@@ -107,6 +113,7 @@ class Recovery:
         self._held: dict[int, int] = {}  # updates held, by rank, as said when it parked
         self._step_at_resume: dict[int, int] = {}
         self.began_at = self.deadline = now
+        self.spare_wait_ns = spare_wait_ns
 
     @property
     def fresh(self) -> bool:
@@ -137,7 +144,7 @@ class Recovery:
     def restart_clock(self, now: int) -> None:
         """The stage's deadline counts from `now`, the manager's waking time."""
         self.began_at = now
-        self.deadline = now + _DEADLINE[self.state]
+        self.deadline = now + (self.spare_wait_ns if self.state is RepairState.PLACING else _DEADLINE[self.state])
         if self.fresh and self.state is RepairState.RESUME:
             self.deadline = now + limits.DEADLINE_SETUP_NS
 

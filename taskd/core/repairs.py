@@ -37,7 +37,7 @@ class Repairs:
         self.members = job.members
         self.rules = rules
         self.incident: Incident | None = None
-        self.attempts = Attempts(job)
+        self.attempts = Attempts(job, rules.spare_wait_ns)
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
         self._behind: set[int] = set()
         self._state_lost = False
@@ -372,7 +372,7 @@ class Repairs:
             text = f"{rank_words(late)} showed no finished step within {seconds} s"
             self._close(IncidentCause.HEALED, Outcome.HEALED, text, now)
         elif self.attempts.placing:
-            seconds = limits.DEADLINE_SPARE_NS // limits.SECOND
+            seconds = -(-self.rules.spare_wait_ns // limits.SECOND)
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)
             self.troubled("spare", f"no node with room came within {seconds} s", [], now, at)

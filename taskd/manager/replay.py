@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.config import Config
+from taskd.core import limits
 from taskd.core.effects import ManagerEffect, Tell
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer
@@ -65,6 +66,7 @@ def settings_of(config: Config) -> dict[str, Any]:
         "strategies": sorted(config.recover.allowed),
         "recover": config.recover.process_recover,
         "max_restarts": config.recover.max_restarts,
+        "spare_wait_ms": config.recover.spare_wait_ms,
     }
 
 
@@ -82,6 +84,7 @@ def make_core(settings: dict[str, Any], term: int) -> Manager:
         recover=settings["recover"],
         max_restarts=settings["max_restarts"],
         term=term,
+        spare_wait_ns=settings["spare_wait_ms"] * limits.MS,
     )
 
 

@@ -171,7 +171,8 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     core = Worker(request.rank, request.incarnation, request.epoch, request.newcomer)
     line = _Line(there.link, core)
     inherited = record if request.newcomer else None
-    repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited)
+    patience = settings.recover.unrepaired_ms / 1000
+    repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited, patience)
     there.link.on_message = line.to(repair)
     _copy(request, record, bell)
     cpu.configure(settings)

@@ -37,8 +37,6 @@ from taskd.errors import Misfit, StepAbandoned, UsageError
 from taskd.state.record import Occasion, Record
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
-UNREPAIRED_SECONDS = 15.0
-"""A rank that died, a node that fell silent: the order that repairs it comes sooner."""
 QUIESCE = timedelta(seconds=10)
 """How long a copy that is under way in the guard may take to end."""
 EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
@@ -105,8 +103,11 @@ class LaunchedRepair(Repair):
         rebuild: Callable[[int], None],
         record: Record,
         inherited: Record | None,
+        unrepaired_seconds: float = 15.0,
     ) -> None:
-        """`rebuild(epoch)` makes the groups of an epoch; `inherited`: the record of the life before, for a newcomer."""
+        """`rebuild(epoch)` makes the groups of an epoch; `inherited`: the record of the life before, for a newcomer.
+        What has failed is raised in the script unless a repair begins within `unrepaired_seconds`: a rank that died, a
+        node that fell silent are ordered to be repaired sooner."""
         self.newcomer = core.state is WorkerState.SETUP
         self.records = True
         self.speaks = core.rank == 0
@@ -117,6 +118,7 @@ class LaunchedRepair(Repair):
         self._rebuild = rebuild
         self._record = record
         self._inherited = inherited
+        self._unrepaired_seconds = unrepaired_seconds
         self._lock = threading.Lock()
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
         self._has_session = False
@@ -164,7 +166,7 @@ class LaunchedRepair(Repair):
                 rank, incarnation = self._core.rank, self._core.incarnation
                 self._say(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, incarnation, rank, 0, cut(text)))
                 own_mistake = classify(error) is Fault.ARGUMENTS
-                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else UNREPAIRED_SECONDS), epoch
+                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else self._unrepaired_seconds), epoch
 
     def _let_go(self, epoch: int) -> None:
         """Operations that failed and wait for a repair end with their error, unless a repair has begun."""

@@ -17,6 +17,7 @@ from taskd.errors import UsageError
 
 ALL_STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 COMPUTED = object()
+HCCL_NAMES = ("OP_RETRY_ENABLE", "OP_RETRY_PARAMS", "CONNECT_TIMEOUT")
 # The set of options. A new one, another default or another name is a decision: it is taken here too.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "enabled": (True, "TASKD_ENABLED TASKD_PROCESS_ENABLE"),
@@ -48,6 +49,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.strategies": (ALL_STRATEGIES, "TASKD_RECOVER_STRATEGIES HIGH_AVAILABILITY"),
     "recover.restart_fault_process": (False, "TASKD_RECOVER_RESTART_FAULT_PROCESS ENABLE_RESTART_FAULT_PROCESS"),
     "recover.max_restarts": (3, "TASKD_RECOVER_MAX_RESTARTS"),
+    "recover.spare_wait_ms": (20_000, "TASKD_RECOVER_SPARE_WAIT_MS"),
+    "recover.unrepaired_ms": (15_000, "TASKD_RECOVER_UNREPAIRED_MS"),
     "rail.rails": ("", "TASKD_RAIL_RAILS TASKD_RAILS"),
     "rail.ports": ("", "TASKD_RAIL_PORTS"),
     "retry.levels": (("L0", "L1", "L2"), "TASKD_RETRY_LEVELS"),
@@ -387,9 +390,7 @@ def test_any_value_is_taken_or_refused_in_a_sentence(path: str, value: Any) -> N
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(
-        ["TASKD_RETRY", "HCCL_OP_RETRY_ENABLE", "HCCL_OP_RETRY_PARAMS", "HCCL_CONNECT_TIMEOUT", "TASKD_KEY"]
-    ),
+    st.sampled_from(["TASKD_RETRY", "TASKD_KEY", *(f"HCCL_{name}" for name in HCCL_NAMES)]),
     st.text(alphabet="L012:,MaxCnt HoldTime9-é\n", max_size=30) | st.text(max_size=20),
 )
 def test_any_variable_is_taken_or_refused_in_a_sentence(variable: str, text: str) -> None:
