@@ -19,7 +19,7 @@ class ReceiveOperation::Ear : public Party {
 
     void differs(int from, const Form& theirs) override { owner_.differs(from, theirs); }
 
-    void failed(const Failure& failure) override { owner_.fail(failure); }
+    void failed(const Failure& failure) override { owner_.deaf(*this, failure); }
 
     void woken(int64_t) override {}
 
@@ -28,6 +28,7 @@ class ReceiveOperation::Ear : public Party {
     const Form& form() const override { return owner_.form(); }
 
     const int member;
+    bool is_deaf = false;
 
   private:
     ReceiveOperation& owner_;
@@ -59,6 +60,14 @@ void ReceiveOperation::heard(Ear& ear) {
         if (other.get() != &ear)
             circle_.transport.forget(*other);
     take(ear);
+}
+
+// A member has left that nothing can come from any more: the others may still send.
+void ReceiveOperation::deaf(Ear& ear, const Failure& failure) {
+    deaf_ += ear.is_deaf ? 0 : 1;
+    ear.is_deaf = true;
+    if (taken_from_ == ear.member || deaf_ == ears_.size())
+        fail(failure);
 }
 
 void ReceiveOperation::take(Ear& ear) {

@@ -58,6 +58,7 @@ class ReceiveOperation : public Operation {
     class Ear;
 
     void heard(Ear& ear);
+    void deaf(Ear& ear, const Failure& failure);
     void received();
     void take(Ear& ear);
 
@@ -67,6 +68,7 @@ class ReceiveOperation : public Operation {
     const uint32_t tag_;
     int* const source_;
     std::vector<std::unique_ptr<Ear>> ears_;
+    size_t deaf_ = 0;  // of the ears
     int taken_from_ = -1;
 };
 

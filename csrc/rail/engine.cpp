@@ -58,6 +58,11 @@ Engine::~Engine() {
         new std::shared_ptr<EngineCore>(state_->core);
         return;
     }
+    close();
+}
+
+void Engine::close() {
+    state_->core->check_process();
     state_->core->stop();
 }
 
@@ -90,6 +95,8 @@ std::shared_ptr<Group> Engine::join(int64_t epoch, const std::string& identity,
     std::shared_ptr<Membership> membership;
     {
         const Hold hold(core);
+        if (core.is_closed())
+            throw Trouble("The rail engine of this process has been closed: it can join no group any more.");
         if (core.is_over(epoch))
             throw Trouble("Epoch " + std::to_string(epoch) + " has been aborted: join the next one.");
         auto sessions = core.connect(epoch, members, ranks, static_cast<size_t>(me), within_ns);

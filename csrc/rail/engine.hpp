@@ -64,6 +64,7 @@ class Engine {
   public:
     // Listens on every rail. Throws Trouble if none can be.
     explicit Engine(Settings settings, SocketLayer* sockets = nullptr);
+    // As close().
     ~Engine();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
@@ -81,6 +82,11 @@ class Engine {
     // Ends every group of this epoch and of all before it. When it returns, no memory of theirs is touched any more,
     // their connections are closed, and what their peers still send is refused.
     void abort(int64_t epoch, const std::string& reason);
+
+    // Leaves all peers in good order: what was sent reaches them, also what they have not asked for yet, and no
+    // operation of theirs fails that needs nothing more of this process. What is under way here ends with kAborted.
+    // Blocks until they have answered, 2 seconds at most. To be called before the process ends; may be called again.
+    void close();
 
     // An order: a rail carries nothing new (false), or may carry again (true). Throws Trouble for an unknown name.
     void set_rail(const std::string& name, bool in_use);

@@ -21,6 +21,7 @@ constexpr size_t kScratchBytes = 64 << 10;
 constexpr size_t kTurnBytes = 1 << 20;
 constexpr int kEvents = 64;
 constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kAcceptAgainNs = 100 * kMillisecondNs;
 
 int checked(int result, const char* what) {
     if (result < 0)
@@ -147,7 +148,7 @@ void EngineCore::settle() {
         if (!events_.empty()) {
             const Event event = std::move(events_.front());
             events_.pop_front();
-            deliver(event);
+            deliver(event, event.what == Event::What::kWoken ? now_ns() : 0);
         } else if (!failed_.empty()) {
             Session* const session = failed_.back();
             failed_.pop_back();
@@ -169,29 +170,6 @@ void EngineCore::settle() {
     }
     if (draining_)
         changes_.notify_all();
-}
-
-void EngineCore::deliver(const Event& event) {
-    switch (event.what) {
-        case Event::What::kSent:
-            event.party->sent(event.member, event.part);
-            break;
-        case Event::What::kArrived:
-            event.party->arrived(event.member, event.part);
-            break;
-        case Event::What::kOffered:
-            event.party->offered(event.member, event.part);
-            break;
-        case Event::What::kDiffers:
-            event.party->differs(event.member, event.form);
-            break;
-        case Event::What::kFailed:
-            event.party->failed(*event.failure);
-            break;
-        case Event::What::kWoken:
-            event.party->woken(now_ns());
-            break;
-    }
 }
 
 void EngineCore::forget(Party& party) {
@@ -243,6 +221,13 @@ void EngineCore::on_time() {
         wishes_.erase(wishes_.begin());
         post({Event::What::kWoken, party});
     }
+    if (accept_at_ns_ <= now) {
+        accept_at_ns_ = INT64_MAX;
+        std::vector<uint64_t> listeners;
+        listeners.swap(full_);
+        for (const uint64_t number : listeners)
+            accept_all(number);
+    }
     door_.on_time(now);
     std::vector<std::shared_ptr<Session>> sessions;
     for (const auto& [name, session] : sessions_)
@@ -250,7 +235,7 @@ void EngineCore::on_time() {
     for (const auto& session : sessions)
         session->on_time(now);
     settle();
-    int64_t next = door_.next_ns();
+    int64_t next = std::min(door_.next_ns(), accept_at_ns_);
     for (const auto& [name, session] : sessions_)
         next = std::min(next, session->next_ns(now));
     if (!wishes_.empty())
@@ -315,10 +300,7 @@ void EngineCore::ready(uint64_t number, uint32_t events) {
             }
             break;
         case Source::Kind::kListener:
-            for (int fd = 0; (fd = sockets_.accept(source.fd)) >= 0 || fd == -EINTR || fd == -ECONNABORTED;) {
-                if (fd >= 0)
-                    door_.came(fd);
-            }
+            accept_all(number);
             break;
         case Source::Kind::kInterfaces:
             for (const InterfaceChange& change : interfaces_->take()) {
@@ -344,6 +326,24 @@ void EngineCore::ready(uint64_t number, uint32_t events) {
             break;
         }
     }
+}
+
+void EngineCore::accept_all(uint64_t number) {
+    const auto found = sources_.find(number);
+    if (found == sources_.end())
+        return;
+    const int listener = found->second.fd;
+    int fd = 0;
+    while ((fd = sockets_.accept(listener)) >= 0 || fd == -EINTR || fd == -ECONNABORTED) {
+        if (fd >= 0)
+            door_.came(fd);
+    }
+    if (fd == -EAGAIN || fd == -EWOULDBLOCK)
+        return;
+    // No descriptor or memory is left. Nobody tells when there is one again, and the system has said that they wait.
+    full_.push_back(number);
+    accept_at_ns_ = now_ns() + kAcceptAgainNs;
+    wake_by(accept_at_ns_);
 }
 
 // One bounded read for each link that has something, then whoever waits for the lock.

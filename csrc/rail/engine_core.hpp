@@ -39,7 +39,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     ~EngineCore() override;
 
     void start();
-    // Sessions say farewell once everything they sent has arrived, or after a while; then the thread ends.
+    // Sessions leave in good order, as far as their peers let them within a while; then the thread ends. May be called
+    // again.
     void stop();
     void check_process() const;
 
@@ -65,6 +66,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void after_unlock(std::function<void()> job) { jobs_.push_back(std::move(job)); }
 
     bool is_over(int64_t epoch) const { return stopping_ || epoch <= over_; }
+
+    bool is_closed() const { return draining_ || stopping_; }
 
     const Endpoint& me() const { return me_; }
 
@@ -105,13 +108,13 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void listen();
     void run();
     void ready(uint64_t number, uint32_t events);
+    void accept_all(uint64_t number);
     void read_links();
     void on_time();
     void breathe();
     // Until something has changed; the lock is let go meanwhile.
     void wait_for_change(int64_t until_ns);
     void settle();
-    void deliver(const Event& event);
     void wake();
     uint64_t add(const Source& source, uint32_t events);
     void remove(int fd);
@@ -149,6 +152,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     std::unordered_map<int, uint64_t> by_fd_;
     uint64_t last_source_ = 0;
     std::deque<uint64_t> readable_;
+    std::vector<uint64_t> full_;  // listeners that could not accept, and are not spoken of again by the system
+    int64_t accept_at_ns_ = INT64_MAX;
     std::map<std::pair<int64_t, std::string>, std::shared_ptr<Session>> sessions_;
     int64_t over_ = INT64_MIN;  // the newest epoch that was aborted
     std::vector<Seat*> seats_;

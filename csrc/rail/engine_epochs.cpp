@@ -12,7 +12,12 @@
 namespace taskd::rail {
 namespace {
 
-constexpr int64_t kDrainNs = 2'000 * kMillisecondNs;
+constexpr int64_t kFarewellNs = 2'000 * kMillisecondNs;
+
+// Connected, or gone in good order: then its part of the group's first operations may be here already.
+bool is_ready(const std::shared_ptr<Session>& session) {
+    return !session || session->peer_has_left() || (session->connected() > 0 && session->failure().empty());
+}
 
 int prefix_of(const std::vector<Interface>& interfaces, const std::string& address) {
     for (const Interface& interface : interfaces) {
@@ -188,7 +193,8 @@ void EngineCore::count(Stranger stranger) {
 }
 
 void EngineCore::changed(Session& session) {
-    if (!session.failure().empty())
+    // While the engine is being closed, its own operations have nobody to fail for but that.
+    if (!session.failure().empty() && !draining_)
         failed_.push_back(&session);
     changes_.notify_all();
 }
@@ -219,11 +225,8 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
     }
     door_.judge_again();
     const int64_t until = now_ns() + within_ns;
-    const auto is_ready = [](const std::shared_ptr<Session>& session) {
-        return !session || (session->connected() > 0 && session->failure().empty());
-    };
     const auto has_failed = [](const std::shared_ptr<Session>& session) {
-        return session && !session->failure().empty();
+        return session && !session->failure().empty() && !session->peer_has_left();
     };
     while (!is_over(epoch) && !std::all_of(sessions.begin(), sessions.end(), is_ready) &&
            std::none_of(sessions.begin(), sessions.end(), has_failed) && now_ns() < until)
@@ -241,7 +244,7 @@ void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, 
                        std::to_string(within_ns / kMillisecondNs) + " ms. Missing:";
     for (size_t member = 0; member < sessions.size(); ++member) {
         const auto& session = sessions[member];
-        if (!session || (session->connected() > 0 && session->failure().empty()))
+        if (is_ready(session))
             continue;
         text += " rank " + std::to_string(ranks[member]) + " (" + session->peer().node + "; " +
                 (session->failure().empty() ? session->what_was_tried() : session->failure()) + ")";
@@ -290,20 +293,25 @@ void EngineCore::set_rail(const std::string& name, bool in_use) {
 
 void EngineCore::stop() {
     lock();
+    if (is_closed()) {
+        unlock();
+        return;
+    }
     draining_ = true;
-    const int64_t until = now_ns() + kDrainNs;
-    const auto has_work = [this] {
-        return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-            return entry.second->connected() > 0 && entry.second->failure().empty() && !entry.second->idle();
-        });
+    const std::string reason = "its engine has been closed";
+    for (const auto& [name, session] : sessions_)
+        session->leave(reason);
+    const int64_t until = now_ns() + kFarewellNs;
+    const auto somebody_lingers = [this] {
+        return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return each.second->lingers(); });
     };
-    while (has_work() && now_ns() < until)
+    while (somebody_lingers() && now_ns() < until)
         wait_for_change(until);
     draining_ = false;
     stopping_ = true;
     for (Seat* seat : seats_)
         seat->fail(Failure::Code::kAborted, "the engine of this process has been closed");
-    end_sessions(INT64_MAX, "its engine has been closed");
+    end_sessions(INT64_MAX, reason);
     wake();
     unlock();
     if (has_thread_)

@@ -31,7 +31,7 @@ enum class FrameType : uint8_t {
     kAck,       // what has been received: payload of Ranges above the header's cumulative number
     kPing,      // `offset` comes back in a
     kPong,      // ... of the same link
-    kBye        // the sender leaves the session for good; the payload says why
+    kBye        // the sender leaves the session for good; the payload says why, `offset` in which manner
 };
 
 struct FrameHeader {
@@ -49,7 +49,7 @@ struct FrameHeader {
     uint64_t sequence;
     uint32_t part;
     uint32_t reserved;
-    uint64_t offset;  // of a payload; what a ping brings; kAsksAgain of an offer
+    uint64_t offset;  // of a payload; what a ping brings; kAsksAgain of an offer; the manner of a farewell
     uint64_t bytes;   // of the whole message
     Form form;
 };
@@ -60,6 +60,9 @@ constexpr uint32_t kFrameMagic = 0x4c525354;
 constexpr uint8_t kFrameVersion = 1;
 constexpr uint16_t kHasMark = 1;           // flags: a word follows the payload
 constexpr uint64_t kAsksAgain = 1;         // an offer whose credit may have come and been dropped
+constexpr uint64_t kAtOnce = 0;            // a farewell: what was under way is given up
+constexpr uint64_t kInGoodOrder = 1;       // everything is acknowledged; an answer is waited for
+constexpr uint64_t kAnswer = 2;            // to a farewell in good order
 constexpr size_t kLongestPiece = 1 << 20;  // of one frame of data
 constexpr size_t kLongestControl = 1024;   // payload of any other frame
 constexpr size_t kPoolBytes = 4 << 20;     // of a receiver, per session, for small messages nobody asked for yet

@@ -150,14 +150,26 @@ Arrival Inbox::finish(const FrameHeader& header, Party** party, int* member) {
     return Arrival::kArrived;
 }
 
-Inbound& Inbox::offer(const FrameHeader& header) {
+Inbound* Inbox::offer(const FrameHeader& header) {
+    if (entries_.size() >= kOffersKept && entries_.count(key_of(header)) == 0)
+        return nullptr;
     Inbound& inbound = entries_[key_of(header)];
     inbound.is_offered = true;
     inbound.has_form = true;
     inbound.form = header.form;
     if (!inbound.is_posted)
         inbound.bytes = header.bytes;
-    return inbound;
+    return &inbound;
+}
+
+bool Inbox::awaits(uint64_t group, uint64_t sequence, const Party& party) const {
+    for (auto place = entries_.lower_bound({group, sequence, 0});
+         place != entries_.end() && place->first.group == group && place->first.sequence == sequence; ++place) {
+        const Inbound& inbound = place->second;
+        if (inbound.party == &party && (inbound.is_posted || (inbound.is_watched && !inbound.has_form)))
+            return true;
+    }
+    return false;
 }
 
 const Form* Inbox::stranger(uint64_t group, uint64_t sequence, const Form& mine) const {

@@ -16,6 +16,9 @@
 namespace taskd::rail {
 
 constexpr size_t kAbandonedKept = 4096;
+// Messages that were announced and nobody has asked for: more than any job has, and no more memory than this machine
+// can spare for a peer that has lost its mind.
+constexpr size_t kOffersKept = 1 << 20;
 
 struct Inbound {
     Party* party = nullptr;  // who asked for it, or watches
@@ -60,8 +63,11 @@ class Inbox {
     static char* place_of(Inbound& inbound, const FrameHeader& header);
     // It has arrived whole. kArrived: so has the message, and its entry is gone.
     Arrival finish(const FrameHeader& header, Party** party, int* member);
-    // A large message, or a small one that the pool had no room for, waits. Returns its entry.
-    Inbound& offer(const FrameHeader& header);
+    // A large message, or a small one that the pool had no room for, waits. Returns its entry; null: there are too
+    // many.
+    Inbound* offer(const FrameHeader& header);
+    // This operation has asked for a message, or watches for one, and not all of it has come.
+    bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
     // Drops everything of this operation that nobody but it has asked for. `gone` hears of each message that
     // links may still be writing.

@@ -69,6 +69,15 @@ const Outgoing* Outbox::waiting(const MessageKey& key) const {
     return found == large_.end() ? nullptr : found->second.get();
 }
 
+bool Outbox::awaits(uint64_t group, uint64_t sequence, const Party& party) const {
+    for (auto place = large_.lower_bound({group, sequence, 0});
+         place != large_.end() && place->first.group == group && place->first.sequence == sequence; ++place) {
+        if (place->second->party == &party)
+            return true;
+    }
+    return false;
+}
+
 void Outbox::credit(const MessageKey& key, const Form& form) {
     const auto found = large_.find(key);
     if (found == large_.end()) {

@@ -69,6 +69,8 @@ class Outbox {
     // A message that waits for its receiver, or flows; null: none.
     const Outgoing* waiting(const MessageKey& key) const;
     void credit(const MessageKey& key, const Form& form);
+    // This operation has a message that the other side does not have yet.
+    bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
     void freed(uint64_t total) { freed_ = total > freed_ ? total : freed_; }
 

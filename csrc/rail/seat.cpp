@@ -54,23 +54,37 @@ void Seat::fail(Failure::Code code, const std::string& text) {
     has_failed_ = true;
     failure_ = {code, text};
     for (const auto& [sequence, party] : parties_)
-        tell_failure(*party);
+        tell_failure(*party, failure_);
 }
 
 void Seat::lost(const Session& session) {
     for (size_t member = 0; member < sessions_.size(); ++member) {
-        if (sessions_[member].get() == &session)
-            fail(Failure::Code::kLost, name_of(static_cast<int>(member)) + " is lost: " + session.failure());
+        if (sessions_[member].get() != &session)
+            continue;
+        if (!session.peer_has_left())
+            fail(Failure::Code::kLost, why_lost(member));
+        for (const auto& [sequence, party] : parties_) {
+            if (session.peer_has_left() && session.awaits(*party, group_))
+                tell_left(*party, member);
+        }
     }
 }
 
-void Seat::tell_failure(Party& party) {
+std::string Seat::why_lost(size_t member) const {
+    return name_of(static_cast<int>(member)) + " is lost: " + sessions_[member]->failure();
+}
+
+void Seat::tell_left(Party& party, size_t member) {
+    tell_failure(party, {Failure::Code::kLost, why_lost(member)});
+}
+
+void Seat::tell_failure(Party& party, const Failure& failure) {
     const auto kind = static_cast<Kind>(party.form().kind);
     // Messages between two have no number that anybody could count.
     const std::string number = kind == Kind::kPointToPoint ? "" : " #" + std::to_string(party.sequence());
     const std::string what = taskd::rail::name_of(kind) + number + " in group " + identity_ + ": ";
     Event event{Event::What::kFailed, &party};
-    event.failure = std::make_shared<const Failure>(Failure{failure_.code, what + failure_.text});
+    event.failure = std::make_shared<const Failure>(Failure{failure.code, what + failure.text});
     core_.post(std::move(event));
 }
 
@@ -87,23 +101,36 @@ bool Seat::admit(Party& party) {
     if (is_new)
         parties_.emplace(party.sequence(), &party);
     if (has_failed_ && is_new)
-        tell_failure(party);
+        tell_failure(party, failure_);
     return !has_failed_;
 }
 
 void Seat::send(Party& party, int member, uint32_t part, const void* data, size_t bytes, bool announce) {
-    if (admit(party))
-        sessions_[static_cast<size_t>(member)]->send(party, member, key_of(party, part), data, bytes, announce);
+    Session& session = *sessions_[static_cast<size_t>(member)];
+    if (!admit(party))
+        return;
+    if (session.peer_has_left())
+        tell_left(party, static_cast<size_t>(member));
+    else
+        session.send(party, member, key_of(party, part), data, bytes, announce);
 }
 
 void Seat::receive(Party& party, int member, uint32_t part, void* data, size_t bytes) {
-    if (admit(party))
-        sessions_[static_cast<size_t>(member)]->receive(party, member, key_of(party, part), data, bytes);
+    Session& session = *sessions_[static_cast<size_t>(member)];
+    if (!admit(party))
+        return;
+    session.receive(party, member, key_of(party, part), data, bytes);
+    if (session.peer_has_left() && session.awaits(party, group_))
+        tell_left(party, static_cast<size_t>(member));
 }
 
 void Seat::watch(Party& party, int member, uint32_t part) {
-    if (admit(party))
-        sessions_[static_cast<size_t>(member)]->watch(party, member, key_of(party, part));
+    Session& session = *sessions_[static_cast<size_t>(member)];
+    if (!admit(party))
+        return;
+    session.watch(party, member, key_of(party, part));
+    if (session.peer_has_left() && session.awaits(party, group_))
+        tell_left(party, static_cast<size_t>(member));
 }
 
 void Seat::release(Party& party, int member, uint32_t part) {
@@ -112,8 +139,9 @@ void Seat::release(Party& party, int member, uint32_t part) {
 }
 
 void Seat::describe(Party& party, int member) {
-    if (admit(party))
-        sessions_[static_cast<size_t>(member)]->describe(key_of(party, 0), party.form());
+    Session& session = *sessions_[static_cast<size_t>(member)];
+    if (admit(party) && !session.peer_has_left())
+        session.describe(key_of(party, 0), party.form());
 }
 
 void Seat::forget(Party& party) {

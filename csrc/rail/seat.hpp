@@ -1,5 +1,6 @@
 // One group's seat at the sessions: members become sessions, parts become message keys, and a lost session becomes the
-// failure of every operation that was under way.
+// failure of every operation that was under way. Unless its member has left in good order: then only those fail that
+// wait for something which it can never do any more, now or later.
 //
 // Does not: hold bytes or sockets (the sessions do), or know what an operation does.
 #pragma once
@@ -53,7 +54,10 @@ class Seat : public Transport, public Roster {
 
     Place place_of(Party& party);
     bool admit(Party& party);
-    void tell_failure(Party& party);
+    void tell_failure(Party& party, const Failure& failure);
+    // This operation waits in vain for a member that has left.
+    void tell_left(Party& party, size_t member);
+    std::string why_lost(size_t member) const;
 
     MessageKey key_of(const Party& party, uint32_t part) const { return {group_, party.sequence(), part}; }
 

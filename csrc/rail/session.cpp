@@ -46,7 +46,8 @@ Session::~Session() {
         if (slot.link)
             host_.unwatch(*slot.link);
         slot.link.reset();
-        counters_.close(*slot.record, epoch_);
+        if (!peer_has_left_)
+            counters_.close(*slot.record, epoch_);
     }
 }
 
@@ -80,7 +81,7 @@ void Session::receive(Party& party, int member, const MessageKey& key, void* dat
     }
     if (posting.is_complete)
         host_.post({Event::What::kArrived, &party, member, key.part});
-    if (posting.wants_credit) {
+    if (posting.wants_credit && failure_.empty()) {
         outbox_.add_control(FrameType::kCredit, key, party.form(), bytes);
         host_.dirty(*this);
     }
@@ -200,11 +201,9 @@ void Session::control(Link& link, const FrameHeader& header, const char* payload
         show(slot);
         host_.dirty(*this);
     } else if (header.type == FrameType::kBye) {
-        farewell_.assign(payload, header.length);
-        link.cut(ECONNRESET);
-        host_.dirty(*this);
+        hear_farewell(link, header, payload);
     } else if (arrivals_.add(header.number)) {
-        handle(header);
+        handle(link, header);
         if (++unacknowledged_ >= kAtOnceFrames)
             acknowledge_now_ = true;
         if (acknowledge_by_ns_ == 0) {
@@ -219,7 +218,7 @@ void Session::control(Link& link, const FrameHeader& header, const char* payload
 }
 
 // A numbered frame without a payload, for the first time.
-void Session::handle(const FrameHeader& header) {
+void Session::handle(Link& link, const FrameHeader& header) {
     const MessageKey key = key_of(header);
     if (header.type == FrameType::kCredit) {
         compare(header);
@@ -231,7 +230,12 @@ void Session::handle(const FrameHeader& header) {
     } else if (header.type == FrameType::kOffer) {
         compare(header);
         compare_message(header);
-        const Inbound& inbound = inbox_.offer(header);
+        const Inbound* const found = inbox_.offer(header);
+        if (found == nullptr) {
+            link.cut(EPROTO, "more messages are offered than anybody could want");
+            return;
+        }
+        const Inbound& inbound = *found;
         // A large one that was asked for has its credit already, unless its sender dropped that.
         const bool wants_credit = header.bytes <= kEagerBytes || header.offset == kAsksAgain;
         if (inbound.is_posted && wants_credit && inbound.bytes == header.bytes) {
@@ -300,6 +304,8 @@ void Session::acknowledged(const FrameHeader& header, const Range* ranges, size_
         if (ranges[index].first <= ranges[index].last)
             outbox_.acknowledge(ranges[index].first, ranges[index].last, done, complete);
     }
+    if (is_leaving_)
+        host_.dirty(*this);  // perhaps that was the last one
 }
 
 void Session::frame_acknowledged(Numbered& frame) {

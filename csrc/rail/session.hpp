@@ -19,6 +19,7 @@
 #include "counters.hpp"
 #include "endpoint.hpp"
 #include "engine.hpp"
+#include "event.hpp"
 #include "inbox.hpp"
 #include "link.hpp"
 #include "outbox.hpp"
@@ -27,16 +28,6 @@
 namespace taskd::rail {
 
 class Session;
-
-struct Event {
-    enum class What { kSent, kArrived, kOffered, kDiffers, kFailed, kWoken };
-    What what;
-    Party* party;
-    int member = 0;
-    uint32_t part = 0;
-    Form form{};
-    std::shared_ptr<const Failure> failure{};
-};
 
 class SessionHost {
   public:
@@ -75,6 +66,7 @@ struct Slot {
     bool is_usable = true;   // its interface works
     bool is_ordered = true;  // nobody has put it out of use
     bool is_dialling = false;
+    bool has_said_farewell = false;  // on this link
     int64_t dial_at_ns = INT64_MAX;
     int64_t pause_ns = 0;  // before the next dial
     int refusals = 0;
@@ -116,6 +108,12 @@ class Session : public LinkReader {
     // Nothing is on its way in either direction that anybody could miss.
     bool idle() { return outbox_.idle(); }
 
+    // It has failed because the other side has left in good order: all that it sent is here, and it needs nothing.
+    bool peer_has_left() const { return peer_has_left_ && !failure_.empty(); }
+
+    // Whether this operation waits for something that the other side has not done yet.
+    bool awaits(const Party& party, uint64_t group) const;
+
     // ---- for groups
     void enter(uint64_t group, const Roster& roster, int member) { rosters_[group] = {&roster, member}; }
 
@@ -142,6 +140,12 @@ class Session : public LinkReader {
     bool pump();
     void on_time(int64_t now_ns);
     int64_t next_ns(int64_t now_ns);
+    // Says farewell in good order, as soon as everything sent is acknowledged.
+    void leave(const std::string& reason);
+
+    // It has not been answered yet, and may be.
+    bool lingers() const { return was_connected_ && failure_.empty(); }
+
     // Says farewell and closes everything. No memory is touched afterwards.
     void end(const std::string& reason);
 
@@ -165,13 +169,17 @@ class Session : public LinkReader {
     void acknowledged(const FrameHeader& header, const Range* ranges, size_t count);
     void frame_acknowledged(Numbered& frame);
     void arrived(const FrameHeader& header, Link& link);
-    void handle(const FrameHeader& header);
+    void handle(Link& link, const FrameHeader& header);
     bool is_candidate(const Slot& slot, int rung) const;
     Slot* choose(size_t bytes, bool is_large);
     bool alone() const;
     void stage(Slot& slot, Numbered& frame);
     bool stage_some(bool* more);
     void stage_acknowledgement();
+    void stage_acknowledgement(Slot& slot);
+    void stage_farewell(Slot& slot, const std::string& reason, uint64_t manner);
+    void say_farewell();
+    void hear_farewell(Link& link, const FrameHeader& header, const char* payload);
     FrameHeader bare(FrameType type) const;
     void steal();
     void look_for_silence(Slot& slot, int64_t now_ns);
@@ -199,6 +207,9 @@ class Session : public LinkReader {
     std::unordered_map<uint64_t, Port> rosters_;
     std::string failure_;
     std::string farewell_;  // the other side's
+    bool peer_has_left_ = false;
+    bool is_leaving_ = false;
+    std::string own_farewell_;
     bool was_connected_ = false;
     int64_t lost_ns_ = 0;  // since when there is no link; 0: there is one, or there never was
     // Acknowledgements that are due.

@@ -40,6 +40,7 @@ void Session::attach(size_t index, int fd) {
     slot.pace = Pace();
     slot.silence = Silence();
     slot.read_then = 0;
+    slot.has_said_farewell = false;
     slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
     was_connected_ = true;
     lost_ns_ = 0;
@@ -72,7 +73,8 @@ void Session::lose(Slot& slot, int error, const char* fault) {
     slot.pace = Pace();
     slot.silence = Silence();
     slot.last_trouble = fault != nullptr ? fault : std::strerror(error);
-    set_error(*slot.record, error, now);
+    if (!peer_has_left_)
+        set_error(*slot.record, error, now);
     for (Numbered& frame : outbox_.unacknowledged()) {
         if ((frame.carriers >> index & 1) == 0)
             continue;
@@ -82,7 +84,8 @@ void Session::lose(Slot& slot, int error, const char* fault) {
         add(slot.record->retransmitted, 1);
         outbox_.send_again(frame);
     }
-    show(slot);
+    if (!peer_has_left_)
+        show(slot);
     retry_later(slot, now);
     host_.dirty(*this);
     if (!failure_.empty())
@@ -282,10 +285,10 @@ void Session::check_hold(int64_t now) {
         return;
     }
     const bool refused = dials_ && std::all_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
-                             return slot.refusals >= std::max(retry_.count, 1);
+                             return slot.refusals >= (is_leaving_ ? 1 : std::max(retry_.count, 1));
                          });
     const int64_t lost_for = now - lost_ns_;
-    if (lost_for > nanoseconds(retry_.hold) + rounds || (refused && lost_for > rounds))
+    if (lost_for > nanoseconds(retry_.hold) + rounds || (refused && (is_leaving_ || lost_for > rounds)))
         fail("no rail came back within " + std::to_string(lost_for / kMillisecondNs) +
              " ms; tried: " + what_was_tried());
 }
@@ -298,26 +301,6 @@ void Session::fail(const std::string& text) {
     }
     host_.dirty(*this);
     host_.changed(*this);
-}
-
-void Session::end(const std::string& reason) {
-    if (failure_.empty())
-        failure_ = reason;
-    FrameHeader bye = bare(FrameType::kBye);
-    bye.length = static_cast<uint32_t>(std::min(reason.size(), kLongestControl));
-    for (Slot& slot : slots_) {
-        slot.dial_at_ns = INT64_MAX;
-        if (!slot.link)
-            continue;
-        // Where a frame is half written, the connection just closes: the other side finds the epoch stale.
-        if (slot.link->staged() == 0 && !slot.link->is_broken()) {
-            slot.link->stage(bye, reason.substr(0, bye.length));
-            slot.link->write(kLongestControl * 2);
-        }
-        host_.unwatch(*slot.link);
-        slot.link.reset();
-        set_state(*slot.record, RailState::kDown, host_.now_ns());
-    }
 }
 
 }  // namespace taskd::rail

@@ -137,6 +137,8 @@ bool Session::pump() {
     steal();
     if (acknowledge_now_)
         stage_acknowledgement();
+    if (is_leaving_)
+        say_farewell();
     for (Slot& slot : slots_) {
         if (slot.link && !slot.link->blocked() && slot.link->staged() > 0)
             more = slot.link->write(kTurnBytes) == Link::Progress::kMore || more;
@@ -148,8 +150,11 @@ void Session::stage_acknowledgement() {
     Slot* slot = &slots_[std::min(last_slot_, slots_.size() - 1)];
     if (!slot->up() || slot->link->blocked())
         slot = choose(sizeof(FrameHeader), false);
-    if (slot == nullptr)
-        return;  // as soon as a link can take something
+    if (slot != nullptr)
+        stage_acknowledgement(*slot);  // else as soon as a link can take something
+}
+
+void Session::stage_acknowledgement(Slot& slot) {
     FrameHeader header = bare(FrameType::kAck);
     std::string ranges;
     for (const Range& range : arrivals_.above()) {
@@ -158,7 +163,7 @@ void Session::stage_acknowledgement() {
         ranges.append(reinterpret_cast<const char*>(&range), sizeof range);
     }
     header.length = static_cast<uint32_t>(ranges.size());
-    slot->link->stage(header, std::move(ranges));
+    slot.link->stage(header, std::move(ranges));
     acknowledge_now_ = false;
     acknowledge_by_ns_ = 0;
     unacknowledged_ = 0;

@@ -159,7 +159,9 @@ class Play : public SessionHost {
                 session_->on_time(now_);
                 break;
             case 8:
-                if (random_.once_in(2))
+                if (random_.once_in(20))
+                    session_->leave("it is enough");
+                else if (random_.once_in(2))
                     session_->set_interface(random_.below(3), random_.once_in(2), "a wire");
                 else
                     session_->set_order(random_.below(3), random_.once_in(2));
@@ -233,7 +235,7 @@ class Play : public SessionHost {
             payload += std::string(random_.once_in(9) ? random_.below(16) : 0, 'r');
         } else if (header.type == FrameType::kBye) {
             header.type = random_.once_in(10) ? FrameType::kBye : FrameType::kPing;
-            header.offset = random_.odd_number();
+            header.offset = random_.once_in(2) ? random_.below(3) : random_.odd_number();
             payload = random_.bytes(random_.below(100));
         } else if (header.type == FrameType::kPong) {
             header.offset = random_.once_in(2) ? static_cast<uint64_t>(now_) : random_.odd_number();
@@ -311,25 +313,7 @@ class Play : public SessionHost {
         for (size_t index = 0; index < events_.size(); ++index) {
             const Event event = events_[index];
             CHECK(std::find(all_.begin(), all_.end(), event.party) != all_.end());
-            switch (event.what) {
-                case Event::What::kSent:
-                    event.party->sent(event.member, event.part);
-                    break;
-                case Event::What::kArrived:
-                    event.party->arrived(event.member, event.part);
-                    break;
-                case Event::What::kOffered:
-                    event.party->offered(event.member, event.part);
-                    break;
-                case Event::What::kDiffers:
-                    event.party->differs(event.member, event.form);
-                    break;
-                case Event::What::kFailed:
-                    event.party->failed(*event.failure);
-                    break;
-                case Event::What::kWoken:
-                    event.party->woken(now_);
-            }
+            taskd::rail::deliver(event, now_);
         }
         events_.clear();
     }

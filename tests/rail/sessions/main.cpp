@@ -8,6 +8,7 @@
 
 #include "counters.hpp"
 #include "endpoint.hpp"
+#include "leaving.hpp"
 #include "outbox.hpp"
 #include "pace.hpp"
 #include "pure.hpp"
@@ -322,6 +323,10 @@ int main(int count, char** arguments) {
         {"no receive is forgotten for their number", no_receive_is_forgotten_for_their_number, false},
         {"groups in opposite order do not wait", groups_in_opposite_order_do_not_wait_for_each_other, false},
         {"aborts are quick and final", aborts_are_quick_and_final, false},
+        {"a listener without descriptors goes on later", a_listener_without_descriptors_goes_on_later, false},
+        {"what a member sent outlives it", what_a_member_sent_outlives_it, false},
+        {"only what can never come fails", only_what_can_never_come_fails, false},
+        {"who leaves in good order fails nobody", who_leaves_in_good_order_fails_nobody, true},
         {"faults change no bit", faults_change_no_bit, true},
     };
 
