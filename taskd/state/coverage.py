@@ -5,6 +5,8 @@ from then on, so such a job must not be healed in place, and the user is told at
 an optimizer that steps (torch tells of every one), a module that has other contents after the first step than before
 the loop, and a DistributedDataParallel around registered modules, which is not a mistake but must be known, because
 its buckets are part of the state. Modules are found once, when a loop begins, among all objects that live then.
+What is registered must also be the same on every rank, else nobody could give a newcomer what the dead rank had: shards
+are seen by their types, and by the ranks over which DistributedDataParallel spans.
 
 What it does NOT see: tensors outside of modules that a script changes by hand, and modules made later in the loop whose
 optimizer is registered. It repairs nothing.
@@ -13,19 +15,20 @@ optimizer is registered. It repairs nothing.
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.state.replica import Replica
 
-_CONSEQUENCE = (
-    "if a rank dies, this job cannot be healed in place and starts over; name it in taskd.session().register()"
-)
+_STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
+_CONSEQUENCE = f"{_STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
@@ -69,8 +72,9 @@ class Coverage:
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
 
-    def look(self) -> None:
-        """Find the modules that live now: those around registered ones, and those that nobody registered."""
+    def look(self) -> list[str]:
+        """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
+        with the registered ones already."""
         found = _live_modules()
         inner = {id(child) for module in found for child in module.children()}
         known = self._known()
@@ -83,6 +87,23 @@ class Coverage:
                 outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
         self.replica.wrappers = wrappers
         self._outside = outside
+        shards = [] if self.flaws else self._shards()
+        self.flaws += shards
+        return shards
+
+    def _shards(self) -> list[str]:
+        """What of the registered objects only this rank, or only some ranks, have; one sentence at most."""
+        for name, tensor in self.replica.tensors():
+            if isinstance(tensor, _kind("torch.distributed.tensor", "DTensor")):
+                return [f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {_STARTS_OVER}"]
+        for name, optimizer in self.replica.optimizers.items():
+            if isinstance(optimizer, _kind("torch.distributed.optim", "ZeroRedundancyOptimizer")):
+                return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {_STARTS_OVER}"]
+        for module in (*self.replica.models.values(), *self.replica.wrappers):
+            if isinstance(module, DistributedDataParallel) and module.process_group.size() < dist.get_world_size():
+                some, every = module.process_group.size(), dist.get_world_size()
+                return [f"the model's replicas are on {some} of {every} ranks, not on all: {_STARTS_OVER}"]
+        return []
 
     def check(self) -> list[str]:
         """What has turned out since the last time: modules that were changed though nobody registered them."""
@@ -120,6 +141,12 @@ class Coverage:
             state = item.state_dict() if hasattr(item, "state_dict") else item
             known |= {tensor.data_ptr() for tensor in _tensors_in(state, _DEPTH)}
         return known
+
+
+def _kind(module: str, name: str) -> type | tuple[()]:
+    """A class that no object here has unless somebody has imported its module, which takes a second: nobody for us."""
+    found: type | tuple[()] = getattr(sys.modules.get(module), name, ())
+    return found
 
 
 def _live_modules() -> list[torch.nn.Module]:

@@ -9,6 +9,7 @@ them (replica.py), and a step that was given up has not touched them.
 from __future__ import annotations
 
 import copy
+import struct
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ import torch
 from taskd.errors import PeerError
 from taskd.state import rng, tree
 from taskd.state.replica import Replica
+
+_ORIGIN = struct.Struct("<q")
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class LocalState:
 
     replica: Replica
     objects: dict[str, Any] = field(default_factory=dict)
+    origin: int = -1
+    """What this rank and its former lives held before their first step (manifest.contents); -1: not known yet."""
 
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
@@ -96,11 +101,12 @@ class LocalState:
             "local": moment.local,
             "gradients": carried,
         }
-        return tree.pack(parts, "this rank's local state")
+        return [_ORIGIN.pack(self.origin), *tree.pack(parts, "this rank's local state")]
 
     def adopt(self, data: bytes) -> bytes:
         """Start from what a dead rank wrote down; returns its `opened`. Raises PeerError if it does not fit."""
-        parts = tree.unpack(data)
+        parts = tree.unpack(data[_ORIGIN.size :])
+        self.origin = origin_of(data)
         try:
             self.put_back(parts["buffers"])
             for name, item in self.objects.items():
@@ -122,6 +128,11 @@ class LocalState:
     def _buffers(self) -> list[tuple[str, torch.Tensor]]:
         models = self.replica.models.items()
         return [(f"{label}.{name}", buffer) for label, model in models for name, buffer in model.named_buffers()]
+
+
+def origin_of(data: bytes) -> int:
+    """The `origin` of whoever packed this."""
+    return int(_ORIGIN.unpack_from(data)[0])
 
 
 def _state_of(item: Any) -> Any:

@@ -2,21 +2,27 @@
 
 Every rank describes itself in plain values: the tensors of its models, its optimizers' groups, its process groups, its
 threads and determinism flags, and the bucket layout that DDP has settled on. The descriptions are compared by digest
-first; only when they differ do they travel as text. This module compares and names; it repairs nothing.
+first; only when they differ do they travel as text. Process groups need not be the same everywhere: each has to stand
+on all of its members. This module compares and names; it repairs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.state.replica import Replica
+from taskd.state.tree import bytes_of
 
 Manifest = dict[str, Any]
+GROUPS = "process groups"
+_SAMPLES = 64
 
 
 def describe(replica: Replica, groups: list[str]) -> Manifest:
@@ -32,7 +38,7 @@ def describe(replica: Replica, groups: list[str]) -> Manifest:
         },
         "DDP modules": [sum(1 for _ in model.parameters()) for model in _wrapped(replica)],
         "other objects": {name: type(item).__name__ for name, item in replica.others.items()},
-        "process groups": groups,
+        GROUPS: groups,
         "settings": {
             "torch.get_num_threads()": torch.get_num_threads(),
             "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
@@ -53,15 +59,19 @@ def _groups(optimizer: torch.optim.Optimizer, replica: Replica) -> list[str]:
     return found
 
 
-def digest(manifest: Manifest) -> int:
-    """63 bits that differ when manifests differ."""
+def digest(manifest: Manifest, *, groups: bool = True) -> int:
+    """63 bits that differ when manifests differ, with their process groups or without."""
+    if not groups:
+        manifest = {part: value for part, value in manifest.items() if part != GROUPS}
     text = json.dumps(manifest, sort_keys=True).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
 
 
 def difference(mine: Manifest, theirs: Manifest, rank: int, other: int) -> str:
-    """The first difference as a sentence; empty when there is none."""
+    """The first difference, other than in process groups, as a sentence; empty when there is none."""
     for part in (*mine, *(key for key in theirs if key not in mine)):
+        if part == GROUPS:
+            continue
         here, there = mine.get(part), theirs.get(part)
         if here == there:
             continue
@@ -76,11 +86,66 @@ def difference(mine: Manifest, theirs: Manifest, rank: int, other: int) -> str:
     return ""
 
 
+def groups_apart(manifests: Sequence[Manifest], newcomers: Set[int]) -> dict[int, str]:
+    """Which ranks lack a group that other members of it have, or have one that other members lack, in a sentence each.
+
+    Where a newcomer and others differ it is the newcomer who does.
+    """
+    having: dict[str, set[int]] = {}
+    for rank, manifest in enumerate(manifests):
+        for identity in manifest.get(GROUPS, ()):
+            having.setdefault(identity, set()).add(rank)
+    found: dict[int, str] = {}
+    for identity, here in having.items():
+        lacking = _members(identity) - here
+        if not lacking:
+            continue
+        sentence = f"process group {identity} exists on rank {min(here)} and not on rank {min(lacking)}"
+        if here - newcomers and lacking - newcomers:
+            apart = lacking - newcomers
+        else:
+            apart = lacking & newcomers if here - newcomers else here
+        for rank in apart:
+            found.setdefault(rank, f"the ranks are not set up alike: {sentence}")
+    return found
+
+
+def _members(identity: str) -> set[int]:
+    """The ranks in a group's identity, for instance 0@0-2,5 (csrc/c10d/guard.cpp)."""
+    found: set[int] = set()
+    for part in identity.partition("@")[2].split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
 def _show(value: Any) -> str:
     if value is None:
         return "absent"
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+# ---- what replicas have in common -----------------------------------------------------------------------------------
+
+
+def contents(replica: Replica) -> int:
+    """A number that is the same on ranks which hold the same parameters and optimizers: of a sample of each tensor, for
+    ranks that train different parts of a model differ in nearly all of them."""
+    found = 0
+    for tensor in (tensor for _, tensor in replica.tensors() if isinstance(tensor, torch.nn.Parameter)):
+        found = _sample(tensor, found)
+    for optimizer in replica.optimizers.values():
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            state = optimizer.state.get(parameter, {})
+            for name in sorted(name for name, value in state.items() if isinstance(value, torch.Tensor)):
+                found = _sample(state[name], zlib.crc32(name.encode(), found))
+    return found
+
+
+def _sample(tensor: torch.Tensor, start: int) -> int:
+    flat = tensor.detach().reshape(-1)
+    return zlib.crc32(bytes_of(flat[:: max(1, flat.numel() // _SAMPLES)]), start)
 
 
 # ---- what DDP learns after the set-up -------------------------------------------------------------------------------

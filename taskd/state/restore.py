@@ -20,7 +20,7 @@ import torch.distributed as dist
 from taskd.comm import guard
 from taskd.core.messages import Order
 from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
-from taskd.state import manifest, replica
+from taskd.state import local, manifest, replica
 from taskd.state.record import Record
 
 
@@ -31,6 +31,8 @@ def restore(
     newcomers = {seat.rank for seat in order.seats}
     _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
     _settle(order.epoch, loop, alone, rank, newcomers)
+    found = inherited.find(order.updates) if inherited is not None else None
+    _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin)
     peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
     source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
     if source is not None:
@@ -41,7 +43,6 @@ def restore(
     if inherited is None:
         loop.return_to(order.updates)
         return
-    found = inherited.find(order.updates)
     if found is None:
         raise PeerError(
             f"rank {rank} cannot go on after {order.updates} updates: "
@@ -75,16 +76,36 @@ def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
     theirs = [json.loads(bytes(row.tolist())) for row in _all(padded)]
     old = [other for other in range(len(theirs)) if other not in newcomers] or [*range(len(theirs))]
-    usual = max(old, key=lambda at: (digests.count(digests[at]), -at))
-    for other in (*old, *sorted(newcomers)):
+    bare = [manifest.digest(one, groups=False) for one in theirs]
+    usual = max(old, key=lambda at: (bare.count(bare[at]), -at))
+    differences = manifest.groups_apart(theirs, newcomers)
+    for other in range(len(theirs)):
         sentence = manifest.difference(theirs[usual], theirs[other], usual, other)
-        if sentence and other in old:
-            raise UsageError(sentence)
-        if sentence and other == rank:
-            raise Misfit(sentence)
-    if rank not in newcomers or digests[rank] == digests[usual]:
+        if sentence:
+            differences[other] = sentence
+    for other in old:
+        if other in differences:
+            raise UsageError(differences[other])
+    if rank in differences:
+        raise Misfit(differences[rank])
+    if differences:
         raise StepAbandoned("a newcomer is not set up like the others, and ends")
-    raise UsageError(f"the ranks are not set up alike, as rank {rank} sees it, but no difference could be named")
+
+
+def _replicas(updates: int, loop: Any, origin: int) -> None:
+    """All have begun with the same, and whoever holds the agreed update holds the same, or one rank's state is no
+    other's. Raises UsageError."""
+    rows = _gather([origin, loop.held(), manifest.contents(loop.replica)])
+    began = {rank: row[0] for rank, row in enumerate(rows) if row[0] >= 0}
+    hold = {rank: row[2] for rank, row in enumerate(rows) if row[1] == updates}
+    for found, words in ((began, "have begun with"), (hold, f"hold after the same {updates} updates")):
+        first = min(found, default=0)
+        other = next((rank for rank in found if found[rank] != found[first]), None)
+        if other is not None:
+            raise UsageError(
+                f"different parameters are what ranks {first} and {other} {words}: they do not train replicas of one "
+                "model, so no rank's state can replace another's"
+            )
 
 
 def _settle(

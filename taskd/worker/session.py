@@ -28,6 +28,7 @@ from taskd.core.types import Phase
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state.coverage import Coverage
 from taskd.state.local import Captured, LocalState
+from taskd.state.manifest import contents
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica
 from taskd.worker import hooks
@@ -151,7 +152,7 @@ class Session:
         ordinal = self._loops
         self._feed = feed
         if self._repair.records:
-            self._coverage.look()
+            self._warn(self._coverage.look())
         if self._repair.newcomer:
             yield from self._rehearse(feed)
             self._heal()
@@ -206,6 +207,8 @@ class Session:
         self._updates.begin()
         if step.rehearsal:
             return
+        if self._local.origin < 0 and self._repair.records:
+            self._local.origin = contents(self._replica)
         if self._moment_of != step.number or not step.again:
             self._moment = self._local.capture(self._carried())
             self._moment_of = step.number
@@ -283,6 +286,11 @@ class Session:
     def replica(self) -> Replica:
         """What every replica holds: for the repair."""
         return self._replica
+
+    @property
+    def origin(self) -> int:
+        """What the parameters were before the first step, as a number; -1: there was none yet."""
+        return self._local.origin
 
     def held(self) -> int:
         """The updates that this rank's parameters and optimizers hold, whole; -1: none."""

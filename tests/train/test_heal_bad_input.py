@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from taskd.state.manifest import GROUPS, groups_apart
 from tests.launched import Launched
 
 SCRIPT = Path(__file__).parent / "workers" / "bad_input.py"
@@ -110,6 +111,42 @@ def test_an_average_of_the_weights(start: Start) -> None:
         weights = check_started_over(job, "the step changes 6 tensors of a module that is not registered (Net)")
     with start("average registered") as job:
         check_healed(job, weights)
+
+
+# ---- what no other rank has ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["shards", "mesh"])
+def test_a_sharded_model_starts_over_at_once(start: Start, case: str) -> None:
+    """A dead rank's shards are gone with it: said before anybody dies, and nothing is tried in vain."""
+    with start(case) as job:
+        check_started_over(job, "the model is sharded (model.module.first.0.weight is a DTensor)")
+        assert job.text.count("is healed") == 1 and "a stage of the repair failed" not in job.text, job.text
+
+
+def test_ranks_that_train_different_weights_start_over(start: Start) -> None:
+    """Nothing shows it from outside, and so it is what they hold that is compared."""
+    with start("parts") as job:
+        job.end(patience_s=PATIENCE_S)
+        decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
+        assert "different parameters are what ranks 0 and 1 have begun with" in decision, job.text
+        assert job.text.count("begin 0") == 2 and job.said("step").count("0") == 2, job.text
+
+
+def test_groups_of_some_ranks(start: Start, calm: list[str]) -> None:
+    with start("subgroups") as job:
+        check_healed(job, calm)
+
+
+def test_a_group_that_not_all_of_its_members_have() -> None:
+    every, pair, alone = "0@0-3", "0@1,3", "1@2"
+    alike = [{GROUPS: [every]}, {GROUPS: [every, pair]}, {GROUPS: [every, alone]}, {GROUPS: [pair, every]}]
+    assert groups_apart(alike, {3}) == {}
+    found = groups_apart([*alike[:3], {GROUPS: [every]}], {3})
+    assert found == {3: "the ranks are not set up alike: process group 0@1,3 exists on rank 1 and not on rank 3"}
+    found = groups_apart([*alike[:3], {GROUPS: [every, pair, "0@2-3"]}], {3})
+    assert list(found) == [3] and "process group 0@2-3 exists on rank 3 and not on rank 2" in found[3]
+    assert list(groups_apart([*alike[:3], {GROUPS: [every]}], {0})) == [3]
 
 
 def test_the_module_inside_is_registered(start: Start, calm: list[str]) -> None:

@@ -62,6 +62,21 @@ class Net(nn.Module):
         return getattr(self, self.last)(self.first(x))
 
 
+class Alone(nn.Module):
+    """In place of DistributedDataParallel: the weights are each rank's own, and the ranks only wait for each other."""
+
+    def __init__(self, module: Net) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(torch.zeros(1))
+        return self.module(x)
+
+
+groups_of_some: list[Any] = []  # torch forgets a group that nobody holds
+
+
 def linger() -> int:
     """A child that lives on after its parent was killed, with whatever it has inherited."""
     child = os.fork()
@@ -125,13 +140,35 @@ def narrow(rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
 
+def sharded(net: Net) -> Net:
+    """Over all ranks, or replicated and sharded on a mesh; imported here, for it takes a second."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    size = dist.get_world_size()
+    shape, names = ((size,), ("shards",)) if CASE == "shards" else ((1, size), ("replicas", "shards"))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    for layer in (net.first, getattr(net, net.last)):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
 def build(rank: int, newcomer: bool) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     different = CASE if newcomer else ""
     if different == "collectives":
         dist.all_reduce(torch.zeros(2))
     dist.broadcast(torch.zeros(3), 0)
     net = Net(12 if different == "shape" else 16, "other" if different == "name" else "second")
-    model = DistributedDataParallel(net)
+    if CASE == "parts":
+        for parameter in net.parameters():
+            parameter.data.mul_(1 + rank)
+    if CASE == "subgroups":
+        own = [dist.new_group([one]) for one in range(dist.get_world_size())][rank]
+        dist.all_reduce(torch.zeros(1), group=own)
+        groups_of_some.append(own)
+    if CASE in ("shards", "mesh"):
+        net = sharded(net)
+    model: Any = Alone(net) if CASE in ("parts", "shards", "mesh") else DistributedDataParallel(net)
     groups: Any = model.parameters()
     if different == "groups":
         groups = [{"params": net.first.parameters()}, {"params": net.second.parameters()}]
@@ -191,6 +228,8 @@ class Training:
             model.zero_grad()
             loss = loss + nn.functional.mse_loss(model(inputs), inputs)
         loss.backward()
+        if CASE in ("shards", "mesh"):  # whose parameters call no hooks of the user's
+            self.die(loss)
         self.optimizer.step()
         for _, optimizer in self.others:
             optimizer.step()
@@ -210,7 +249,9 @@ class Training:
                 if CASE == "break" and step.number == args.steps - 3:
                     break
             say(f"loop {loop} ended on {self.rank}")
-        state = [value.detach().double().flatten() for value in self.model.module.state_dict().values()]
+        values = self.model.module.state_dict().values()
+        state = [getattr(value, "full_tensor", lambda value=value: value)() for value in values]
+        state = [value.detach().double().flatten() for value in state]
         for item in (self.average, *(model for model, _ in self.others)):
             if item is not None:
                 state += [value.detach().double().flatten() for value in item.state_dict().values()]
