@@ -31,7 +31,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
     @contextmanager
     def run(kills: str, *more: str, options: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
-        folder = tmp_path / (kills.replace(",", "_") or "calm")
+        folder = tmp_path / (kills.replace(",", "_")[:60] or "calm")
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--kills", kills]
         job = f"job-{len(list(tmp_path.iterdir()))}"
@@ -99,11 +99,17 @@ def test_several_at_once(start: Start, undisturbed: Callable[..., list[str]], ki
 
 
 @pytest.mark.slow
-def test_loader_workers_and_accumulation(start: Start, undisturbed: Callable[..., list[str]]) -> None:
+def test_twenty_faults_with_loader_workers_and_accumulation(
+    start: Start, undisturbed: Callable[..., list[str]]
+) -> None:
+    """A fault in nearly every step, of every rank and at every place: check() finds each sample exactly once."""
     more = ("--loader-workers", "1", "--accumulate", "2")
     wanted = undisturbed(*more)
-    with start("1:7:backward,0:12:applied", *more) as launched:
+    places = ("backward", "applied", "start", "between", "forward", "optimizer", "end")
+    kills = [f"{step % RANKS}:{step}:{places[step % len(places)]}" for step in range(2, 22)]
+    with start(",".join(kills), *more, options=("--max-restarts", "20")) as launched:
         check(launched, wanted)
+        assert launched.text.count("died (SIGKILL)") >= len(kills) == 20, launched.text
 
 
 @pytest.mark.slow

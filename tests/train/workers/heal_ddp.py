@@ -35,6 +35,7 @@ parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument(
     "--late", default="", help="RANK:STEP: has its gradients and makes no update until the step is given up"
 )
+parser.add_argument("--local-bytes", type=int, default=0, help="of state of its own that each rank changes")
 parser.add_argument("--plain", action="store_true", help="a script that knows nothing of sessions")
 args = parser.parse_args()
 kills = [tuple(spec.split(":")) for spec in args.kills.split(",") if spec]
@@ -106,16 +107,16 @@ def main() -> None:
         torch.optim.AdamW(net.second.parameters(), lr=1e-2),
     ]
     schedules = [torch.optim.lr_scheduler.StepLR(one, 5, 0.7) for one in optimizers]
+    own = torch.zeros(args.local_bytes // 4)
     now = {"step": -1}
     net.first.register_forward_hook(lambda *_: die(rank, now["step"], "forward"))
     net.first[0].weight.register_hook(lambda _: die(rank, now["step"], "backward"))
     torch.manual_seed(100 + rank)
-    if args.plain:
-        sampler = taskd.StepSampler(Noise(), BATCH, seed=3)
-    else:
-        sampler = taskd.StepSampler(Noise(), BATCH, seed=3)
+    sampler = taskd.StepSampler(Noise(), BATCH, seed=3)
+    if not args.plain:
         session = taskd.session()
-        session.register(model=model, optimizer=optimizers, scheduler=schedules)
+        local = {"own": own} if args.local_bytes else {}
+        session.register(model=model, optimizer=optimizers, scheduler=schedules, local=local)
     loader = DataLoader(Noise(), batch_sampler=sampler, num_workers=args.loader_workers)
     ids = args.folder / "ids"
     ids.mkdir(exist_ok=True)
@@ -129,6 +130,8 @@ def main() -> None:
             (ids / f"{rank}-{number}").write_text(" ".join(str(int(index)) for index in indices))
         for one in optimizers:
             one.zero_grad()
+        if args.local_bytes:
+            own.add_(torch.rand(1))
         pieces = inputs.chunk(args.accumulate)
         for at, piece in enumerate(pieces):
             with contextlib.nullcontext() if at == len(pieces) - 1 else model.no_sync():
@@ -155,16 +158,16 @@ def main() -> None:
             if not step.rehearsal:
                 die(rank, step.number, "between")
     die(rank, -1, "after")
-    say_weights(rank, net, optimizers)
+    say_weights(rank, net, optimizers, own)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def say_weights(rank: int, net: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """The hash of all that this rank has: parameters, buffers, what the optimizers keep."""
+def say_weights(rank: int, net: nn.Module, optimizers: list[torch.optim.Optimizer], own: torch.Tensor) -> None:
+    """The hash of all that this rank has: parameters, buffers, what the optimizers keep, what is its own."""
     state = torch.cat([value.detach().double().flatten() for value in net.state_dict().values()])
     moments = [v.double().flatten() for one in optimizers for s in one.state.values() for v in s.values()]
-    everything = torch.cat([state, *moments]).numpy().tobytes()
+    everything = torch.cat([state, *moments, own.double()]).numpy().tobytes()
     say(f"weights {rank} {hashlib.sha256(everything).hexdigest()}")
 
 
