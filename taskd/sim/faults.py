@@ -247,6 +247,9 @@ class Faults:
     def _operator(self) -> None:
         self.rails.operator()
 
+    def _unable(self) -> None:
+        self.rails.hinders()
+
     def _railkill(self) -> None:
         delay_ns = self.world.rng.randint(0, 3_000) * MS
         if self.world.rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Faults of rails as they strike: cables that break, flap or lie, and an operator who gives orders meanwhile.
+"""Faults of rails as they strike: cables that break, flap or lie, ranks that cannot follow, and an operator's orders.
 
 Like the other faults they only do what the world could do. Every cable is whole again when the faults stop, and the
 operator has put back what he took out, as soon as the manager lets him.
@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taskd.core.events import RailWish
+from taskd.sim.rails import RailHands
 
 if TYPE_CHECKING:
     from taskd.sim.faults import Faults
 
 MS = 1_000_000
 SECOND = 1_000_000_000
-KINDS = ("down", "down", "down", "silent", "slow", "hollow")
-RAIL_FAULTS = frozenset({"rail", "flap", "operator"})
+KINDS = ("down", "down", "down", "silent", "slow", "hollow", "stutter")
+RAIL_FAULTS = frozenset({"rail", "flap", "operator", "unable"})
 """They take no rank along, so they excuse nothing that happens to one."""
 
 
@@ -74,6 +75,25 @@ class RailFaults:
             self._out.add((rail, where))
             self.world.loop.after(self.world.rng.randint(100, 20_000) * MS, self._put_back, rail, where)
 
+    def hinders(self) -> None:
+        """A rank that cannot choose its rails for a while, or does not answer; and a reason to ask it."""
+        workers = [worker for worker in self.world.workers() if not worker.finished]
+        if self.world.cables is None or not workers:
+            return
+        worker, lasts = self.world.rng.choice(workers), self.world.rng.choice((300, 12_000, 20_000)) * MS
+        rails = worker.rails
+        rails.hindered_until = self.world.loop.now + lasts
+        rails.deaf = self.world.rng.random() < 0.5
+        rails.unable = "" if rails.deaf else "unsupported: a fault"
+        self.world.loop.tell(str(worker), "does not follow rail orders")
+        self.world.loop.after(lasts, self._let_follow, rails)
+        reason = self.world.rng.choice((self.breaks, self.operator))
+        reason()
+
+    def _let_follow(self, rails: RailHands) -> None:
+        rails.deaf, rails.unable = False, ""
+        rails.hindered_until = min(rails.hindered_until, self.world.loop.now)
+
     def _put_back(self, rail: str, where: str) -> None:
         if (rail, where) in self._out:
             self._wish(rail, where, False)
@@ -104,6 +124,8 @@ class RailFaults:
         if self.world.cables is not None:
             for node, rail in list(self.world.cables.broken):
                 self._heal(node, rail)
+            for worker in self.world.workers():
+                self._let_follow(worker.rails)
             self._put_all_back()
 
     def _put_all_back(self) -> None:

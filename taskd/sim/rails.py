@@ -1,8 +1,8 @@
 """Cables, and a transport that behaves like csrc/rail: what nodes would report of their rails, and who carries what.
 
-A line is up where neither end has a fault on that rail; traffic goes, evenly, over the lines that are up and that the
-sending rank was not ordered to leave. Reports are made from that when a node speaks. It knows nothing of the core's
-decisions, which is the point: the checkers compare the two.
+A line is up where neither end has a fault on that rail, and suspect where one stutters; traffic goes, evenly, over the
+good lines that the sending rank was not ordered to leave. Reports are made from that when a node speaks. It knows
+nothing of the core's decisions, which is the point: the checkers compare the two.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class RailHands:
     order: tuple[int, int] = (0, 0)
     out: frozenset[str] = frozenset()
     unable: str = ""  # why this process can follow none
+    deaf: bool = False  # it does not answer
+    hindered_until: int = 0  # by one of these two
 
     def follow(self, rank: int, incarnation: int, order: RailOrder) -> RailsFollowed:
         """Carry an order out, or say why not."""
@@ -65,7 +67,9 @@ class Cables:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.broken: dict[tuple[str, str], str] = {}  # node and rail: "down", "silent" (one way), "hollow", "slow"
+        self.broken: dict[
+            tuple[str, str], str
+        ] = {}  # node and rail: "down", "silent" (one way), "hollow", "slow", "stutter"
         self._lines: dict[tuple[str, str, str], _Line] = {}
         self._looked: dict[str, int] = {}
 
@@ -91,7 +95,10 @@ class Cables:
                     line.moved.clear()
 
     def _up(self, node: str, rail: str, peer: str) -> bool:
-        return not {self.broken.get((node, rail)), self.broken.get((peer, rail))} & {"down", "silent"}
+        return not self._faults(node, rail, peer) & {"down", "silent"}
+
+    def _faults(self, node: str, rail: str, peer: str) -> set[str | None]:
+        return {self.broken.get((node, rail)), self.broken.get((peer, rail))}
 
     def reports(self, node: str, crews: dict[str, list[Carrier]], now: int) -> tuple[RailReport, ...]:
         """What this node's agent reads from its ranks' counters now. Traffic since it looked last is made up here."""
@@ -106,7 +113,8 @@ class Cables:
     def carries(self, node: str, peer: str, out: frozenset[str]) -> list[str]:
         """Over which rails a rank sends that was told to leave these: the last one left is used in any case."""
         up = [name for name in self.names if self._up(node, name, peer)]
-        return [name for name in up if name not in out] or up
+        good = [name for name in up if "stutter" not in self._faults(node, name, peer)]
+        return [name for name in good if name not in out] or good or up
 
     def _report(
         self, node: str, name: str, peer: str, pairs: list[tuple[Carrier, Carrier]], elapsed: int, now: int
@@ -114,7 +122,7 @@ class Cables:
         line = self._lines.get((node, name, peer))
         if line is None:
             line = self._lines[node, name, peer] = _Line(self._up(node, name, peer), now)
-        faults = {self.broken.get((node, name)), self.broken.get((peer, name))}
+        faults = self._faults(node, name, peer)
         present = {(one.rank, other.rank) for one, other in pairs}
         line.moved &= present
         for rank, out in {one.rank: one.rails.out for one, _ in pairs}.items():
@@ -131,7 +139,8 @@ class Cables:
                 line.moved.add((one.rank, other.rank))
         line.bytes += sent
         up = line.up and now >= line.since
-        state = RailState.UP if up else RailState.PROBING if line.up else RailState.DOWN
+        well = RailState.SUSPECT if "stutter" in faults else RailState.UP
+        state = well if up else RailState.PROBING if line.up else RailState.DOWN
         count = len(present)
         return RailReport(
             rail=name,

@@ -36,6 +36,7 @@ FAULTS = {
     "rail": "a rail of a node (or of all, or all of one) is lost, slow, or lies, for a while",
     "flap": "a rail comes and goes",
     "operator": "an operator takes a rail out and puts it back later, whatever else is going on",
+    "unable": "a rank cannot follow rail orders for a while, or does not answer them",
     "railkill": "a rail is lost just before or during the repair of a killed rank",
 }
 """Every kind of fault by the name that `--faults` takes."""

@@ -93,7 +93,8 @@ class SimWorker(Member):
         if not self.alive or self.finished:
             return
         if isinstance(message, RailOrder):
-            self.home.worker_says(self, self.rails.follow(self.rank, self.incarnation, message))
+            if not self.rails.deaf:
+                self.home.worker_says(self, self.rails.follow(self.rank, self.incarnation, message))
             return
         if isinstance(message, WorkerWelcome):
             self.acknowledged = message.accepted and message.acknowledged
