@@ -32,7 +32,7 @@ PATIENCE_S = 240.0
 """No wait for a job takes longer."""
 LOOK_S = 0.1
 ENDING_S = 10.0
-STEPS_AHEAD_S = 1.5
+STEPS_AHEAD_S = 2.0
 """The last step is told this much in advance, so that no rank is beyond it by then."""
 Event = dict[str, Any]
 
@@ -161,23 +161,29 @@ class Job:
         """Whether the first launcher still runs."""
         return self.launchers[0].poll() is None
 
-    def ask(self, topic: str) -> dict[str, Any] | None:
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`taskd WORDS`, as an operator on the first node gives it."""
+        command = self._on(0, [sys.executable, "-m", "taskd", *words])
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+
+    def ask(self, *topic: str) -> dict[str, Any] | None:
         """What `taskd TOPIC --json` says now; None while nobody answers."""
-        command = self._on(0, [sys.executable, "-m", "taskd", topic, "--json"])
-        found = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        found = self.command(*topic, "--json")
         if found.returncode:
             return None
         answer: dict[str, Any] = json.loads(found.stdout)
         return answer
 
-    def event(self, kind: str, begin_ns: int, seconds: float = PATIENCE_S) -> Event:
-        """The first event of this kind from this time of day on, as soon as it is known. Raises Broken."""
+    def event(self, kind: str, begin_ns: int, seconds: float = PATIENCE_S, words: str = "") -> Event:
+        """The first event of this kind, whose text has these words, from this time of day on, as soon as it is known.
+        Raises Broken."""
         self.follow()
         with self._changed:
-            wanted = self._changed.wait_for(lambda: self._found(kind, begin_ns) or not self.running(), seconds)
-            found = self._found(kind, begin_ns)
+            wanted = self._changed.wait_for(lambda: self._found(kind, begin_ns, words) or not self.running(), seconds)
+            found = self._found(kind, begin_ns, words)
         if not wanted or found is None:
-            raise Broken(f"no event {kind!r} came in {seconds:.0f} s{self.said()}")
+            told = "\n".join(f"{event['kind']}: {event['text']}" for event in self._events[-20:])
+            raise Broken(f"no event {kind!r} {words!r} came in {seconds:.0f} s{self.said()}\nevents:\n{told}")
         return found
 
     def since(self, begin_ns: int) -> list[Event]:
@@ -185,8 +191,9 @@ class Job:
         with self._changed:
             return [event for event in self._events if event["wall_ns"] >= begin_ns]
 
-    def _found(self, kind: str, begin_ns: int) -> Event | None:
-        return next((one for one in self._events if one["kind"] == kind and one["wall_ns"] >= begin_ns), None)
+    def _found(self, kind: str, begin_ns: int, words: str) -> Event | None:
+        late = (one for one in self._events if one["kind"] == kind and one["wall_ns"] >= begin_ns)
+        return next((one for one in late if words in one["text"]), None)
 
     def follow(self) -> None:
         """Keep what happens from now on, for since()."""
@@ -197,15 +204,17 @@ class Job:
                 self._on(0, command), subprocess.DEVNULL, lambda line: self._events.append(json.loads(line))
             )
 
-    def settle(self, steps: int, nodes: int = 0) -> dict[int, dict[str, Any]]:
-        """The ranks, once all of them have taken so many more steps, with so many nodes up. Raises Broken."""
+    def settle(self, steps: int, nodes: int = 0, rails: bool = True) -> dict[int, dict[str, Any]]:
+        """The ranks, once all of them have taken so many more steps, with so many nodes up, and no incident open.
+        `rails` False: rails may be lost or lent, which keeps nobody from training. Raises Broken."""
         ends = time.monotonic() + PATIENCE_S
         goal: dict[int, int] = {}
         while time.monotonic() < ends and self.running():
-            facts = self.ask("status") or {"ranks": [], "nodes": [], "incidents": {"open": 0}}
+            facts = self.ask("status") or {"ranks": [], "nodes": [], "incidents": {"open": 0}, "stage": None}
             ranks = {rank["rank"]: rank for rank in facts["ranks"]}
             self.nodes = {node["node"]: node for node in facts["nodes"] if node["state"] == "up"}
-            well = bool(ranks) and not facts["incidents"]["open"] and len(self.nodes) >= nodes
+            unwell = facts["incidents"]["open"] if rails else facts["stage"]
+            well = bool(ranks) and not unwell and len(self.nodes) >= nodes
             if well and all(one["state"] == "alive" and one["step"] is not None for one in ranks.values()):
                 goal = goal or {rank: one["step"] + steps for rank, one in ranks.items()}
                 if all(one["step"] >= goal.get(rank, 0) for rank, one in ranks.items()):
@@ -220,13 +229,16 @@ class Job:
 
     # ---- its end ----------------------------------------------------------------------------------------------
 
-    def finish(self) -> int:
-        """Let it take some more steps, together; the number of the last one."""
-        begin = self.settle(1)
+    def finish(self, rails: bool = True) -> int:
+        """Let it take some more steps, together; the number of the last one. `rails` as in settle()."""
+        begin = self.settle(1, rails=rails)
         begin_at = time.monotonic()
-        then = self.settle(1)
+        then = self.settle(1, rails=rails)
         step = max(one["step"] for one in then.values())
         pace = (step - min(one["step"] for one in begin.values())) / (time.monotonic() - begin_at)
+        # What is measured over so short a time may have been a stretch in which steps were long.
+        quickest_ms = min((one["step_ms"] for one in then.values() if one["step_ms"]), default=0)
+        pace = max(pace, 1000 / quickest_ms if quickest_ms else 0)
         self.last = step + 2 + int(pace * STEPS_AHEAD_S)
         self._tell_last(self.last)
         return self.last

@@ -83,6 +83,8 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
             ends = int(last.read_text())
         if step.number == ends:
             break
+        if ends is not None and step.number > ends:
+            raise SystemExit(f"rank {rank} has ended step {step.number} and is told only now that {ends} is the last")
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(whole(parameter).numpy().tobytes())

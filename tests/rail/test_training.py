@@ -1,0 +1,109 @@
+"""Training through faults of rails, on two hosts under taskd-run: the final weights are those of a run without faults.
+
+The job trains until it has borne everything, and is then told its last step; the run it is compared with is told the
+same one before it begins. A fault always hits the rail that carries most at that moment. What the manager decides
+meanwhile is tested in test_decisions.py; here rails may still be lost or lent when the next fault comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from taskd.bench.faults import FAULTS
+from taskd.bench.hosts import Hosts
+from taskd.bench.job import Job
+from taskd.bench.members import until
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+importlib.import_module("torch")  # its libraries are those that the extension needs
+needs_rail = pytest.mark.skipif(
+    not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
+)
+WORDS = (256, 3, 20_000)
+LASTS_S = 0.4
+"""Longer than the manager takes to believe in a lost rail."""
+IN_USE = 1 << 18
+"""Bytes that no probes and no connections make."""
+PATIENCE_S = 60.0
+
+
+def busiest(job: Job, hosts: Hosts, host: int) -> str:
+    """The rail of this host that carries most now, once one of them is in use."""
+    here = hosts.hosts[host]
+    before = {rail: here.bytes(rail) for rail in hosts.rails}
+
+    def moved(rail: str) -> int:
+        return here.bytes(rail) - before[rail]
+
+    assert until(lambda: max(map(moved, hosts.rails)) >= IN_USE, PATIENCE_S), f"no rail is in use{job.said()}"
+    return max(hosts.rails, key=moved)
+
+
+def bear(job: Job, hosts: Hosts, name: str, host: int) -> None:
+    """One fault, while the rail is in use."""
+    fault, rail = FAULTS[name], busiest(job, hosts, host)
+    fault.inject(hosts, host, rail)
+    threading.Event().wait(LASTS_S)  # how long it lasts is part of the fault
+    fault.heal(hosts, host, rail)
+
+
+def final(job: Job) -> str:
+    found = [one["weights"] for one in job.results() if "weights" in one]
+    assert len(found) == 1, job.said()
+    return str(found[0])
+
+
+def compared(job: Job, hosts: Hosts, ranks: int, kind: str) -> tuple[str, str]:
+    """The job's final weights, and those of a run that nothing happens to."""
+    last = job.finish(rails=False)
+    found = final(job)
+    with Job(WORDS, ranks=ranks, nodes=2, hosts=hosts, kind=kind, last_step=last) as calm:
+        return found, final(calm)
+
+
+@needs_rail
+@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 8), ("fsdp", 4)])
+def test_rails_fail_under_training(two_hosts: Hosts, kind: str, ranks: int) -> None:
+    with Job(WORDS, ranks=ranks, nodes=2, hosts=two_hosts, kind=kind) as job:
+        job.settle(2)
+        for turn, name in enumerate(FAULTS):
+            bear(job, two_hosts, name, turn % 2)
+        found, calm = compared(job, two_hosts, ranks, kind)
+    assert found == calm
+
+
+@needs_rail
+def test_ranks_die_while_rails_fail(two_hosts: Hosts) -> None:
+    """A rank is killed while a rail is down, and a rail falls silent while the death of another rank is healed."""
+    down, silence = FAULTS["down"], FAULTS["silence"]
+    with Job(WORDS, ranks=4, nodes=2, hosts=two_hosts) as job:
+        before = job.settle(2)
+        rail = busiest(job, two_hosts, 0)
+        down.inject(two_hosts, 0, rail)
+        kill(job, before[3])
+        between = job.settle(2, rails=False)
+        down.heal(two_hosts, 0, rail)
+        assert between[3]["incarnation"] > before[3]["incarnation"]
+        rail = busiest(job, two_hosts, 1)
+        kill(job, between[0])
+        silence.inject(two_hosts, 1, rail)
+        after = job.settle(2, rails=False)
+        silence.heal(two_hosts, 1, rail)
+        assert after[0]["incarnation"] > between[0]["incarnation"]
+        bear(job, two_hosts, "reset", 0)
+        found, calm = compared(job, two_hosts, 4, "ddp")
+    assert found == calm
+
+
+def kill(job: Job, rank: dict[str, Any]) -> None:
+    """Until its death is known; its repair begins with that."""
+    begin_ns = time.time_ns()
+    os.kill(rank["pid"], signal.SIGKILL)
+    job.event("process", begin_ns, PATIENCE_S)
