@@ -1,9 +1,11 @@
 """Rails under training with everything on: what a fault costs a step, when the rail carries again, and who notices.
 
-A job of four ranks on two hosts, which are network namespaces, trains under taskd-run; a rail is broken while it
-carries, healed, and broken again once it carries again. A fault's cost is the longest step that any rank took after it,
-less a normal step. The weights of each disturbed job are compared with those of one to the same step that nothing
-happens to. For false alarms the job is stopped and let go on again and again while both cores are busy.
+Jobs of four ranks on two hosts, which are network namespaces, train under taskd-run; a rail is broken while it carries,
+healed, and the next one broken when it is back in use. A fault's cost is the longest step that any rank took after it,
+less a normal step of that job. All jobs end after the same step as one to which nothing happens, and their weights are
+compared with its own. Only the first loss of a rail in a job counts for the time until it carries again: one that is
+lost again within a minute rests longer, by design. For false alarms a job is stopped and let go on again and again
+while both cores are busy.
 
 Nothing is injected into the product. Each part is bounded in time and stands in PARTS with its seconds.
 """
@@ -30,15 +32,16 @@ from taskd.errors import UsageError
 
 WORDS = (512, 4, 100_000)
 RANKS = 4
-TIMES = 32
-KIND_S = 240.0
-"""After this a kind of fault is not tried again."""
 GOALS = {"reset": ("reset", 30.0), "down": ("link_down", 60.0), "silence": ("silence", 200.0)}
 """Fault, name of its figures, goal of its median in milliseconds."""
+JOBS = 10
+JOB_S = 45.0
+"""So long the job trains to which nothing happens."""
+FAULTS_S = 40.0
+"""So long rails are broken in the others, which take at least as long to come to the same step."""
 LASTS_S, AFTER_S = 0.4, 0.3
 CARRIES = 1 << 20
 """Bytes that are work: neither probes nor what makes a connection."""
-BACK_S = 90.0
 CALM_S = 600.0
 PAUSE_S = 0.4
 """Of an unevenly training rank; shorter than what means that it hangs."""
@@ -48,14 +51,23 @@ Figures = dict[str, Figure]
 
 
 @dataclass
-class _Runs:
-    """What one kind of fault gave."""
+class _Fault:
+    """One fault: its kind and its moments in nanoseconds of CLOCK_MONOTONIC, and what it cost."""
 
-    begins: list[int] = field(default_factory=list)
-    healed: list[int] = field(default_factory=list)
-    back: list[int] = field(default_factory=list)
-    cost_ms: list[float] = field(default_factory=list)
-    disturbed: list[float] = field(default_factory=list)
+    kind: str
+    is_first: bool  # of its rail, in its job
+    begin: int
+    healed: int = 0
+    back: int = 0  # the rail carries again; 0: that was not waited for
+    cost_ms: float = 0.0
+    disturbed: int = 0  # ranks, when the rail came back
+
+
+@dataclass
+class _Run:
+    """What one job gave."""
+
+    faults: list[_Fault] = field(default_factory=list)
     equal: bool = False
     reason: str = ""
 
@@ -83,79 +95,119 @@ def _two_hosts() -> Iterator[Hosts]:
 
 
 def _faults() -> Figures:
-    figures: Figures = {}
-    found = {fault: _measured(fault) for fault in GOALS}
-    for fault, (name, goal) in GOALS.items():
-        runs = found[fault]
-        figures[f"{name}_p50_ms"] = median(runs.cost_ms, "ms", Goal("<", goal))
-        figures[f"{name}_p99_ms"] = percentile(runs.cost_ms, 0.99, "ms")
-    share = [float(runs.equal) for runs in found.values()]
-    reasons = "; ".join(f"{fault}: {runs.reason}" for fault, runs in found.items() if runs.reason)
-    figures["bit_equal_share"] = Figure(statistics.mean(share), "share", Goal("==", 1), share, reasons)
-    back = [(at - since) / 1e9 for runs in found.values() for since, at in zip(runs.healed, runs.back, strict=False)]
-    figures["back_s"] = median(back, "s")
-    disturbed = [count for runs in found.values() for count in runs.disturbed]
-    worst = (
-        Figure(max(disturbed), "ranks", Goal("==", 0), disturbed)
-        if disturbed
-        else unmeasured("ranks", "no rail came back", Goal("==", 0))
-    )
-    return figures | {"back_disturbed_ranks": worst}
-
-
-def _measured(name: str) -> _Runs:
-    """All faults of one kind; what goes wrong becomes a reason, for the other kinds are still to come."""
-    runs, begin = _Runs(), time.monotonic()
+    runs, reason = [], ""
     try:
         with _two_hosts() as two:
-            last, weights = _disturbed(two, name, runs, begin + KIND_S)
-            with Job(WORDS, ranks=RANKS, nodes=2, hosts=two, last_step=last) as job:
-                runs.equal = bool(weights) and weights == _weights(job)
+            last, weights = _undisturbed(two)
+            for number in range(JOBS):
+                runs.append(_disturbed(two, number, last, weights))
+                _say(number, runs[-1])
     except Broken as error:
-        runs.reason = str(error).splitlines()[0]
-    line = (
-        f"{name}: {len(runs.cost_ms)} faults, identical: {runs.equal}, {time.monotonic() - begin:.0f} s {runs.reason}"
-    )
+        reason = str(error).splitlines()[0]
+    return _figures(runs, reason)
+
+
+def _say(number: int, run: _Run) -> None:
+    faults = ", ".join(f"{fault.kind} {fault.cost_ms:.0f} ms" for fault in run.faults)
+    line = f"job {number + 1} of {JOBS}: {faults or 'no fault'}; identical: {run.equal} {run.reason}"
     print(line, file=sys.stderr, flush=True)
-    return runs
 
 
-def _disturbed(two: Hosts, name: str, runs: _Runs, ends: float) -> tuple[int, str]:
-    """Disturb one job; its last step and its weights."""
-    fault = FAULTS[name]
+def _figures(runs: Sequence[_Run], reason: str) -> Figures:
+    faults = [fault for run in runs for fault in run.faults]
+    reason = "; ".join(filter(None, [reason, *(run.reason for run in runs)]))
+    figures: Figures = {}
+    for kind, (name, goal) in GOALS.items():
+        cost_ms = [fault.cost_ms for fault in faults if fault.kind == kind]
+        figures[f"{name}_p50_ms"] = median(cost_ms, "ms", Goal("<", goal))
+        figures[f"{name}_p99_ms"] = percentile(cost_ms, 0.99, "ms")
+    share, same = [float(run.equal) for run in runs], Goal("==", 1)
+    figures["bit_equal_share"] = (
+        Figure(statistics.mean(share), "share", same, share, reason)
+        if share
+        else unmeasured("share", reason or "no job ended", same)
+    )
+    returned = [fault for fault in faults if fault.back]
+    figures["back_s"] = median([(one.back - one.healed) / 1e9 for one in returned if one.is_first], "s")
+    disturbed, none = [float(fault.disturbed) for fault in returned], Goal("==", 0)
+    figures["back_disturbed_ranks"] = (
+        Figure(max(disturbed), "ranks", none, disturbed)
+        if disturbed
+        else unmeasured("ranks", "no rail came back", none)
+    )
+    return figures
+
+
+def _undisturbed(two: Hosts) -> tuple[int, str]:
+    """The last step and the weights of a job to which nothing happens. Raises Broken."""
     with Job(WORDS, ranks=RANKS, nodes=2, hosts=two) as job:
         job.settle(3)
-        while len(runs.begins) < TIMES and time.monotonic() < ends:
-            host, rail = len(runs.begins) % 2, two.rails[len(runs.begins) // 2 % 2]
-            _carried(two, rail)
-            runs.begins.append(fault.inject(two, host, rail))
-            time.sleep(LASTS_S)  # how long a fault lasts is part of it
-            fault.heal(two, host, rail)
-            runs.healed.append(time.monotonic_ns())
-            _carried(two, rail)
-            runs.back.append(time.monotonic_ns())
-            time.sleep(AFTER_S)  # steps to compare with
+        time.sleep(JOB_S)  # steady training
         last = job.finish()
-        weights = _weights(job)
-        _cost(list(job.times().values()), runs)
-        return last, weights
+        return last, _weights(job)
 
 
-def _carried(two: Hosts, rail: str) -> None:
-    """Wait until training uses this rail. Raises Broken."""
+def _disturbed(two: Hosts, number: int, last: int, weights: str) -> _Run:
+    """One job; what goes wrong becomes its reason, for the others are still to come."""
+    run, kinds = _Run(), list(GOALS)
+    try:
+        with Job(WORDS, ranks=RANKS, nodes=2, hosts=two, last_step=last) as job:
+            job.settle(3)
+            ends = time.monotonic() + FAULTS_S
+            for turn in range(len(kinds) * len(two.rails)):
+                rail, kind = two.rails[turn % len(two.rails)], kinds[(turn + number) % len(kinds)]
+                fault = _strike(two, kind, (turn // len(two.rails) + number) % 2, rail, turn < len(two.rails))
+                run.faults.append(fault)
+                if not _comes_back(two, job, fault, rail, ends):
+                    break
+            run.equal = _weights(job) == weights
+            _cost(list(job.times().values()), run.faults)
+    except Broken as error:
+        run.reason = str(error).splitlines()[0]
+    return run
+
+
+def _strike(two: Hosts, kind: str, host: int, rail: str, is_first: bool) -> _Fault:
+    """Break a rail that carries, and heal it. Raises Broken."""
+    if not _carries(two, rail, time.monotonic() + FAULTS_S):
+        raise Broken(f"rail {rail} carried nothing for {FAULTS_S:.0f} s")
+    begin = FAULTS[kind].inject(two, host, rail)
+    time.sleep(LASTS_S)  # how long a fault lasts is part of it
+    FAULTS[kind].heal(two, host, rail)
+    return _Fault(kind, is_first, begin, time.monotonic_ns())
+
+
+def _comes_back(two: Hosts, job: Job, fault: _Fault, rail: str, ends: float) -> bool:
+    """Wait until the manager has put the rail back, it carries, and its incident is closed; False: not before that."""
+    healed_wall_ns = time.time_ns() - (time.monotonic_ns() - fault.healed)
+    try:
+        job.event("rail", healed_wall_ns, max(0.0, ends - time.monotonic()), words="may carry again")
+        if not _carries(two, rail, ends):
+            return False
+        fault.back = time.monotonic_ns()
+        job.event("closed", healed_wall_ns, max(0.0, ends - time.monotonic()))
+    except Broken:
+        return False
+    time.sleep(AFTER_S)  # steps to compare with
+    return True
+
+
+def _carries(two: Hosts, rail: str, ends: float) -> bool:
+    """Wait until training uses this rail."""
     host = two.hosts[0]
     goal = host.bytes(rail) + CARRIES
-    if not until(lambda: host.bytes(rail) >= goal, BACK_S):
-        raise Broken(f"rail {rail} carried nothing for {BACK_S:.0f} s")
+    return until(lambda: host.bytes(rail) >= goal, max(0.0, ends - time.monotonic()))
 
 
-def _cost(times: list[list[tuple[int, int]]], runs: _Runs) -> None:
-    """What the steps say of each fault, and of the return of each rail."""
+def _cost(times: list[list[tuple[int, int]]], faults: Sequence[_Fault]) -> None:
+    """What the steps say of each fault, and of the return of its rail."""
     normal = statistics.median(end - begin for one in times for begin, end in one)
-    for begin, healed, back in zip(runs.begins, runs.healed, runs.back, strict=True):
-        runs.cost_ms.append(max(0.0, max(_longest(one, begin, healed) for one in times) - normal) / 1e6)
-        until_ns = back + int(AFTER_S * 1e9)
-        runs.disturbed.append(sum(_longest(one, healed, until_ns) > 2 * normal for one in times))
+    for fault in faults:
+        fault.cost_ms = max(0.0, max(_longest(one, fault.begin, fault.healed) for one in times) - normal) / 1e6
+        if fault.back:
+            around = int(AFTER_S * 1e9)
+            steps = [_longest(one, fault.back - around, fault.back + around) for one in times]
+            fault.disturbed = sum(longest > 2 * normal for longest in steps)
 
 
 def _longest(steps: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
@@ -205,6 +257,6 @@ def _uneven(job: Job, ends: float) -> None:
 
 
 PARTS: dict[str, Callable[..., Figures]] = {
-    "faults": _faults,  # 3 x 240 s at most, and three jobs that nothing happens to
-    "calm": _calm,  # 600 s
+    "faults": _faults,  # eleven jobs of about a minute
+    "calm": _calm,  # 600 s, or as --seconds says
 }

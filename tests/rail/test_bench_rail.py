@@ -7,16 +7,32 @@ import pytest
 from taskd.bench import rail
 from taskd.errors import UsageError
 
-MS = 1_000_000
+MS, SECOND = 1_000_000, 1_000_000_000
 
 
 def test_a_fault_costs_the_longest_step_after_it_less_a_normal_one() -> None:
     calm = [(10 * MS * number, 10 * MS * (number + 1)) for number in range(40)]
     hit = [*calm[:5], (50 * MS, 95 * MS), *calm[10:25], (250 * MS, 280 * MS), *calm[28:]]
-    runs = rail._Runs(begins=[63 * MS], healed=[150 * MS], back=[200 * MS])
-    rail._cost([calm, hit], runs)
-    assert runs.cost_ms == [pytest.approx(22)]  # 95 - 63 - 10
-    assert runs.disturbed == [1]  # the step of 30 ms, after the rail came back
+    fault = rail._Fault("down", True, begin=63 * MS, healed=150 * MS, back=500 * MS)
+    alone = rail._Fault("down", True, begin=63 * MS, healed=150 * MS)
+    rail._cost([calm, hit], [fault, alone])
+    assert fault.cost_ms == alone.cost_ms == pytest.approx(22)  # 95 - 63 - 10
+    assert fault.disturbed == 1  # the step of 30 ms, when the rail came back
+    assert alone.disturbed == 0  # it did not
+
+
+def test_all_figures_are_there_whatever_has_failed() -> None:
+    names = {f"{name}_p{share}_ms" for name, _ in rail.GOALS.values() for share in (50, 99)}
+    names |= {"bit_equal_share", "back_s", "back_disturbed_ranks"}
+    nothing = rail._figures([], "there can be no hosts")
+    assert set(nothing) == names and all(figure.value is None and figure.reason for figure in nothing.values())
+    first = rail._Fault("down", True, begin=1, healed=2 * SECOND, back=5 * SECOND, cost_ms=20.0)
+    again = rail._Fault("reset", False, begin=1, healed=2 * SECOND, back=9 * SECOND, cost_ms=5.0, disturbed=2)
+    found = rail._figures([rail._Run([first, again], True), rail._Run([], False, "it broke")], "")
+    values = {name: figure.value for name, figure in found.items()}
+    assert values["link_down_p50_ms"] == 20 and values["reset_p99_ms"] == 5 and values["silence_p50_ms"] is None
+    assert values["back_s"] == 3 and values["back_disturbed_ranks"] == 2 and values["bit_equal_share"] == 0.5
+    assert "it broke" in found["bit_equal_share"].reason
 
 
 def test_a_part_that_does_not_exist_is_refused() -> None:
