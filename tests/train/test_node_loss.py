@@ -24,6 +24,8 @@ STEPS = 40
 BATCH = 4
 RANKS = 4
 NODES = 2
+OWN_BYTES = 6_000_000
+"""What each rank has beside the replicas: a copy of its record takes many frames and is fetched in pieces."""
 LONG_S = 150.0
 """A busy machine takes its time to import torch in a dozen processes."""
 
@@ -36,7 +38,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     """Run the training on two nodes and so many spare ones; they meet as `meet` says."""
 
     @contextmanager
-    def run(kills: str, spares: int = 1, meet: str = "static") -> Iterator[Launched]:
+    def run(kills: str, spares: int = 1, meet: str = "static", **variables: str) -> Iterator[Launched]:
         folder = tmp_path / (kills.replace(",", "_") or "calm")
         folder.mkdir()
         words = ["--nnodes", f"{NODES}:{NODES + spares}", "--nproc-per-node", "2", "--max-restarts", "10"]
@@ -48,7 +50,8 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
             else:
                 places.append(["--rdzv-backend", meet, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "nodes"])
         words += [str(SCRIPT), "--folder", str(folder), "--kills", kills, "--steps", str(STEPS)]
-        with Launched(folder, free_port(), *words, nodes=places, job=tmp_path.name) as launched:
+        words += ["--local-bytes", str(OWN_BYTES)]
+        with Launched(folder, free_port(), *words, nodes=places, env=variables, job=tmp_path.name) as launched:
             launched.places, launched.words = places, words  # type: ignore[attr-defined]
             yield launched
 
@@ -152,13 +155,14 @@ def test_a_spare_that_comes_within_the_time_is_used(start: Start, undisturbed: l
 
 @pytest.mark.slow
 def test_the_spare_has_died_and_nobody_comes(start: Start) -> None:
-    with start("2:30:applied:node") as launched:
+    with start("2:30:applied:node", TASKD_RECOVER_SPARE_WAIT_MS="2000") as launched:
         launched.wait_for_line("node spare-1 is here", LONG_S)
         spare = launched.launchers[NODES]
         spare.kill()
         launched.wait_for_line("node spare-1 is lost")
         allow(launched, 30)
         launched.wait_for_line("for a node with room")
+        launched.wait_for_line("no node with room came within 2 s")
         codes = launched.end(code=None)
         assert codes[1:] == [-signal.SIGKILL, -signal.SIGKILL] and codes[0] == 1, launched.text
         assert re.search(r"the job ends: ranks 2-3 died .* on node node-1", launched.text), launched.text
