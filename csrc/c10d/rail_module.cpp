@@ -21,6 +21,17 @@ constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 using NamedAddress = std::tuple<std::string, std::string, std::string, bool>;  // rail, address, interface, expected
 
+// Groups keep theirs, whatever becomes of what Python has.
+struct Engines {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<rail::Engine>> all;
+};
+
+Engines& engines() {
+    static Engines* const instance = new Engines();
+    return *instance;
+}
+
 std::shared_ptr<RailEngine> make_engine(const std::vector<NamedAddress>& rails, const py::bytes& key,
                                         const std::string& title, const std::string& node, std::pair<int, int> ports,
                                         bool retry_enabled, int retry_count, RailEngine::Milliseconds retry_hold,
@@ -43,9 +54,41 @@ std::shared_ptr<RailEngine> make_engine(const std::vector<NamedAddress>& rails, 
     return std::make_shared<RailEngine>(std::move(settings));
 }
 
+void close(rail::Engine& engine) {
+    try {
+        engine.close();
+    } catch (const rail::Trouble&) {
+        // A parent's: it is not this process that its peers wait for.
+    }
+}
+
+// At the interpreter's exit: a peer may still be in the operation that was the last one here.
+void close_engines() {
+    std::vector<std::weak_ptr<rail::Engine>> all;
+    {
+        // Not to be had in a child that was forked while somebody held it: the engines are the parent's then.
+        const std::unique_lock<std::mutex> held(engines().mutex, std::try_to_lock);
+        if (held)
+            all = engines().all;
+    }
+    for (const auto& each : all) {
+        if (const std::shared_ptr<rail::Engine> engine = each.lock())
+            close(*engine);
+    }
+}
+
 }  // namespace
 
-RailEngine::RailEngine(rail::Settings settings) : engine_(std::make_shared<rail::Engine>(std::move(settings))) {}
+RailEngine::RailEngine(rail::Settings settings) : engine_(std::make_shared<rail::Engine>(std::move(settings))) {
+    const std::lock_guard<std::mutex> held(engines().mutex);
+    auto& all = engines().all;
+    all.erase(std::remove_if(all.begin(), all.end(), [](const auto& each) { return each.expired(); }), all.end());
+    all.push_back(engine_);
+}
+
+void RailEngine::close() {
+    comm::close(*engine_);
+}
 
 RailEngine::BackendPointer RailEngine::join(int64_t epoch, std::string identity, std::vector<std::string> endpoints,
                                             std::vector<int> ranks, int me, Milliseconds within, Milliseconds timeout) {
@@ -113,8 +156,10 @@ void bind_rail(py::module_& m) {
             py::arg("epoch"), py::arg("identity"), py::arg("endpoints"), py::arg("ranks"), py::arg("me"), py::kw_only(),
             py::arg("within"), py::arg("timeout"), free)
         .def("abort", &RailEngine::abort, py::arg("epoch"), py::arg("reason"), free)
+        .def("close", &RailEngine::close, free)
         .def("set_rail", &RailEngine::set_rail, py::arg("name"), py::arg("in_use"), free)
         .def_property_readonly("counters_fd", &RailEngine::counters_fd);
+    py::module_::import("atexit").attr("register")(py::cpp_function(&close_engines, free));
 }
 
 }  // namespace taskd::comm

@@ -38,6 +38,9 @@ class RailEngine {
 
     int counters_fd() const { return engine_->counters_fd(); }
 
+    // Leaves all peers in good order (engine.hpp). Nothing happens in a forked child of who made it.
+    void close();
+
   private:
     const std::shared_ptr<rail::Engine> engine_;
     std::mutex mutex_;

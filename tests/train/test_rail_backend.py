@@ -1,8 +1,8 @@
 """The rail backend by itself: every operation equals a plain reduction in the order of ranks, and gloo, by seed.
 
 Real processes over two rails of loopback addresses run workers/rail_ops.py (operations drawn by seed),
-workers/rail_bad_input.py (what can be done wrong, aborts, signals, forks) and workers/guard_apis.py (what frameworks
-do, without a guard). Faults of rails are for tests/rail.
+workers/rail_bad_input.py (what can be done wrong, aborts, signals, forks), workers/rail_leave.py (the end of a process)
+and workers/guard_apis.py (what frameworks do, without a guard). Faults of rails are for tests/rail.
 """
 
 from __future__ import annotations
@@ -58,6 +58,16 @@ def test_compiled_collectives_without_a_guard(tmp_path: Path) -> None:
     names = cases("compiled_case")
     env = {**RAILS, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     assert run(tmp_path, "rail", *names, env=env, timeout_s=250) == {name: ["ok"] * 2 for name in [*names, "the end"]}
+
+
+def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
+    with Ranks("rail_leave", 3, tmp_path, env=RAILS) as ranks:
+        none, *others = ranks.results(timeout_s=120)
+    assert none == []
+    for rank, (said,) in enumerate(others, start=1):
+        assert said["told"] == [0.0] and said["message"] == [float(rank)] * 3 and said["sender"] == 0
+        assert "rank 0" in said["all_reduce"] and "it has left" in said["all_reduce"]
+        assert "rank 0" in said["recv"] and "it has left" in said["recv"]
 
 
 @pytest.mark.parametrize(

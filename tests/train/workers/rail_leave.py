@@ -1,0 +1,53 @@
+"""One rank ends the moment its last operation is over; the others begin theirs when it has gone.
+
+Arguments: RANK SIZE FOLDER. Rank 0 gives what it has to give and its interpreter ends, without destroying anything. The
+others wait for the end of its process, and report what they were given and what they were told then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from taskd.comm import rail
+
+RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rail.register()
+    dist.init_process_group(
+        "cpu:rail", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=30)
+    )
+    pids: list[int] = [0] * SIZE
+    dist.all_gather_object(pids, os.getpid())
+    told = torch.full((1000,), float(RANK))
+    if RANK == 0:
+        dist.broadcast(told, 0)
+        for rank in range(1, SIZE):
+            dist.send(torch.full((3,), float(rank)), rank)
+        return
+    gone = select.poll()
+    gone.register(os.pidfd_open(pids[0]), select.POLLIN)
+    assert gone.poll(30_000), "rank 0 does not end"
+    dist.broadcast(told, 0)
+    message = torch.zeros(3)
+    sender = dist.recv(message)
+    said = {"told": told.unique().tolist(), "message": message.tolist(), "sender": sender}
+    for name, call in {"all_reduce": lambda: dist.all_reduce(told), "recv": lambda: dist.recv(message, 0)}.items():
+        try:
+            call()
+        except RuntimeError as error:
+            said[name] = str(error)
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
