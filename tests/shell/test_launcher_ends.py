@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -221,27 +223,50 @@ def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -
     assert "DistBackendError: allreduce #1 in group 0@0-1 failed" in launched.text
 
 
+LEAVE_KEYS = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+store = dist.distributed_c10d._get_default_store()
+key = f'left behind by {dist.get_rank()}'
+os.write(1, f'found {store.check([key])}\\n'.encode())
+store.set(key, 'x')
+os.write(1, b'set\\n')
+while not os.path.exists('go'): time.sleep(0.05)
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+"""
+
+
+def run_again(launched: Launched) -> None:
+    """The launcher is killed once its ranks have left keys in the store; the next run of the job goes to its end."""
+    launched.launchers[0].kill()
+    launched.launchers[0].wait()
+    (launched.folder / "go").touch()
+    launched.launch("--nproc-per-node", "2", "keys.py")
+    launched.end(code=None)
+    assert launched.said("found") == ["False"] * 4, launched.text
+
+
 def test_a_run_after_one_that_was_killed_with_its_manager(start: Start, tmp_path: Path) -> None:
-    """The next run of the job takes journal and store up; it finds nothing of the run before in its groups."""
-    (tmp_path / "keys.py").write_text(
-        "import os, time, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "store = dist.distributed_c10d._get_default_store()\n"
-        "key = f'left behind by {dist.get_rank()}'\n"
-        "os.write(1, f'found {store.check([key])}\\n'.encode())\n"
-        "store.set(key, 'x')\n"
-        "os.write(1, b'set\\n')\n"
-        "while not os.path.exists('go'): time.sleep(0.05)\n"
-        "dist.all_reduce(torch.ones(1))\n"
-        "dist.destroy_process_group()\n"
-    )
+    """The next run of the job finds journal and store of the run before, and nothing of it in its groups."""
+    (tmp_path / "keys.py").write_text(LEAVE_KEYS)
     with start("--nproc-per-node", "2", "keys.py") as launched:
         wait_until(lambda: len(launched.said("set")) == 2, "keys in the store")
         manager = wait_until(lambda: launched.ask("status"), "the manager")["manager"]["pid"]
         os.kill(manager, signal.SIGKILL)
-        launched.launchers[0].kill()
-        launched.launchers[0].wait()
-        (launched.folder / "go").touch()
-        launched.launch("--nproc-per-node", "2", "keys.py")
-        launched.end(code=None)
-    assert launched.said("found") == ["False"] * 4
+        run_again(launched)
+
+
+def test_a_run_after_one_that_its_manager_outlived(start: Start, tmp_path: Path) -> None:
+    """The user's own manager serves both runs from one store: only the name of the run keeps them apart."""
+    (tmp_path / "keys.py").write_text(LEAVE_KEYS)
+    with start("--nproc-per-node", "2", "keys.py", TASKD_MANAGER_HOST="127.0.0.1") as launched:
+        environment = {**launched.environment, "TASKD_JOB_PROC_PER_NODE": "2"}
+        command = [sys.executable, "-m", "taskd.manager"]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as manager:
+            try:
+                wait_until(lambda: len(launched.said("set")) == 2, "keys in the store")
+                wait_until(lambda: launched.ask("status"), "the manager")
+                run_again(launched)
+            finally:
+                manager.kill()
