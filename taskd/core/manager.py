@@ -233,15 +233,14 @@ class Manager:
         reborn = known is not None and life != sender.life
         if known is None:
             self._detector.watch(node, at)
-            role = (
-                f"room for {node.slots} {'worker' if node.slots == 1 else 'workers'}" if node.spawns else "watches only"
-            )
-            self._job.note("node", f"node {node.name} is here ({role})", node=node.name)
+            self._job.note("node", f"node {node.name} is here ({node.role})", node=node.name)
             self._repairs.roomier(now, at)
         else:
             self._heard(node, now, at)
         if reborn and node.spawns:
             lose_ranks(node, f"the launcher of node {node.name} was started again", "node", 0, self._repairs, now, at)
+        elif reborn:
+            self._job.note("node", f"the agent of node {node.name} was started again", node=node.name)
         if not members.world_size and hello.world_size:
             members.grow(hello.world_size)
         self._repairs.attendance.node_came(at)

@@ -107,6 +107,13 @@ class NodeRecord:
         """Whether a worker can be started here now."""
         return self.spawns and self.state in (NodeState.UP, NodeState.SILENT)
 
+    @property
+    def role(self) -> str:
+        """What its agent is for, in words."""
+        if not self.spawns:
+            return "watches only"
+        return f"room for {self.slots} {'worker' if self.slots == 1 else 'workers'}"
+
 
 @dataclass(slots=True, eq=False)
 class RankRecord:
