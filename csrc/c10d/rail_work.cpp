@@ -128,6 +128,9 @@ void RailRun::conclude(const std::function<void()>& apply, std::exception_ptr er
             }
         }
     }
+    // Who sees the operation complete may end the profiler, and with it what the range writes to.
+    if (profiled_end_)
+        std::exchange(profiled_end_, nullptr)();
     c10::intrusive_ptr<c10::ivalue::Future> future;
     for (;;) {
         std::unique_lock<std::mutex> held(mutex_);
@@ -148,8 +151,6 @@ void RailRun::conclude(const std::function<void()>& apply, std::exception_ptr er
             TORCH_WARN("a callback of ", name(), " failed: ", callback.what());
         }
     }
-    if (profiled_end_)
-        std::exchange(profiled_end_, nullptr)();
     release();
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "python.hpp"
 
@@ -14,6 +15,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSignalPeriod{100};
+
+// A future that is completed with tensors on a device has to know the device.
+std::vector<c10::Device> devices_of(const Tensors& tensors) {
+    std::vector<c10::Device> devices;
+    for (const at::Tensor& tensor : tensors) {
+        if (!tensor.device().is_cpu() && std::find(devices.begin(), devices.end(), tensor.device()) == devices.end())
+            devices.push_back(tensor.device());
+    }
+    return devices;
+}
 
 bool draining() {
     Control& control = Control::instance();
@@ -35,7 +46,7 @@ bool Outcome::drained() const {
 
 std::exception_ptr Outcome::error() const {
     const std::lock_guard<std::mutex> held(mutex_);
-    return error_;
+    return completed_ ? error_ : nullptr;
 }
 
 bool Outcome::wait(std::chrono::milliseconds timeout) {
@@ -64,16 +75,28 @@ bool Outcome::complete(Ending ending, const std::exception_ptr& error) noexcept 
     std::exception_ptr ends_with = error;
     if (ending == Ending::kDrained)
         ends_with = backend_error(name() + " belonged to a step that was given up; its tensors hold no result.");
-    const std::lock_guard<std::mutex> held(mutex_);
-    ending_ = ending;
-    error_ = std::move(ends_with);
-    completed_ = true;
-    concluding_ = future_ || profiled_end_ || abandoned_;
-    bell_.notify_all();
-    return concluding_;
+    bool concluding = false;
+    {
+        const std::lock_guard<std::mutex> held(mutex_);
+        ending_ = ending;
+        error_ = std::move(ends_with);
+        completed_ = !profiled_end_;
+        concluding = concluding_ = future_ || profiled_end_ || abandoned_;
+    }
+    bell_.notify_all();  // not under the lock, where whoever it wakes would only wait for that
+    return concluding;
 }
 
 void Outcome::conclude() noexcept {
+    if (profiled_end_) {
+        // Who sees the operation complete may end the profiler, and with it what the range writes to.
+        std::exchange(profiled_end_, nullptr)();
+        {
+            const std::lock_guard<std::mutex> held(mutex_);
+            completed_ = true;
+        }
+        bell_.notify_all();
+    }
     bool to_complete = false;
     {
         const std::unique_lock<std::mutex> held(mutex_);
@@ -81,8 +104,6 @@ void Outcome::conclude() noexcept {
     }
     if (to_complete)
         complete_future();
-    if (profiled_end_)
-        profiled_end_();
     bool orphan = false;
     {
         const std::lock_guard<std::mutex> held(mutex_);
@@ -119,7 +140,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Outcome::future() {
     {
         const std::unique_lock<std::mutex> held(mutex_);
         if (!future_)
-            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                               devices_of(value_));
         future = future_;
         to_complete = completed_ && claim_future(held);
     }
@@ -165,7 +187,6 @@ void Outcome::release_all() noexcept {
         future.swap(future_);
         error.swap(error_);
     }
-    profiled_end_ = nullptr;
 }
 
 GuardWork::GuardWork(int rank, ::c10d::OpType type, const char* title, const Tensors& inputs,

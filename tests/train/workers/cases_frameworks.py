@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -146,9 +148,13 @@ def distributed_checkpoint() -> None:
 
 @case
 def profiler_sees_the_operations() -> None:
-    with torch.profiler.profile() as profile:
-        dist.all_reduce(torch.ones(4))
-    assert any("all_reduce" in event.key for event in profile.key_averages())
+    """Several times: an operation whose range outlives the profiler writes to memory that is another's by then."""
+    for _ in range(8):
+        with torch.profiler.profile() as profile:
+            dist.all_reduce(torch.ones(4))
+        assert any("all_reduce" in event.key for event in profile.key_averages())
+    del profile
+    gc.collect()
 
 
 @compiled_case
