@@ -57,6 +57,10 @@ size_t file_bytes(uint32_t capacity) {
     return sizeof(CounterHeader) + (size_t{capacity} + 1) * sizeof(CounterRecord);
 }
 
+bool is_connected(RailState state) noexcept {
+    return state == RailState::kUp || state == RailState::kSuspect;
+}
+
 [[noreturn]] void fail(const char* what) {
     throw std::system_error(errno, std::generic_category(), what);
 }
@@ -77,13 +81,16 @@ int create_memory_file() {
 }  // namespace
 
 void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept {
-    if (get(record.state) == static_cast<uint32_t>(state))
+    const auto was = static_cast<RailState>(get(record.state));
+    if (was == state)
         return;
     if (state == RailState::kDown)
         put(record.downs, get(record.downs) + 1);
     if (state == RailState::kUp)
         put(record.was_up, 1);
-    prove_anew(record);
+    // What is silent for a moment is still the same connection.
+    if (!is_connected(was) || !is_connected(state))
+        prove_anew(record);
     put(record.since_ns, now_ns);
     put(record.state, state);
 }

@@ -56,7 +56,7 @@ struct alignas(64) CounterRecord {
     std::atomic<uint64_t> node[kNodeNameBytes / 8];
     std::atomic<uint32_t> expected;      // 0: nobody promised that the rail reaches this peer
     std::atomic<uint32_t> was_up;        // 1: since the record was opened for the pair, the rail has been up once
-    std::atomic<uint64_t> bytes_before;  // out and in, at the last change: if they are more by now, the rail carries
+    std::atomic<uint64_t> bytes_before;  // out and in, when it was connected or ordered last; if more now, it carries
 };
 
 struct alignas(64) CounterHeader {

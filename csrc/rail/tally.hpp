@@ -26,7 +26,7 @@ struct RailSum {
     int64_t since_ns = 0;              // CLOCK_MONOTONIC: when a pair came into that state last
     uint64_t pairs = 0;                // whose session uses it now, and that it was expected to reach or has reached
     uint64_t pairs_up = 0;
-    uint64_t pairs_moved = 0;  // that have carried data since their state changed last
+    uint64_t pairs_moved = 0;  // that have carried data since they were connected or ordered last
     uint64_t bytes_out = 0;
     uint64_t bytes_in = 0;
     int64_t round_trip_ns = 0;  // the longest of the pairs

@@ -25,7 +25,7 @@ class RailReport:
     age_ms: Annotated[int, Between(0, 2**53)]  # for how long the state has been so
     pairs: Count  # of ranks that use the rail between the two nodes
     pairs_up: Count
-    pairs_moved: Count  # whose rail has carried data, either way, since the state of the pair last changed
+    pairs_moved: Count  # whose rail has carried data, either way, since it was connected or ordered last
     bytes_out: Count
     bytes_in: Count
     round_trip_ns: Count  # the longest of the pairs; 0: not measured yet

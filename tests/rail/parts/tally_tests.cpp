@@ -65,6 +65,12 @@ void the_worst_pair_speaks() {
     CHECK(sum_of(tally, "a", "n").pairs_moved == 0 && sum_of(tally, "a", "n").since_ns == 60);
     add(second.bytes_out, 1);
     CHECK(sum_of(tally, "a", "n").pairs_moved == 1);
+    for (const RailState state : {RailState::kSuspect, RailState::kUp})
+        set_state(second, state, 70);
+    CHECK(sum_of(tally, "a", "n").pairs_moved == 1);  // it is the same connection
+    for (const RailState state : {RailState::kDown, RailState::kUp})
+        set_state(second, state, 80);
+    CHECK(sum_of(tally, "a", "n").pairs_moved == 0);
 }
 
 void what_was_found_and_never_answered_is_no_pair() {
