@@ -109,12 +109,12 @@ std::chrono::steady_clock::time_point Control::ask_all(std::chrono::steady_clock
 void Control::tell_all(const Lock& lock) {
     for (Listener* listener : listeners_)
         listener->changed(lock);
-    parked_.notify_all();
+    changed_.notify_all();
 }
 
 Mode Control::wait_while_parked(std::chrono::milliseconds at_most) {
     Lock held = lock();
-    parked_.wait_for(held, at_most, [this] { return mode_ != Mode::kParked; });
+    changed_.wait_for(held, at_most, [this] { return mode_ != Mode::kParked; });
     return mode_;
 }
 

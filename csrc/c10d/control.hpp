@@ -103,6 +103,9 @@ class Control {
     // Waits, at most this long, while the mode is PARKED. Returns the mode found.
     Mode wait_while_parked(std::chrono::milliseconds at_most);
 
+    // Waits, at most this long, for any change. The lock is released meanwhile.
+    void wait_for_change(Lock& lock, std::chrono::milliseconds at_most) { changed_.wait_for(lock, at_most); }
+
     // Failures: announced by the lanes, taken by one Python thread that polls event_fd() (an eventfd, made at first
     // use).
     void announce(Failure failure, const Lock&);
@@ -123,7 +126,7 @@ class Control {
     bool aborted_ = false;
     std::string abort_reason_;
     std::list<Listener*> listeners_;
-    Bell parked_;
+    Bell changed_;
     std::vector<Failure> failures_;
     int event_fd_ = -1;
 };

@@ -65,17 +65,21 @@ std::string identity_of(const std::vector<int64_t>& members, int64_t ordinal) {
     return text;
 }
 
-Guard::Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout)
+Guard::Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout, Kind kind)
     : Backend(rank, size),
       control_(Control::instance()),
       members_(std::move(members)),
       ordinal_(ordinal),
-      options_(c10::make_intrusive<Options>("gloo", timeout)),
+      kind_(std::move(kind)),
+      options_(c10::make_intrusive<Options>(kind_.name, timeout)),
       buffers_(std::make_shared<Buffers>()),
       seat_(std::make_shared<Seat>()),
       progress_(std::make_shared<GroupProgress>(identity_of(members_, ordinal_))),
+      message_progress_(std::make_shared<GroupProgress>(identity_of(members_, ordinal_) + " messages",
+                                                        GroupProgress::Leaves::kCount)),
       collectives_(std::make_shared<Lane>(control_, Pool::instance(), seat_, 1, progress_)),
-      messages_(std::make_shared<Lane>(control_, Pool::instance(), seat_, std::numeric_limits<size_t>::max(), nullptr)),
+      messages_(std::make_shared<Lane>(control_, Pool::instance(), seat_, std::numeric_limits<size_t>::max(),
+                                       message_progress_)),
       timeout_(timeout) {
     if (members_.size() != static_cast<size_t>(size)) {
         throw std::invalid_argument("a group of " + std::to_string(size) + " ranks was given " +
@@ -85,9 +89,10 @@ Guard::Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, 
 }
 
 c10::intrusive_ptr<Guard> Guard::make(int rank, int size, BackendPointer inner, std::vector<int64_t> members,
-                                      int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets) {
+                                      int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets,
+                                      Kind kind) {
     check_inner(inner);
-    auto guard = c10::make_intrusive<Guard>(rank, size, std::move(members), ordinal, timeout);
+    auto guard = c10::make_intrusive<Guard>(rank, size, std::move(members), ordinal, timeout, std::move(kind));
     std::shared_ptr<Inner> made = InnerBackend::make(std::move(inner), sockets);
     {
         const Control::Lock lock = guard->control_.lock();
@@ -155,7 +160,7 @@ Guard::Milliseconds Guard::timeout() {
 
 uint64_t Guard::sequence() {
     const Control::Lock lock = control_.lock();
-    return collectives_->sequence(lock);
+    return kind_.stream_ordered ? queued_.sequence.load() : collectives_->sequence(lock);
 }
 
 bool Guard::joined() {
@@ -183,7 +188,9 @@ void Guard::setTimeout(Milliseconds timeout) {
 void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<int>& sockets) {
     const WithoutGil released;
     check_inner(inner);
-    std::shared_ptr<Inner> next = InnerBackend::make(std::move(inner), sockets);
+    // What was made anew in its place, as HCCL does it, is under this guard already.
+    const bool stays = kind_.stream_ordered && inner && inner == this->inner();
+    std::shared_ptr<Inner> next = stays ? nullptr : InnerBackend::make(std::move(inner), sockets);
     std::shared_ptr<Inner> old;
     {
         const Control::Lock lock = control_.lock();
@@ -195,6 +202,10 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
                                         " has operations under way; park or drain before it is reconfigured.");
         }
         control_.raise_epoch(epoch, lock);
+        queued_.sequence = queued_messages_.sequence = 0;
+        coalescing_ = nullptr;
+        if (stays)
+            return;
         old = unseat(lock);
         seat_->inner = std::move(next);
         ++seat_->number;
@@ -212,6 +223,7 @@ void Guard::abort() {
     const WithoutGil released;
     forget();
     progress_->close();
+    message_progress_->close();
     std::shared_ptr<Inner> old;
     {
         const Control::Lock lock = control_.lock();
@@ -219,8 +231,12 @@ void Guard::abort() {
         seat_->aborted = true;
         old = unseat(lock);
     }
-    if (old)
-        static_cast<InnerBackend&>(*old).break_off("the group was aborted.");
+    if (!old)
+        return;
+    auto& ending = static_cast<InnerBackend&>(*old);
+    ending.break_off("the group was aborted.");
+    if (kind_.stream_ordered)
+        ending.backend()->abort();
 }
 
 // Waits for what is queued, at most the group's timeout, and lets Ctrl-C through.
@@ -255,8 +271,11 @@ void Guard::shutdown() {
         old = unseat(lock);
     }
     progress_->close();
+    message_progress_->close();
     if (!old)
         return;
+    if (kind_.stream_ordered)
+        static_cast<InnerBackend&>(*old).backend()->shutdown();
     if (!orderly)
         static_cast<InnerBackend&>(*old).break_off("the group was destroyed.");
     const size_t others = inner_groups_alive() - 1;
@@ -265,7 +284,15 @@ void Guard::shutdown() {
         wait_for_teardown(others, kTeardownWait);
 }
 
-c10::intrusive_ptr<GuardWork> Guard::submit(Plan plan, const std::shared_ptr<Lane>& lane) {
+Guard::WorkPointer Guard::collective(Plan plan) {
+    return kind_.stream_ordered ? queue(std::move(plan), queued_) : submit(std::move(plan), collectives_);
+}
+
+Guard::WorkPointer Guard::point_to_point(Plan plan) {
+    return kind_.stream_ordered ? queue(std::move(plan), queued_messages_) : submit(std::move(plan), messages_);
+}
+
+Guard::WorkPointer Guard::submit(Plan plan, const std::shared_ptr<Lane>& lane) {
     auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
     c10::intrusive_ptr<GuardWork> work = operation->make_work(rank_);
     Control::Lock lock = control_.lock();
@@ -276,19 +303,24 @@ c10::intrusive_ptr<GuardWork> Guard::submit(Plan plan, const std::shared_ptr<Lan
     }
     const bool closed = closed_;
     lock.unlock();
+    end_apart(*operation, mode, closed);
+    return work;
+}
+
+// An operation that no inner group will see: the group is gone, this is a sandbox, or the step is given up.
+void Guard::end_apart(Operation& operation, Mode mode, bool closed) const {
     if (closed)
-        throw_usage_error(operation->kind() + " was called on group " + identity() + ", which was destroyed.");
+        throw_usage_error(operation.kind() + " was called on group " + identity() + ", which was destroyed.");
     if (mode == Mode::kSandbox) {
-        play_back(*operation);
-        operation->settle(Ending::kDone, nullptr);
-        return work;
+        play_back(operation);
+        operation.settle(Ending::kDone, nullptr);
+        return;
     }
     // A backward pass must not be unwound in the middle: it runs to its end on numbers that nobody will use.
     if (!in_autograd())
-        throw_step_abandoned("the step was given up before " + operation->kind() + " began.");
-    operation->drain();
-    operation->settle(Ending::kDrained, nullptr);
-    return work;
+        throw_step_abandoned("the step was given up before " + operation.kind() + " began.");
+    operation.drain();
+    operation.settle(Ending::kDrained, nullptr);
 }
 
 void Guard::play_back(Operation& operation) const {

@@ -8,6 +8,8 @@
 // a newcomer. Collectives go through one ordered lane; point-to-point operations through another that keeps their
 // order but lets all be in flight at once, because an in-order queue would deadlock a send and a receive.
 //
+// Before a stream-ordered inner group (NCCL, HCCL) there are no lanes: see streams.cpp.
+//
 // Does not: make inner groups (taskd/comm does, in Python), decide modes (control.hpp), or do any arithmetic.
 #pragma once
 
@@ -30,16 +32,23 @@ class Guard : public ::c10d::Backend {
     using WorkPointer = c10::intrusive_ptr<::c10d::Work>;
     using TensorLists = std::vector<Tensors>;
 
+    // What a guard stands before: torch's name for it, and whether operations are queued on a device and end there.
+    struct Kind {
+        std::string name = "gloo";
+        bool stream_ordered = false;
+    };
+
     // `members`: the global ranks, in group order. `inner` may be empty, until reconfigure(). `sockets`: file
     // descriptors that are the inner group's own.
     static c10::intrusive_ptr<Guard> make(int rank, int size, BackendPointer inner, std::vector<int64_t> members,
-                                          int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets);
+                                          int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets,
+                                          Kind kind);
     // Guards that exist and were not shut down, in the order they were made.
     static std::vector<c10::intrusive_ptr<Guard>> live();
     // Waits until no operation of any living guard may touch a tensor any more. False after `timeout`.
     static bool quiesce(Milliseconds timeout);
 
-    Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout);
+    Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout, Kind kind);
     ~Guard() override;
 
     // Puts another inner group under this guard. Allowed while operations wait or are given up, or when there are none.
@@ -51,14 +60,28 @@ class Guard : public ::c10d::Backend {
 
     int64_t ordinal() const { return ordinal_; }
 
+    const Kind& kind() const { return kind_; }
+
+    // The inner group of the day, of a stream-ordered guard only: such a one may end on any thread. Null: there is
+    // none.
+    BackendPointer inner() const;
+
     Milliseconds timeout();
     uint64_t sequence();
     bool joined();
     bool idle();
 
-    const std::string getBackendName() const override { return "gloo"; }
+    // The names of this group's slots in the beat page, for collectives and for messages.
+    uint32_t number() const { return progress_->number(); }
 
-    c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+    uint32_t message_number() const { return message_progress_->number(); }
+
+    const std::string getBackendName() const override { return kind_.name; }
+
+    c10::intrusive_ptr<Options> getBackendOptions() override;
+    bool supportsCoalescing() const override;
+    void startCoalescing() override;
+    WorkPointer endCoalescing() override;
 
     void setTimeout(Milliseconds timeout) override;
 
@@ -101,12 +124,19 @@ class Guard : public ::c10d::Backend {
     WorkPointer recvAnysource(Tensors& tensors, int tag) override;
 
   private:
-    c10::intrusive_ptr<GuardWork> submit(Plan plan, const std::shared_ptr<Lane>& lane);
+    // Operations of one sort on their way to a device.
+    struct Queue {
+        const std::shared_ptr<GroupProgress>& progress;
+        std::atomic<uint64_t> sequence{0};
+    };
 
-    c10::intrusive_ptr<GuardWork> collective(Plan plan) { return submit(std::move(plan), collectives_); }
-
-    c10::intrusive_ptr<GuardWork> point_to_point(Plan plan) { return submit(std::move(plan), messages_); }
-
+    WorkPointer collective(Plan plan);
+    WorkPointer point_to_point(Plan plan);
+    WorkPointer submit(Plan plan, const std::shared_ptr<Lane>& lane);
+    void end_apart(Operation& operation, Mode mode, bool closed) const;
+    WorkPointer queue(Plan plan, Queue& to);
+    WorkPointer issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born);
+    WorkPointer hold(Plan plan, uint64_t number, const std::exception_ptr& error, const Control::Turn& born);
     void play_back(Operation& operation) const;
     std::shared_ptr<Inner> unseat(const Control::Lock& lock);
     bool finish_queued(Control::Lock& lock);
@@ -115,14 +145,19 @@ class Guard : public ::c10d::Backend {
     Control& control_;
     const std::vector<int64_t> members_;
     const int64_t ordinal_;
+    const Kind kind_;
     const c10::intrusive_ptr<Options> options_;
     const std::shared_ptr<Buffers> buffers_;
     const std::shared_ptr<Seat> seat_;
     const std::shared_ptr<GroupProgress> progress_;
+    const std::shared_ptr<GroupProgress> message_progress_;
     const std::shared_ptr<Lane> collectives_;
     const std::shared_ptr<Lane> messages_;
+    Queue queued_{progress_};
+    Queue queued_messages_{message_progress_};
     Milliseconds timeout_;  // this and what follows under the control's lock
     bool closed_ = false;
+    std::shared_ptr<Inner> coalescing_;  // began to take operations together, and has not been told to queue them
 };
 
 // "n@ranks", runs of ranks written as first-last: the same in every process that has the group.

@@ -100,16 +100,24 @@ void Lane::landed(Control::Lock& lock) {
 }
 
 // Ends what has succeeded; the rest, if anything can be done about it, is for a thread of the pool.
+//
+// Settling comes last: whoever it wakes calls its next operation at once, and must find the lane free, or that one
+// would be launched by a thread of the pool, which has to be woken first.
 void Lane::pass_on(Control::Lock& lock) {
-    for (;;) {
-        Verdict verdict;
-        if (!take_landed(verdict, lock))
-            break;
-        end(std::move(verdict), lock);
+    std::vector<Verdict> ended;
+    for (Verdict verdict; take_landed(verdict, lock); verdict = Verdict{}) {
+        carry_out(verdict, lock);
+        ended.push_back(std::move(verdict));
     }
     owned_ = false;
     if (restless(lock))
         call_server(lock);
+    if (ended.empty())
+        return;
+    lock.unlock();
+    for (Verdict& verdict : ended)
+        settle(std::move(verdict));
+    lock.lock();
 }
 
 bool Lane::take_landed(Verdict& verdict, const Control::Lock&) {
@@ -205,7 +213,7 @@ void Lane::launch_next(Control::Lock& lock) {
     const int64_t epoch = control_.epoch(lock);
     lock.unlock();
     if (observer_)
-        observer_->entered(*task, task->sequence_, epoch);
+        observer_->entered(task->kind_number(), task->bytes(), task->sequence_, epoch);
     std::exception_ptr refused;
     try {
         task->launch(*task->inner_, task->flight_);
@@ -251,8 +259,15 @@ bool Lane::recall_flights(Control::Lock& lock) {
     return true;
 }
 
-// Commits or drains, then settles.
 void Lane::end(Verdict verdict, Control::Lock& lock) {
+    carry_out(verdict, lock);
+    lock.unlock();
+    settle(std::move(verdict));
+    lock.lock();
+}
+
+// Commits or drains, and counts the operation as over.
+void Lane::carry_out(Verdict& verdict, Control::Lock& lock) {
     Task& task = *verdict.task;
     const uint64_t sequence = task.sequence_;
     if (verdict.ending == Ending::kDone)
@@ -264,9 +279,9 @@ void Lane::end(Verdict verdict, Control::Lock& lock) {
         remains = task.abandon();
     if (verdict.ending == Ending::kDrained)
         task.drain();
+    if (observer_ && sequence > 0)
+        observer_->left(sequence);
     if (verdict.ending == Ending::kDone) {
-        if (observer_)
-            observer_->left(sequence);
         try {
             task.commit();
         } catch (...) {
@@ -281,12 +296,14 @@ void Lane::end(Verdict verdict, Control::Lock& lock) {
     --ending_;
     if (idle(lock))
         idle_bell_.notify_all();
-    lock.unlock();
+}
+
+// Without the lock, and perhaps without the lane: nothing of it is touched.
+void Lane::settle(Verdict verdict) {
+    Task& task = *verdict.task;
     task.inner_.reset();
     task.flight_.reset();
     task.settle(verdict.ending, verdict.error);
-    verdict.task.reset();
-    lock.lock();
 }
 
 }  // namespace taskd::comm

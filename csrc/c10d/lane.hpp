@@ -119,11 +119,11 @@ class Task {
     std::shared_ptr<Inner> inner_;  // the one it flies on
 };
 
-// Told when operations enter and leave an inner group (the beat page). Called without the lock.
+// Told when operations enter and leave an inner group, however they end (the beat page). Called without the lock.
 class Observer {
   public:
     virtual ~Observer() = default;
-    virtual void entered(const Task& task, uint64_t sequence, int64_t epoch) noexcept = 0;
+    virtual void entered(uint16_t kind, uint64_t bytes, uint64_t sequence, int64_t epoch) noexcept = 0;
     virtual void left(uint64_t sequence) noexcept = 0;
 };
 
@@ -186,6 +186,8 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     void launch_next(Control::Lock& lock);
     bool recall_flights(Control::Lock& lock);
     void end(Verdict verdict, Control::Lock& lock);
+    void carry_out(Verdict& verdict, Control::Lock& lock);
+    static void settle(Verdict verdict);
     void announce(const Task& task, const std::string& text, const Control::Lock& lock);
     Clock::time_point next_look(const Task& task) const;
     Clock::time_point next_look(const Control::Lock& lock) const;

@@ -86,16 +86,36 @@ void bind_control(py::module_& m) {
     m.attr("control") = py::cast(&Control::instance(), py::return_value_policy::reference);
 }
 
+// What torch, or torch_npu, asks of its own backend by a name that only that has.
+py::object attribute_of_inner(Guard& guard, const std::string& name) {
+    const Guard::BackendPointer inner = guard.inner();
+    if (!inner)
+        throw py::attribute_error("a guard before " + guard.kind().name + " has no " + name);
+    return py::cast(inner).attr(name.c_str());
+}
+
 void bind_guard(py::module_& m) {
     py::class_<Guard, ::c10d::Backend, c10::intrusive_ptr<Guard>>(m, "Guard")
-        .def(py::init(&Guard::make), py::arg("rank"), py::arg("size"), py::arg("inner").none(true), py::arg("members"),
-             py::arg("ordinal"), py::kw_only(), py::arg("timeout") = std::chrono::milliseconds(kBackendDefaultTimeout),
-             py::arg("sockets") = std::vector<int>{})
+        .def(py::init([](int rank, int size, Guard::BackendPointer inner, std::vector<int64_t> members, int64_t ordinal,
+                         Guard::Milliseconds timeout, const std::vector<int>& sockets, std::string backend,
+                         bool stream_ordered) {
+                 return Guard::make(rank, size, std::move(inner), std::move(members), ordinal, timeout, sockets,
+                                    {std::move(backend), stream_ordered});
+             }),
+             py::arg("rank"), py::arg("size"), py::arg("inner").none(true), py::arg("members"), py::arg("ordinal"),
+             py::kw_only(), py::arg("timeout") = std::chrono::milliseconds(kBackendDefaultTimeout),
+             py::arg("sockets") = std::vector<int>{}, py::arg("backend") = "gloo", py::arg("stream_ordered") = false)
         .def("reconfigure", &Guard::reconfigure, py::arg("epoch"), py::arg("inner").none(true), py::kw_only(),
              py::arg("sockets") = std::vector<int>{})
+        .def("_set_default_timeout", &Guard::setTimeout, py::arg("timeout"))  // torch's name for it
+        .def("__getattr__", &attribute_of_inner)
         .def_property_readonly("options", [](Guard& guard) { return guard.getBackendOptions(); })
         .def_property_readonly("identity", &Guard::identity)
-        .def_property_readonly("number", [](const Guard& guard) { return number_of(guard.identity()); })
+        .def_property_readonly("number", &Guard::number)
+        .def_property_readonly("message_number", &Guard::message_number)
+        .def_property_readonly("backend", [](const Guard& guard) { return guard.kind().name; })
+        .def_property_readonly("stream_ordered", [](const Guard& guard) { return guard.kind().stream_ordered; })
+        .def_property_readonly("inner", &Guard::inner)
         .def_property_readonly("members", &Guard::members)
         .def_property_readonly("ordinal", &Guard::ordinal)
         .def_property_readonly("timeout", &Guard::timeout)

@@ -47,6 +47,15 @@ const std::string& kind_of(::c10d::OpType type) {
     return (*kinds)[std::min(static_cast<size_t>(type), kKnown)];
 }
 
+uint64_t bytes_of(const Plan& plan) {
+    uint64_t total = 0;
+    for (const at::Tensor& tensor : plan.writes.empty() ? plan.reads : plan.writes) {
+        if (tensor.layout() == at::kStrided)
+            total += tensor.nbytes();
+    }
+    return total;
+}
+
 Operation::Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::milliseconds default_timeout,
                      std::shared_ptr<Buffers> buffers)
     : Outcome(std::move(plan.value)),
@@ -68,15 +77,6 @@ Operation::Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::millise
 c10::intrusive_ptr<GuardWork> Operation::make_work(int rank) {
     return c10::make_intrusive<GuardWork>(rank, plan_.type, plan_.title,
                                           plan_.reads.empty() ? plan_.writes : plan_.reads, shared_from_this());
-}
-
-uint64_t Operation::bytes() const {
-    uint64_t total = 0;
-    for (const at::Tensor& tensor : plan_.writes.empty() ? plan_.reads : plan_.writes) {
-        if (tensor.layout() == at::kStrided)
-            total += tensor.nbytes();
-    }
-    return total;
 }
 
 void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
@@ -149,8 +149,7 @@ void Operation::commit() {
         if (plan_.type != ::c10d::OpType::SEND)
             source_rank = inner_work_->sourceRank();
     }
-    if (Recorder::instance().active())
-        record();
+    record();
 }
 
 const Tensors& Operation::results() const {
@@ -171,6 +170,8 @@ RecordEntry Operation::form() const {
 }
 
 void Operation::record() const {
+    if (!Recorder::instance().active())
+        return;
     RecordEntry entry = form();
     entry.source = source_rank;
     entry.turn = turn_;

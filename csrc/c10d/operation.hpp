@@ -46,6 +46,8 @@ struct Plan {
 
 // Lives as long as the process.
 const std::string& kind_of(::c10d::OpType type);
+// Of what it writes, else of what it reads.
+uint64_t bytes_of(const Plan& plan);
 
 class Operation : public Task, public Outcome, public std::enable_shared_from_this<Operation> {
   public:
@@ -66,6 +68,8 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     void replay(const RecordEntry* entry);
     // Whose result is looked for in a record; no tensor has bytes.
     RecordEntry form() const;
+    // Writes the result into the record of this process' set-up, if there is one.
+    void record() const;
 
     bool quick() const override { return !Recorder::instance().active(); }
 
@@ -82,7 +86,7 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
 
     const Plan& plan() const { return plan_; }
 
-    uint64_t bytes() const override;
+    uint64_t bytes() const override { return bytes_of(plan_); }
 
   private:
     struct Remains {
@@ -94,7 +98,6 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     void release() noexcept override;
     void await(const std::shared_ptr<Flight>& flight);
     const Tensors& results() const;
-    void record() const;
 
     Plan plan_;
     const std::string& kind_;

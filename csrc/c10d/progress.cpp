@@ -23,7 +23,7 @@ Slots& slots() {
     return *instance;
 }
 
-int take_slot() {
+int take_slot(int if_none) {
     const std::lock_guard<std::mutex> held(slots().mutex);
     for (size_t i = 0; i < slots().taken.size(); ++i) {
         if (slots().taken[i])
@@ -31,7 +31,12 @@ int take_slot() {
         slots().taken[i] = true;
         return static_cast<int>(i);
     }
-    return -1;
+    return if_none;
+}
+
+void give_back(int slot) {
+    const std::lock_guard<std::mutex> held(slots().mutex);
+    slots().taken[static_cast<size_t>(slot)] = false;
 }
 
 }  // namespace
@@ -50,44 +55,64 @@ uint32_t number_of(const std::string& identity) {
     return hash;
 }
 
-GroupProgress::GroupProgress(const std::string& identity) : number_(number_of(identity)), slot_(take_slot()) {}
+GroupProgress::GroupProgress(const std::string& name, Leaves leaves) : number_(number_of(name)), leaves_(leaves) {}
 
 GroupProgress::~GroupProgress() {
     close();
 }
 
 void GroupProgress::close() noexcept {
-    const int slot = slot_.exchange(-1);
+    const int slot = slot_.exchange(kNever);
     if (slot < 0)
         return;
     if (native::PageLayout* const mapped = page)
         native::clear_group(mapped->groups[slot]);
-    const std::lock_guard<std::mutex> held(slots().mutex);
-    slots().taken[static_cast<size_t>(slot)] = false;
+    give_back(slot);
 }
 
-void GroupProgress::entered(const Task& task, uint64_t sequence, int64_t epoch) noexcept {
+int GroupProgress::slot() noexcept {
+    int known = slot_;
+    if (known != kNotYet)
+        return known;
+    const int taken = take_slot(kNever);
+    if (slot_.compare_exchange_strong(known, taken))
+        return taken;
+    if (taken >= 0)
+        give_back(taken);  // closed meanwhile, or another thread was quicker
+    return known;
+}
+
+void GroupProgress::entered(uint16_t kind, uint64_t bytes, uint64_t sequence, int64_t epoch) noexcept {
     native::PageLayout* const mapped = page;
     if (mapped == nullptr)
         return;
     native::store_sequence(mapped->rank, number_, sequence);
-    if (sequence <= left_)
-        left_ = 0;  // numbered from 1 again
-    const int slot = slot_;
-    if (slot < 0)
+    const bool again = sequence <= entered_;  // numbered from 1 anew
+    entered_ = sequence;
+    if (again)
+        left_ = 0;
+    const int place = slot();
+    if (place < 0)
         return;
-    native::enter_group(mapped->groups[slot], number_, static_cast<uint32_t>(epoch), sequence, task.kind_number(),
-                        task.bytes());
+    if (again)
+        native::leave_group(mapped->groups[place], 0);
+    native::enter_group(mapped->groups[place], number_, static_cast<uint32_t>(epoch), sequence, kind, bytes);
 }
 
 void GroupProgress::left(uint64_t sequence) noexcept {
     native::PageLayout* const mapped = page;
-    const int slot = slot_;
-    if (sequence <= left_)
+    if (mapped == nullptr || sequence > entered_)  // of a numbering that is over
         return;
-    left_ = sequence;
-    if (mapped != nullptr && slot >= 0)
-        native::leave_group(mapped->groups[slot], sequence);
+    if (leaves_ == Leaves::kCount) {
+        ++left_;
+    } else if (sequence > left_) {
+        left_ = sequence;
+    } else {
+        return;
+    }
+    const int place = slot_;
+    if (place >= 0)
+        native::leave_group(mapped->groups[place], left_);
 }
 
 }  // namespace taskd::comm

@@ -1,7 +1,10 @@
-// Which collective this process is in, stored in its beat page as operations enter and leave.
+// Which operation this process is in, stored in its beat page as operations enter and leave.
 //
 // Why: in a hang the one at fault is who has not entered the operation that all others wait in. Only the page of a
 // process tells that from outside, without its help and after its death.
+//
+// A group has a slot for its collectives and, from its first message on, one for its point-to-point operations. These
+// end in any order, so theirs says how many have left: as many as were entered, or somebody is still waited for.
 //
 // Does not: make the page (taskd._native does), or write anything but group slots and the rank's sequence.
 #pragma once
@@ -24,21 +27,33 @@ void attach_page(int fd);
 // The name of a group in the page: FNV-1a of its identity.
 uint32_t number_of(const std::string& identity);
 
-// One group's slot. A process has kGroupSlots; groups beyond that are not seen in the page.
+// One slot, taken with the first operation. A process has kGroupSlots; what comes later is not seen in the page.
 class GroupProgress : public Observer {
   public:
-    explicit GroupProgress(const std::string& identity);
+    // What left_sequence says: the newest operation that left, or how many did.
+    enum class Leaves { kNewest, kCount };
+
+    explicit GroupProgress(const std::string& name, Leaves leaves = Leaves::kNewest);
     ~GroupProgress() override;
     // The group is gone: gives the slot back.
     void close() noexcept;
 
-    void entered(const Task& task, uint64_t sequence, int64_t epoch) noexcept override;
+    uint32_t number() const { return number_; }
+
+    void entered(uint16_t kind, uint64_t bytes, uint64_t sequence, int64_t epoch) noexcept override;
     void left(uint64_t sequence) noexcept override;
 
   private:
+    static constexpr int kNotYet = -1;
+    static constexpr int kNever = -2;  // closed, or there was none left
+
+    int slot() noexcept;
+
     const uint32_t number_;
-    std::atomic<int> slot_{-1};
-    std::atomic<uint64_t> left_{0};  // several may be in flight: the newest that was left
+    const Leaves leaves_;
+    std::atomic<int> slot_{kNotYet};
+    std::atomic<uint64_t> entered_{0};
+    std::atomic<uint64_t> left_{0};
 };
 
 }  // namespace taskd::comm

@@ -4,24 +4,51 @@ cpu.py (rails and gloo), nccl.py and hccl.py are such adapters, as modules. Who 
 a rail carries nothing or that a step is done again sits elsewhere; here is only how each of them is asked for, and an
 honest word about what came of it. A switch that reports success is believed when bytes have moved, not before.
 
-It does NOT import any of the transports.
+`of` is the one place where a group's adapter is chosen, by torch's name of its backend. Each is loaded when it is first
+asked for, and none of them imports torch before it makes a group. It decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import importlib
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from taskd.comm.cpu import Fault, InnerGroup
+from taskd.config import Config
+from taskd.errors import UsageError
 
 Traffic = Mapping[str, int]
 """Bytes that each rail has carried, by its name; counters only grow."""
 
 PROOF_BYTES = 1 << 20
 """The others have to carry so much before a rail that carries nothing proves anything."""
+
+HOMES = {"gloo": "taskd.comm.cpu", "nccl": "taskd.comm.nccl", "hccl": "taskd.comm.hccl"}
+"""Where the adapter of each backend lives, by torch's name of the backend."""
+
+
+@dataclass
+class InnerGroup:
+    """A c10d backend, and descriptors of connected sockets that are its own where it cannot be aborted otherwise.
+
+    Let go of it once a guard has it.
+    """
+
+    backend: Any
+    sockets: list[int] = field(default_factory=list)
+
+
+class Fault(Enum):
+    """What an error of an inner group speaks of."""
+
+    PEER_GONE = "peer gone"  # a connection ended: a process died, or its node, or a wire was cut hard
+    SILENCE = "silence"  # nothing came in time: a hang, a dead node, a wire that swallows
+    ARGUMENTS = "arguments"  # the ranks disagree about what they are doing
+    OTHER = "other"
 
 
 class Switch(Enum):
@@ -47,6 +74,9 @@ class Adapter(Protocol):
 
     STREAM_ORDERED: bool
 
+    def prepare(self, environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
+        """Set what has to stand in the environment before the first group; gives what was changed."""
+
     def make_inner(
         self,
         store: Any,
@@ -57,34 +87,41 @@ class Adapter(Protocol):
         epoch: int,
         identity: str,
         members: Sequence[int],
+        options: Any = None,
     ) -> InnerGroup:
-        """A group of these members that meet in `store`. Raises BackendError."""
+        """A group of these members that meet in `store`; `options` are torch's for this group. Raises BackendError."""
 
-    def abort(self, backends: Sequence[Any], reason: str) -> None:
-        """End what is under way in these groups; none of them is used again but to be rebuilt."""
+    def abort(self, guards: Sequence[Any], epoch: int, reason: str) -> None:
+        """End what is under way in the inner groups of these guards, for `epoch` begins. Raises BackendError."""
 
-    def rebuild(
-        self,
-        backend: Any,
-        store: Any,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        *,
-        epoch: int,
-        identity: str,
-        members: Sequence[int],
-    ) -> InnerGroup:
-        """What takes the place of an aborted group in this epoch: another one, or the same one anew."""
+    def rebuild(self, guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
+        """What takes the place of an aborted group in this epoch: another one, or the same one anew. Raises
+        BackendError."""
 
-    def switch_rail(self, backend: Any, name: str, in_use: bool) -> Switched:
+    def rails(self) -> Sequence[str]:
+        """The names of this process' rails that can be chosen; none where there is no choice."""
+
+    def switch_rail(self, name: str, in_use: bool) -> Switched:
         """Ask that a rail carries nothing, or may carry again; `judge` tells later whether it was followed."""
 
-    def probe(self, backend: Any) -> Fault | None:
-        """What ails this group as far as it knows itself; None: nothing. Never blocks on a peer."""
+    def probe(self, guard: Any) -> Fault | None:
+        """What ails this guard's inner group as far as it knows itself; None: nothing. Never blocks on a peer."""
 
     def classify(self, error: str | BaseException) -> Fault:
         """Sorts an error of this transport."""
+
+
+def of(backend: str) -> Adapter:
+    """The adapter of the groups that torch calls by this name. Raises UsageError for a name that there is not."""
+    home = HOMES.get(backend)
+    if home is None:
+        raise UsageError(f"taskd guards no groups of backend {backend}; it knows {', '.join(HOMES)}.")
+    return cast(Adapter, importlib.import_module(home))
+
+
+def loaded() -> list[Adapter]:
+    """Those that this process has asked for."""
+    return [cast(Adapter, sys.modules[home]) for home in HOMES.values() if home in sys.modules]
 
 
 def judge(name: str, in_use: bool, before: Traffic, after: Traffic) -> Switched:

@@ -16,10 +16,10 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from taskd import _c10d
+from taskd.comm import stand_in
 from taskd.comm.guard import meeting_store
 from taskd.errors import BackendError, UsageError
 
@@ -40,6 +40,8 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> No
     if _c10d.control.mode == _c10d.Mode.SANDBOX:
         return  # a newcomer's set-up or rehearsal: the others met long ago
     place = (guard.identity, _c10d.control.epoch)
+    for past in [one for one in _turns if one[1] < place[1]]:
+        del _turns[past]
     _turns[place] += 1
     turn, me, size = _turns[place], guard.rank(), guard.size()
     store = dist.PrefixStore(f"barrier/epoch{place[1]}/{guard.identity}", meeting_store())
@@ -76,8 +78,8 @@ def _all_came(store: Any, keys: list[str], until_s: float) -> bool:
 def _guard_of(group: Any) -> _c10d.Guard:
     if not dist.is_initialized() or group == dist.GroupMember.NON_GROUP_MEMBER:
         raise UsageError("this process is in no such group; call monitored_barrier() on the group's members alone.")
-    backend = group._get_backend(torch.device("cpu"))
-    backend = getattr(backend, "wrapped_pg", backend)
-    if not isinstance(backend, _c10d.Guard):
-        raise UsageError("the group is not guarded; call taskd.guard() after init_process_group, on every rank.")
-    return backend
+    for device in group._device_types:
+        backend = stand_in.plain_of(group._get_backend(device))
+        if isinstance(backend, _c10d.Guard):
+            return backend
+    raise UsageError("the group is not guarded; call taskd.guard() after init_process_group, on every rank.")

@@ -1,4 +1,4 @@
-"""Inner groups for tensors on the CPU: which transport carries them, and what its errors speak of.
+"""Inner groups for tensors on the CPU: which transport carries them, and what its errors speak of. See adapter.py.
 
 Two can: rails (rail.py), which outlive cables, can be aborted and work on the caller's own memory; and gloo (gloo.py).
 The setting worker.inner chooses, alike on all ranks; each is loaded when it is first used.
@@ -9,34 +9,19 @@ Does not decide when a group is made or ended (guard.py, and csrc/c10d for the e
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
-from enum import Enum
 from typing import Any
 
 from taskd import config
+from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
+from taskd.errors import UsageError
 
+STREAM_ORDERED = False
 
-@dataclass
-class InnerGroup:
-    """A c10d backend, and descriptors of connected sockets that are its own where it cannot be aborted otherwise.
-
-    Let go of it once a guard has it.
-    """
-
-    backend: Any
-    sockets: list[int] = field(default_factory=list)
-
-
-class Fault(Enum):
-    """What an error of an inner group speaks of."""
-
-    PEER_GONE = "peer gone"  # a connection ended: a process died, or its node, or a wire was cut hard
-    SILENCE = "silence"  # nothing came in time: a hang, a dead node, a wire that swallows
-    ARGUMENTS = "arguments"  # the ranks disagree about what they are doing
-    OTHER = "other"
-
+RAILS = "taskd.comm.rail"
+"""The module that offers `states()` and `set_in_use(name, in_use)` once this process uses rails."""
+NO_RAIL = "this process has no rail to choose, its groups run over gloo, whose connections are made once"
 
 _PEER_GONE = (
     "connection reset",
@@ -89,6 +74,20 @@ def settings() -> config.Config:
     return _settings
 
 
+_where: tuple[str | None, str | None] = (None, None)
+
+
+def meet_at(hostname: str | None, interface: str | None) -> None:
+    """Groups made from now on meet at this address or on this interface; both None: where the transport puts them."""
+    global _where
+    _where = (hostname, interface)
+
+
+def prepare(environment: MutableMapping[str, str], settings: config.Config) -> dict[str, str]:
+    """Nothing needs to be set."""
+    return {}
+
+
 def make_inner(
     store: Any,
     rank: int,
@@ -98,13 +97,13 @@ def make_inner(
     epoch: int,
     identity: str,
     members: Sequence[int],
-    hostname: str | None = None,
-    interface: str | None = None,
+    options: Any = None,
 ) -> InnerGroup:
-    """A group of these members that meet in `store`, on this address or interface, else where the transport puts it.
+    """A group of these members that meet in `store`. torch gives no options for the CPU.
 
     Blocks until all ranks are connected. Raises BackendError if that cannot be done within `timeout`.
     """
+    hostname, interface = _where
     if settings().worker.inner == "rail":
         from taskd.comm import rail
 
@@ -123,8 +122,40 @@ def make_inner(
     return gloo.make_inner(store, rank, size, timeout, hostname=hostname, interface=interface)
 
 
-def end_epochs_before(epoch: int) -> None:
-    """Ends what is left of older epochs' groups, where the transport can."""
-    rail: Any = sys.modules.get("taskd.comm.rail")
+def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
+    """Ends what is left of older epochs' groups over rails; gloo's sockets are shut down when a guard lets go of it."""
+    rail = sys.modules.get(RAILS)
     if rail is not None:
         rail.end_epochs_before(epoch)
+
+
+def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
+    """Another group: neither transport brings one back that was ended."""
+    inner = make_inner(
+        store, guard.rank(), guard.size(), within, epoch=epoch, identity=guard.identity, members=guard.members
+    )
+    inner.backend._set_default_timeout(guard.timeout)
+    return inner
+
+
+def rails() -> Sequence[str]:
+    """The rails of this process; none over gloo, and none before the first group."""
+    rail = sys.modules.get(RAILS)
+    return () if rail is None else tuple(rail.states())
+
+
+def switch_rail(name: str, in_use: bool) -> Switched:
+    """The engine takes it at once; the manager looks at the counters for what follows."""
+    rail = sys.modules.get(RAILS)
+    if rail is None or not rails():
+        return Switched(Switch.UNSUPPORTED, NO_RAIL)
+    try:
+        rail.set_in_use(name, in_use)
+    except (RuntimeError, ValueError, OSError, UsageError) as error:
+        return Switched(Switch.REFUSED, f"{type(error).__name__}: {error}")
+    return Switched(Switch.ASKED, f"rail {name} {'may carry again' if in_use else 'carries nothing new'}")
+
+
+def probe(guard: Any) -> Fault | None:
+    """Nothing to ask: on the CPU the operations themselves say what ails a group."""
+    return None

@@ -1,20 +1,18 @@
-"""Puts a guard around every CPU group of this process and swaps what is behind it.
+"""Puts a guard around every group of this process and swaps what is behind it.
 
 install() goes first, before user code: whatever init_process_group, new_group or a DeviceMesh makes from then on is a
-guard around an inner group, while get_backend() keeps the user's word "gloo". adopt() does it for groups that exist.
-rebuild() gives every living guard a new inner group under a new epoch. torch offers no hook for a built-in backend, so
-the class that torch.distributed instantiates is replaced by one that makes guards; each name that is touched stands in
-install().
+guard around an inner group (stand_in.py), while get_backend() keeps the user's word. adopt() does it for gloo groups
+that exist. rebuild() gives every living guard a new inner group under a new epoch. How an inner group is made, ended,
+asked and its error understood is its adapter's matter (adapter.py), whatever device it serves.
 
 Nothing here decides that an epoch has come, restores state or talks to an agent.
 """
 
 from __future__ import annotations
 
-import functools
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,13 +21,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
-from taskd.comm import cpu
+from taskd.comm import adapter, cpu, stand_in
+from taskd.comm.adapter import Fault
 from taskd.errors import BackendError, UsageError
-
-_PlainGloo: Any = dist.ProcessGroupGloo
-
-_members: ContextVar[list[int] | None] = ContextVar("taskd_group_members", default=None)
-"""Global ranks of the group that torch is making on this thread; torch tells the backend's class only how many."""
 
 
 class _Place:
@@ -39,9 +33,12 @@ class _Place:
         self.lock = threading.Lock()
         self.installed = False
         self.base: Any = None  # the store under which new inner groups meet
-        self.where: dict[str, str | None] = {}
         self.counts: dict[tuple[int, ...], int] = {}
+        self.options: dict[str, Any] = {}  # what torch gave for a group on a device, by its identity
+        self.prepared: set[str] = set()  # backends whose settings stand in the environment
         self.rebuilt = -1  # the last epoch that a rebuild was begun for
+        self.ending = threading.Lock()  # inner groups are ended by one thread at a time
+        self.ended: dict[str, int] = {}  # by backend: the epoch for which its inner groups were ended last
 
     def next_ordinal(self, members: Sequence[int]) -> int:
         with self.lock:
@@ -57,117 +54,59 @@ def _meeting(epoch: int, identity: str, store: Any) -> Any:
     return dist.PrefixStore(f"epoch{epoch}/{identity}", store)
 
 
-def _make_guard(rank: int, size: int, timeout: timedelta) -> _c10d.Guard:
+def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedelta, options: Any) -> _c10d.Guard:
     """A guard for the group that torch is making, joined to its peers unless this process is in a sandbox."""
+    transport = adapter.of(backend)
+    if _place.base is None:
+        _place.base = store
+    _prepare(backend)
     _c10d.control.wait_until_running()
-    members = _members.get() or list(range(size))
+    members = stand_in.members.get() or list(range(size))
     ordinal = _place.next_ordinal(members)
-    if _c10d.control.mode == _c10d.Mode.SANDBOX:
-        return _c10d.Guard(rank, size, None, members, ordinal, timeout=timeout)
     epoch, identity = _c10d.control.epoch, _c10d.identity_of(members, ordinal)
-    store = _meeting(epoch, identity, _place.base)
-    inner = cpu.make_inner(store, rank, size, timeout, epoch=epoch, identity=identity, members=members, **_place.where)
-    return _c10d.Guard(rank, size, inner.backend, members, ordinal, timeout=timeout, sockets=inner.sockets)
+    if transport.STREAM_ORDERED:
+        living = {guard.identity for guard in _c10d.live_guards()}
+        _place.options = {name: kept for name, kept in _place.options.items() if name in living} | {identity: options}
+    inner = adapter.InnerGroup(None)
+    if _c10d.control.mode != _c10d.Mode.SANDBOX:
+        meeting = _meeting(epoch, identity, _place.base)
+        inner = transport.make_inner(
+            meeting, rank, size, timeout, epoch=epoch, identity=identity, members=members, options=options
+        )
+    return _c10d.Guard(
+        rank,
+        size,
+        inner.backend,
+        members,
+        ordinal,
+        timeout=timeout,
+        sockets=inner.sockets,
+        backend=backend,
+        stream_ordered=transport.STREAM_ORDERED,
+    )
 
 
-@functools.cache
-def _stand_in() -> Any:
-    """A gloo group of one rank, for all guarded groups: what is registered as GLOO, DDP casts to gloo's own class."""
-    options = _PlainGloo._Options()
-    options._devices = [_PlainGloo.create_device(hostname="127.0.0.1", lazy_init=True)]
-    return _PlainGloo(dist.HashStore(), 0, 1, options)
+def _prepare(backend: str) -> None:
+    """Before a backend's first group its settings have to stand."""
+    if backend not in _place.prepared:
+        _place.prepared.add(backend)
+        adapter.of(backend).prepare(os.environ, cpu.settings())
 
 
-def _registering(original: Callable[..., None]) -> Callable[..., None]:
-    """ProcessGroup._register_backend that puts guards, and torch's debug wrapper of one, under the type CUSTOM."""
-
-    @functools.wraps(original)
-    def register(group: Any, device: Any, kind: Any, backend: Any = None) -> None:
-        kinds = dist.ProcessGroup.BackendType
-        if kind == kinds.GLOO and isinstance(getattr(backend, "wrapped_pg", backend), _c10d.Guard):
-            original(group, device, kind, _stand_in())
-            kind = kinds.CUSTOM
-        original(group, device, kind, backend)
-
-    return register
-
-
-class _GuardingType(type):
-    """Makes guards where torch makes ProcessGroupGloo, and takes both for one in isinstance()."""
-
-    def __call__(
-        cls, store: Any, rank: int, size: int, options: Any = None, timeout: timedelta = c10d.default_pg_timeout
-    ) -> Any:
-        if isinstance(options, timedelta):
-            timeout = options
-        elif options is not None:
-            timeout = options._timeout
-        if _place.base is None:
-            _place.base = store
-        return _make_guard(rank, size, timeout)
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, (_PlainGloo, _c10d.Guard))
-
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(_PlainGloo, name)
-
-
-class _GuardedGloo(metaclass=_GuardingType):
-    """Stands where torch.distributed.distributed_c10d has its ProcessGroupGloo."""
-
-
-def _remembering_members(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def helper(
-        group_size: int,
-        group_rank: int,
-        global_ranks_in_group: list[int],
-        backend: Any,
-        store: Any,
-        *args: Any,
-        **more: Any,
-    ) -> Any:
-        if not global_ranks_in_group:
-            # The default group: every later group of this job meets in its store, too.
-            _place.base = store
-        token = _members.set(list(global_ranks_in_group) or None)
-        try:
-            return original(group_size, group_rank, global_ranks_in_group, backend, store, *args, **more)
-        finally:
-            _members.reset(token)
-
-    return helper
-
-
-def _none_for_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """No pickled object has zero bytes; an object collective of a step that was given up has, and means None."""
-
-    @functools.wraps(original)
-    def tensor_to_object(tensor: Any, tensor_size: Any, *args: Any, **more: Any) -> Any:
-        return original(tensor, tensor_size, *args, **more) if int(tensor_size) > 0 else None
-
-    return tensor_to_object
+def _default_group_meets_in(store: Any) -> None:
+    """Every later group of this job meets in the default group's store, too."""
+    _place.base = store
 
 
 def install(*, hostname: str | None = None, interface: str | None = None) -> None:
-    """From now on every gloo group is made guarded, at this address or on this interface if one is given.
+    """From now on every group over gloo, NCCL or HCCL is made guarded; those on the CPU at this address or on this
+    interface if one is given.
 
     May be called again; only the address is then taken over.
     """
-    _place.where = {"hostname": hostname, "interface": interface}
-    if _place.installed:
-        return
+    cpu.meet_at(hostname, interface)
     _place.installed = True
-    replaced: dict[str, Any] = {
-        "ProcessGroupGloo": _GuardedGloo,
-        "_new_process_group_helper": _remembering_members(c10d._new_process_group_helper),
-        "_tensor_to_object": _none_for_nothing(c10d._tensor_to_object),
-    }
-    for name, value in replaced.items():
-        setattr(c10d, name, value)
-    group_type: Any = dist.ProcessGroup
-    group_type._register_backend = _registering(group_type._register_backend)
+    stand_in.install(_make_guard, _default_group_meets_in)
 
 
 def adopt() -> list[str]:
@@ -178,7 +117,8 @@ def adopt() -> list[str]:
     """
     if not dist.is_initialized():
         raise UsageError("there is no process group yet; call this after init_process_group, on every rank.")
-    install(**_place.where)
+    if not _place.installed:
+        install()
     world = c10d._world
     if _place.base is None:
         _place.base = world.pg_map[c10d._get_default_group()][1]
@@ -192,15 +132,15 @@ def _adopt_group(group: Any) -> Iterator[str]:
     guard = None
     for device in group._device_types:
         backend = group._get_backend(device)
-        if not isinstance(getattr(backend, "wrapped_pg", backend), _PlainGloo):
+        if not isinstance(stand_in.plain_of(backend), stand_in.PlainGloo):
             continue
         if guard is None:
-            timeout = getattr(backend, "wrapped_pg", backend).options._timeout
+            timeout = stand_in.plain_of(backend).options._timeout
             ordinal = _place.next_ordinal(members)
             guard = _c10d.Guard(group.rank(), group.size(), backend, members, ordinal, timeout=timeout)
             yield guard.identity
         # Under another type than gloo's own: torch ignores a second backend of a type that a group already has.
-        group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, guard)
+        group._register_backend(torch.device(device), stand_in.type_of_guards(), guard)
     if guard is not None:
         # torch looks a group up by the name that its backend knows.
         group._set_group_name(name)
@@ -220,23 +160,54 @@ def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[
             raise ValueError(f"the groups cannot be rebuilt for epoch {epoch}; the next one is {newest} or later.")
         _place.rebuilt = epoch
     rebuilt = []
-    cpu.end_epochs_before(epoch)
+    end_inner_groups(epoch, f"epoch {epoch} has begun")
     for guard in _c10d.live_guards():
-        inner = cpu.make_inner(
-            _meeting(epoch, guard.identity, store),
-            guard.rank(),
-            guard.size(),
+        transport, identity = adapter.of(guard.backend), guard.identity
+        inner = transport.rebuild(
+            guard,
+            _meeting(epoch, identity, store),
             within or guard.timeout,
             epoch=epoch,
-            identity=guard.identity,
-            members=guard.members,
-            **_place.where,
+            options=_place.options.get(identity),
         )
-        inner.backend._set_default_timeout(guard.timeout)
         guard.reconfigure(epoch, inner.backend, sockets=inner.sockets)
-        rebuilt.append(guard.identity)
+        rebuilt.append(identity)
     _place.base = store
     return rebuilt
+
+
+def end_inner_groups(epoch: int, reason: str, *, on_devices_alone: bool = False) -> None:
+    """Ends what is under way in the inner groups of this process, because this epoch begins; once for each epoch.
+
+    On a device nothing else ends what is queued, and a training thread that waits for its device waits for that.
+    Raises BackendError.
+    """
+    with _place.ending:
+        by_backend: dict[str, list[_c10d.Guard]] = {}
+        for guard in _c10d.live_guards():
+            if guard.stream_ordered or not on_devices_alone:
+                by_backend.setdefault(guard.backend, []).append(guard)
+        for backend, guards in by_backend.items():
+            if _place.ended.get(backend, 0) < epoch:
+                adapter.of(backend).abort(guards, epoch, reason)
+                _place.ended[backend] = epoch
+
+
+def probe() -> list[tuple[str, Fault]]:
+    """Which groups know that something ails them, and what: what fails on a device is told to nobody who asks not."""
+    found = ((guard.identity, adapter.of(guard.backend).probe(guard)) for guard in _c10d.live_guards())
+    return [(identity, fault) for identity, fault in found if fault is not None]
+
+
+def on_devices() -> bool:
+    """Whether a living group has to be asked how it is."""
+    return any(guard.stream_ordered for guard in _c10d.live_guards())
+
+
+def classify(identity: str, error: str | BaseException) -> Fault:
+    """Sorts an error of the group of this identity; of one that is gone as if it had been on the CPU."""
+    backends = [guard.backend for guard in _c10d.live_guards() if guard.identity == identity]
+    return adapter.of(backends[0] if backends else "gloo").classify(error)
 
 
 def quiesce(within: timedelta) -> None:

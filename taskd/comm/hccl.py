@@ -1,7 +1,8 @@
 """Inner groups over HCCL, through the calls that torch_npu has for faults: stop, restart, reinitialise, switch a NIC.
+See adapter.py.
 
 HCCL is stream-ordered: after an error the step is done again. It executes a failed operation again by itself, below
-torch, where HCCL_OP_RETRY_ENABLE says so; `environment` hands our settings on. A rail that fails is borrowed from the
+torch, where HCCL_OP_RETRY_ENABLE says so; `prepare` hands our settings on. A rail that fails is borrowed from the
 neighbour's NIC with `_comm_switch_nic(ranks, useBackup)`, and switched back with False: HCCL knows one backup per rank
 and no names, so `out` means the backup and `back` the rank's own.
 
@@ -12,15 +13,14 @@ only `asked` until bytes have proved it (`adapter.judge`). It does NOT decide an
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Sequence
+import sys
+from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskd.comm.adapter import Switch, Switched
-from taskd.comm.cpu import Fault, InnerGroup
-from taskd.config import RetryConfig
+from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
+from taskd.config import Config
 from taskd.errors import BackendError
 
 STREAM_ORDERED = True
@@ -29,12 +29,36 @@ _LINK = ("hccl op retry failed", "error cqe", "link", "remote", "connection")
 _SILENCE = ("timeout", "timed out", "hccl_exec_timeout", "hccl_connect_timeout")
 _ARGUMENTS = ("inconsistent", "parameter", "mismatch", "invalid")
 
+OWN_NIC = "npu"
+"""What this adapter calls the one rail that a rank can leave: its own NIC."""
 
-def environment(retry: RetryConfig) -> dict[str, str]:
-    """Our retry settings in HCCL's own words, to be set before its first group."""
-    enabled = ", ".join(f"{level}:{int(level in retry.levels)}" for level in ("L0", "L1", "L2"))
-    params = f"MaxCnt:{retry.max_count}, HoldTime:{retry.hold_ms}, IntervalTime:{retry.interval_ms}"
-    return {"HCCL_OP_RETRY_ENABLE": enabled, "HCCL_OP_RETRY_PARAMS": params}
+
+class _Device:
+    """What this process has one of."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None  # noted where groups are made: another thread may have another one current
+        self.restarted = -1  # the epoch for which it runs again
+        self.lent = False  # this rank was asked to use its neighbour's NIC
+
+
+_device = _Device()
+
+
+def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
+    """Hand our retry settings on in HCCL's own words. Where nothing was set, HCCL's own defaults stand."""
+    if not any(path.startswith("retry.") for path in settings.sources):
+        return {}
+    retry = settings.retry
+    wanted = {
+        "HCCL_OP_RETRY_ENABLE": ", ".join(f"{level}:{int(level in retry.levels)}" for level in ("L0", "L1", "L2")),
+        "HCCL_OP_RETRY_PARAMS": (
+            f"MaxCnt:{retry.max_count}, HoldTime:{retry.hold_ms}, IntervalTime:{retry.interval_ms}"
+        ),
+    }
+    changed = {name: value for name, value in wanted.items() if environment.get(name) != value}
+    environment.update(changed)
+    return changed
 
 
 def load() -> Any:
@@ -56,13 +80,19 @@ def make_inner(
     epoch: int,
     identity: str,
     members: Sequence[int],
+    options: Any = None,
 ) -> InnerGroup:
-    """A group whose communicators come to be with its first operation. Raises BackendError."""
-    kind = load()._C._distributed_c10d.ProcessGroupHCCL
-    options = kind.Options()
-    options._timeout = timeout
+    """A group whose communicators come to be with its first operation; `options` are what torch hands to whoever makes
+    a group. Raises BackendError."""
+    found = load()
+    kind = found._C._distributed_c10d.ProcessGroupHCCL
+    wanted = kind.Options()
+    wanted._timeout = timeout
+    if options is not None:
+        wanted.global_ranks_in_group, wanted.group_id = options.global_ranks_in_group, options.group_id
+    _device.number = found.npu.current_device()
     try:
-        return InnerGroup(kind(store, rank, size, options))
+        return InnerGroup(kind(store, rank, size, wanted))
     except (RuntimeError, ValueError) as error:
         who = ", ".join(map(str, members))
         raise BackendError(
@@ -71,66 +101,85 @@ def make_inner(
         ) from error
 
 
-def abort(backends: Sequence[Any], reason: str) -> None:
+def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
     """Stop this process' device: what is queued on it is dropped, in every group. Raises BackendError."""
-    npu = load().npu
     try:
-        npu.stop_device(npu.current_device())
+        load().npu.stop_device(_number())
     except RuntimeError as error:
         raise BackendError(f"HCCL could not stop ({reason}): {error}; restart this rank.") from error
 
 
-def rebuild(
-    backend: Any,
-    store: Any,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    *,
-    epoch: int,
-    identity: str,
-    members: Sequence[int],
-) -> InnerGroup:
-    """The same group anew: the device runs again, and this group's links are made again. Raises BackendError.
-
-    `backend` is the torch group here: torch_npu takes no other handle.
-    """
+def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
+    """The same group anew: the device runs again, and this group's links are made again. A newcomer has none yet, and
+    makes it. Raises BackendError."""
+    if guard.inner is None:
+        return make_inner(
+            store,
+            guard.rank(),
+            guard.size(),
+            guard.timeout,
+            epoch=epoch,
+            identity=guard.identity,
+            members=guard.members,
+            options=options,
+        )
+    found = load()
     try:
-        _restart(epoch)
-        load().distributed.distributed_c10d.reinit_process_group(group=backend, rebuild_link=True)
+        if _device.restarted != epoch:  # once for all groups: each restart clears what is under way
+            found.npu.restart_device(_number())
+            _device.restarted = epoch
+        found.distributed.distributed_c10d.reinit_process_group(group=_group_of(guard), rebuild_link=True)
     except RuntimeError as error:
-        raise BackendError(f"HCCL could not rebuild group {identity} in epoch {epoch}: {error}; restart it.") from error
-    return InnerGroup(backend)
+        raise BackendError(
+            f"HCCL could not rebuild group {guard.identity} in epoch {epoch}: {error}; restart it."
+        ) from error
+    return InnerGroup(guard.inner)
 
 
-@functools.lru_cache(maxsize=1)
-def _restart(epoch: int) -> None:
-    """Once for all groups of an epoch: each restart clears what is under way."""
-    npu = load().npu
-    npu.restart_device(npu.current_device())
+def _number() -> int:
+    """Of this process' device."""
+    return int(load().npu.current_device() if _device.number is None else _device.number)
 
 
-def switch_rail(backend: Any, name: str, in_use: bool) -> Switched:
+def _group_of(guard: Any) -> Any:
+    """torch's group that has this guard: torch_npu takes no other handle."""
+    for group in sys.modules["torch"].distributed.distributed_c10d._world.pg_map:
+        if any(group._get_backend(device) is guard for device in group._device_types):
+            return group
+    raise BackendError(f"torch has no group for {guard.identity} any more; do not destroy groups during a repair.")
+
+
+def rails() -> Sequence[str]:
+    """This rank's NIC, once a group was made."""
+    return () if _device.number is None else (OWN_NIC,)
+
+
+def switch_rail(name: str, in_use: bool) -> Switched:
     """This rank goes over its neighbour's NIC, or over its own again, in every group; the device is synchronised first.
 
-    `backend` is the default group's, whose ranks are those of the job.
+    To be called on every rank that shall switch, between two steps.
     """
-    rank, use_backup = backend.rank(), not in_use
+    if _device.number is None:
+        return Switched(Switch.UNSUPPORTED, "this process has no group over HCCL yet")
+    if in_use and not _device.lent:
+        return Switched(Switch.ASKED, "it uses its own NIC already")
+    found = load()
+    rank, use_backup = sys.modules["torch"].distributed.get_rank(), not in_use
     try:
-        answer = load().npu._comm_switch_nic([rank], [use_backup])
+        answer = found.npu._comm_switch_nic([rank], [use_backup])
     except AttributeError:
         return Switched(Switch.UNSUPPORTED, "this torch_npu has no _comm_switch_nic")
     except RuntimeError as error:
         return Switched(Switch.REFUSED, f"HCCL does not switch the NIC of rank {rank} for rail {name}: {error}")
     if answer is False:
         return Switched(Switch.REFUSED, f"HCCL does not switch the NIC of rank {rank} for rail {name}")
+    _device.lent = use_backup
     return Switched(Switch.ASKED, f"rank {rank} was asked to use its {'neighbour' if use_backup else 'own'} NIC")
 
 
-def probe(backend: Any) -> Fault | None:
+def probe(guard: Any) -> Fault | None:
     """What the device knows of itself: an uncorrectable error in its memory."""
-    npu = load().npu
-    return Fault.OTHER if npu.check_uce_in_memory(npu.current_device()) else None
+    return Fault.OTHER if load().npu.check_uce_in_memory(_number()) else None
 
 
 def classify(error: str | BaseException) -> Fault:

@@ -1,9 +1,9 @@
-"""Inner groups over NCCL: made, aborted and made anew; errors told, never fatal to the process.
+"""Inner groups over NCCL: made, aborted and made anew; errors told, never fatal to the process. See adapter.py.
 
 NCCL is stream-ordered: an operation that failed cannot be done again by itself, since the kernels behind it have been
 queued. So the communicators are aborted, made anew under another epoch, and the step is done again.
 
-Two things have to be set before the first group (`prepare`). torch's watchdog ends the process at an error by default;
+Two things have to be set before the first group (`prepare`): torch's watchdog ends the process at an error by default;
 TORCH_NCCL_ASYNC_ERROR_HANDLING=0 leaves it to us, and the monitor that ends a process with a stuck watchdog is switched
 off (docs/retry.md names the pages). NCCL's own fail-over between InfiniBand or RoCE ports of one GPU is there since
 2.29.7 and its way back since 2.30, both off by default: they are switched on where the version has them.
@@ -18,8 +18,8 @@ from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskd.comm.adapter import Switch, Switched
-from taskd.comm.cpu import Fault, InnerGroup
+from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
+from taskd.config import Config
 from taskd.errors import BackendError
 
 STREAM_ORDERED = True
@@ -48,14 +48,18 @@ _SILENCE = ("timeout", "timed out", "watchdog caught")
 _ARGUMENTS = ("ncclinvalidusage", "ncclinvalidargument", "invalid usage", "invalid argument", "mismatch")
 
 
-def prepare(environment: MutableMapping[str, str], version: tuple[int, int, int]) -> dict[str, str]:
-    """Set what has to stand before the first group, for this NCCL version; gives what was set.
+KEPT_OPTIONS = ("is_high_priority_stream", "config", "global_ranks_in_group", "group_name", "group_desc")
+"""What a group that is made anew has of the options of the one before; it is split from no other."""
+
+
+def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
+    """Set what has to stand before the first group, for the NCCL that runs; gives what was set.
 
     The watchdog's settings are ours: with others an error would end the process. The ports' are only defaults.
     """
-    wanted = dict(WATCHDOG)
+    wanted, runs = dict(WATCHDOG), version()
     for name, since in ((PORT_FAILOVER, PORT_FAILOVER_SINCE), (PORT_RECOVERY, PORT_RECOVERY_SINCE)):
-        if version >= since and name not in environment:
+        if runs >= since and name not in environment:
             wanted[name] = "1"
     changed = {name: value for name, value in wanted.items() if environment.get(name) != value}
     environment.update(changed)
@@ -77,13 +81,17 @@ def make_inner(
     epoch: int,
     identity: str,
     members: Sequence[int],
+    options: Any = None,
 ) -> InnerGroup:
     """A group whose communicators come to be with its first operation. Raises BackendError."""
     kind = _class()
-    options = kind.Options()
-    options._timeout = timeout
+    wanted = kind.Options()
+    for name in KEPT_OPTIONS:
+        if hasattr(options, name):
+            setattr(wanted, name, getattr(options, name))
+    wanted._timeout = timeout
     try:
-        backend = kind(store, rank, size, options)
+        backend = kind(store, rank, size, wanted)
     except (RuntimeError, ValueError) as error:
         who = ", ".join(map(str, members))
         raise BackendError(
@@ -93,8 +101,9 @@ def make_inner(
     return InnerGroup(backend)
 
 
-def abort(backends: Sequence[Any], reason: str) -> None:
+def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
     """End these groups together: aborted one after the other, they could wait for each other. Raises BackendError."""
+    backends = [inner for guard in guards if (inner := guard.inner) is not None]
     if not backends:
         return
     backends[0]._group_start()
@@ -107,29 +116,36 @@ def abort(backends: Sequence[Any], reason: str) -> None:
         backends[0]._group_end()
 
 
-def rebuild(
-    backend: Any,
-    store: Any,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    *,
-    epoch: int,
-    identity: str,
-    members: Sequence[int],
-) -> InnerGroup:
-    """Another group: an aborted one stays aborted."""
-    return make_inner(store, rank, size, timeout, epoch=epoch, identity=identity, members=members)
+def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
+    """Another group: an aborted one stays aborted. Nothing is awaited here, so `within` bounds nothing."""
+    return make_inner(
+        store,
+        guard.rank(),
+        guard.size(),
+        guard.timeout,
+        epoch=epoch,
+        identity=guard.identity,
+        members=guard.members,
+        options=options,
+    )
 
 
-def switch_rail(backend: Any, name: str, in_use: bool) -> Switched:
+def rails() -> Sequence[str]:
+    """None that could be chosen."""
+    return ()
+
+
+def switch_rail(name: str, in_use: bool) -> Switched:
     """There is nothing to ask: rails of a living process cannot be chosen."""
     return Switched(Switch.UNSUPPORTED, NO_RAIL)
 
 
-def probe(backend: Any) -> Fault | None:
+def probe(guard: Any) -> Fault | None:
     """What the watchdog has noted of this group."""
-    found = str(getattr(backend.get_error(), "name", "OTHER"))
+    inner = guard.inner
+    if inner is None:
+        return None
+    found = str(getattr(inner.get_error(), "name", "OTHER"))
     faults = {"SUCCESS": None, "TIMEOUT": Fault.SILENCE, "COMM_ERROR": Fault.PEER_GONE, "REMOTE_ERROR": Fault.PEER_GONE}
     return faults.get(found, Fault.OTHER)
 

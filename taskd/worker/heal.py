@@ -26,17 +26,19 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from taskd import log
-from taskd.comm.cpu import Fault, classify
+from taskd.comm.adapter import Fault
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Stop
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState
-from taskd.errors import Misfit, StepAbandoned, UsageError
+from taskd.errors import Misfit, StepAbandoned, TaskdError, UsageError
 from taskd.state.record import Occasion, Record
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
+PROBE_MS = 1000.0
+"""How often groups on devices are asked how they are: they tell nobody by themselves."""
 QUIESCE = timedelta(seconds=10)
 """How long a copy that is under way in the guard may take to end."""
 EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
@@ -148,27 +150,36 @@ class LaunchedRepair(Repair):
         else:
             if isinstance(effect, Park) and self._core.state is not WorkerState.SETUP:
                 self._control.drain(effect.epoch)
+                _end_on_devices(effect.epoch)
             self._todo.put(effect)
 
     def watch_failures(self) -> None:
         """Tell the manager what the guards saw fail; what nobody repairs is raised in the script after all, for then
         it is the script's own mistake, or its end. The body of a daemon thread."""
+        from taskd.comm import guard
+
         poller = select.poll()
         poller.register(self._control.event_fd, select.POLLIN)
-        let_go_at, failed_in = 0.0, -1
+        let_go_at, failed_in, ailing_in = 0.0, -1, -1
         while True:
             left_ms = (let_go_at - time.monotonic()) * 1000 if failed_in >= 0 else None
             if left_ms is not None and left_ms <= 0:
                 self._let_go(failed_in)
                 failed_in = -1
                 continue
-            poller.poll(left_ms)
+            poller.poll(min(left_ms or PROBE_MS, PROBE_MS) if guard.on_devices() else left_ms)
+            if self._core.epoch != ailing_in and (ailing := guard.probe()):
+                ailing_in = self._core.epoch  # said once: a group that ails does so until it is made anew
+                self._testify(", ".join(f"group {group}: {fault.value}" for group, fault in ailing))
             for group, kind, sequence, error, epoch, _at_ns in self._control.take_events():
-                text = f"{kind} {sequence} of group {group}: {error}"
-                rank, incarnation = self._core.rank, self._core.incarnation
-                self._say(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, incarnation, rank, 0, cut(text)))
-                own_mistake = classify(error) is Fault.ARGUMENTS
+                self._testify(f"{kind} {sequence} of group {group}: {error}")
+                own_mistake = guard.classify(group, error) is Fault.ARGUMENTS
                 let_go_at, failed_in = time.monotonic() + (0 if own_mistake else self._unrepaired_seconds), epoch
+
+    def _testify(self, text: str) -> None:
+        """Tell the manager what this rank saw fail."""
+        rank, incarnation = self._core.rank, self._core.incarnation
+        self._say(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, incarnation, rank, 0, cut(text)))
 
     def _let_go(self, epoch: int) -> None:
         """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
@@ -329,6 +340,21 @@ class LaunchedRepair(Repair):
         epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self._core.epoch
         stage = {Park: Stage.PARKED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}.get(type(effect), Stage.RUNNING)
         self._answer(epoch, stage, -1, ok=False, reason=cut(str(error) or repr(error)))
+
+
+def _end_on_devices(epoch: int) -> None:
+    """Let go of a training thread that waits for its device: what is queued there ends. On a thread of its own, since
+    it may take seconds; a failure comes up again in the rebuild, which waits for this."""
+    from taskd.comm import guard
+
+    def end() -> None:
+        try:
+            guard.end_inner_groups(epoch, f"epoch {epoch} begins", on_devices_alone=True)
+        except TaskdError as error:
+            _logger.warning("what is queued on this rank's device does not end: %s", error)
+
+    if guard.on_devices():
+        threading.Thread(target=end, name="taskd-devices", daemon=True).start()
 
 
 def _leave_at_once(quit_effect: Quit) -> None:

@@ -1,41 +1,27 @@
 """Following rail orders in a training process: which rails carry, as the manager wants it, and the honest answer.
 
-It runs in the link's thread and never imports a transport: what has loaded none has no rail to choose, and says so. A
-backend that takes no such order answers "unsupported" in its own words; nothing here ever reports more than was done.
+It runs in the link's thread and asks the adapters of this process' groups (taskd/comm/adapter.py); it never loads one.
+A backend that takes no such order answers "unsupported" in its own words; nothing here ever reports more than was done.
 It does NOT decide anything, and it does not wait for traffic to move: the manager looks at the counters for that.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from typing import Any, Protocol
-
 from taskd import log
+from taskd.comm import adapter, cpu
+from taskd.comm.adapter import Adapter, Switch
 from taskd.core.messages import RailOrder, RailsFollowed
 from taskd.core.words import cut
-from taskd.errors import TaskdError
 
-TRANSPORT = "taskd.comm.rail"
-"""The module that offers `states()` and `set_in_use(name, in_use)` once this process uses rails."""
-NO_RAILS = "unsupported: this process has no rail to choose, its groups run over another backend"
+TRANSPORT = cpu.RAILS
+"""The module that has rails, once this process uses them."""
+NO_RAILS = f"{Switch.UNSUPPORTED.value}: {cpu.NO_RAIL}"
 _logger = log.get(__name__)
 
 
-class Rails(Protocol):
-    """What this file asks of a transport."""
-
-    def states(self) -> Iterable[str]:
-        """The names of the rails of this process."""
-
-    def set_in_use(self, name: str, in_use: bool) -> None:
-        """A rail carries nothing new, or may carry again. Raises where that cannot be."""
-
-
-def transport() -> Rails | None:
-    """The transport that this process has loaded; None: it has none."""
-    found: Any = sys.modules.get(TRANSPORT)
-    return found if found is not None and hasattr(found, "set_in_use") else None
+def choices() -> dict[str, Adapter]:
+    """Every rail of this process that can be chosen, and whom to ask for it."""
+    return {name: one for one in adapter.loaded() for name in one.rails()}
 
 
 class RailFollower:
@@ -54,11 +40,10 @@ class RailFollower:
         """
         trouble = ""
         if (order.term, order.number) > self._done:
-            rails = transport()
-            names = list(rails.states()) if rails is not None else []
-            if order.out and not names and self._expected:
+            rails = choices()
+            if order.out and not rails and self._expected:
                 return None
-            trouble = _apply(order, rails, names)
+            trouble = _apply(order, rails)
             if not trouble:
                 self._done = order.term, order.number
                 if order.out:
@@ -67,16 +52,16 @@ class RailFollower:
         return RailsFollowed(self._rank, incarnation, number, not trouble, cut(trouble))
 
 
-def _apply(order: RailOrder, rails: Rails | None, names: list[str]) -> str:
+def _apply(order: RailOrder, rails: dict[str, Adapter]) -> str:
     """Why it could not be done; empty: it was."""
-    if rails is None or not names:
-        return NO_RAILS if order.out else ""
-    unknown = [name for name in order.out if name not in names]
+    if order.out and not rails:
+        answers = [one.switch_rail(order.out[0], False) for one in adapter.loaded()]
+        return f"{answers[-1].outcome.value}: {answers[-1].words}"
+    unknown = [name for name in order.out if name not in rails]
     if unknown:
-        return f"there is no rail {unknown[0]} in this process; it has {', '.join(names)}"
-    try:
-        for name in names:
-            rails.set_in_use(name, name not in order.out)
-    except (RuntimeError, ValueError, OSError, TaskdError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"there is no rail {unknown[0]} in this process; it has {', '.join(rails)}"
+    for name, one in rails.items():
+        answer = one.switch_rail(name, name not in order.out)
+        if answer.outcome not in (Switch.ASKED, Switch.MOVED):
+            return f"{answer.outcome.value}: {answer.words}"
     return ""

@@ -1,7 +1,8 @@
-"""The adapters of NCCL and HCCL, as far as a machine without a GPU or an NPU can show them.
+"""The adapters of the CPU, NCCL and HCCL, as far as a machine without a GPU or an NPU can show them.
 
 HCCL is played by a fake with exactly the signatures of torch_npu 2.13; NCCL's settings and words are looked at, and its
-abort against a group that notes the calls. What a real GPU does is in test_nccl_gpu.py.
+abort against a group that notes the calls. Guards before such groups are in tests/train/test_guard_adapters.py, what a
+real GPU does is in test_nccl_gpu.py.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskd.comm import adapter, hccl, nccl
-from taskd.comm.adapter import PROOF_BYTES, Adapter, Switch, judge
-from taskd.comm.cpu import Fault
-from taskd.config import RetryConfig
-from taskd.errors import BackendError
+from taskd import config
+from taskd.comm import adapter, cpu, hccl, nccl
+from taskd.comm.adapter import PROOF_BYTES, Adapter, Fault, Switch, judge
+from taskd.errors import BackendError, UsageError
 
 
 class FakeNpu:
@@ -40,6 +41,13 @@ class FakeNpu:
         self.distributed = SimpleNamespace(
             distributed_c10d=SimpleNamespace(reinit_process_group=self.reinit_process_group)
         )
+        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=self.ProcessGroupHCCL))
+
+    class ProcessGroupHCCL:
+        Options = SimpleNamespace
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+            self.made_of = store, rank, size, options
 
     def _note(self, *call: Any) -> None:
         self.calls.append(call)
@@ -70,39 +78,68 @@ class FakeNpu:
 def npu(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
     fake = FakeNpu()
     monkeypatch.setitem(sys.modules, "torch_npu", fake)  # type: ignore[arg-type]
-    hccl._restart.cache_clear()
+    monkeypatch.setattr(hccl, "_device", hccl._Device())
+    monkeypatch.setattr(hccl, "_group_of", lambda guard: guard.group)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=SimpleNamespace(get_rank=lambda: 5)))
     return fake
 
 
-MEET: dict[str, Any] = {"epoch": 2, "identity": "0-3/0", "members": [0, 1, 2, 3]}
+MEET: dict[str, Any] = {"epoch": 2, "identity": "0@0-3", "members": [0, 1, 2, 3]}
 WITHIN = timedelta(seconds=5)
 
 
-@pytest.mark.parametrize("module", [nccl, hccl], ids=["nccl", "hccl"])
-def test_both_have_every_method_of_the_adapter(module: Any) -> None:
+def guarding(inner: Any, group: Any = None) -> Any:
+    """As much of a guard as an adapter asks."""
+    four = {"rank": lambda: 0, "size": lambda: 4, "members": [0, 1, 2, 3]}
+    return SimpleNamespace(inner=inner, group=group, identity="0@0-3", timeout=WITHIN, **four)
+
+
+@pytest.mark.parametrize("module", [cpu, nccl, hccl], ids=["cpu", "nccl", "hccl"])
+def test_each_has_every_method_of_the_adapter(module: Any) -> None:
     checked: Adapter = module
-    assert checked.STREAM_ORDERED
-    for name in ("make_inner", "abort", "rebuild", "switch_rail", "probe", "classify"):
+    assert checked.STREAM_ORDERED is (module is not cpu)
+    methods = [name for name, one in vars(Adapter).items() if inspect.isfunction(one) and name[0] != "_"]
+    assert len(methods) == 8
+    for name in methods:
         wanted = [one for one in inspect.signature(getattr(Adapter, name)).parameters if one != "self"]
         assert list(inspect.signature(getattr(module, name)).parameters) == wanted, name
 
 
+def test_the_backend_chooses_the_adapter() -> None:
+    assert [adapter.of(name) for name in ("gloo", "nccl", "hccl")] == [cpu, nccl, hccl]
+    assert adapter.loaded() == [cpu, nccl, hccl]
+    with pytest.raises(UsageError, match="no groups of backend mpi; it knows gloo, nccl, hccl"):
+        adapter.of("mpi")
+
+
+def test_gloo_has_no_rail_to_choose_and_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, cpu.RAILS, raising=False)
+    environment: dict[str, str] = {}
+    assert cpu.rails() == () and cpu.switch_rail("a", False).outcome is Switch.UNSUPPORTED
+    assert cpu.prepare(environment, config.load()) == environment == {}
+    assert cpu.probe(guarding(None)) is None
+
+
 def test_a_rail_is_borrowed_and_switched_back(npu: FakeNpu) -> None:
-    group = SimpleNamespace(rank=lambda: 5)
-    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.ASKED
-    assert hccl.switch_rail(group, "a", in_use=True).outcome is Switch.ASKED
+    assert hccl.rails() == (), "no group, no device"
+    hccl.make_inner(None, 0, 4, WITHIN, **MEET)
+    assert hccl.rails() == ("npu",)
+    assert hccl.switch_rail("npu", in_use=True).outcome is Switch.ASKED and not npu.calls, "it uses its own already"
+    assert hccl.switch_rail("npu", in_use=False).outcome is Switch.ASKED
+    assert hccl.switch_rail("npu", in_use=True).outcome is Switch.ASKED
     assert npu.calls == [("_comm_switch_nic", [5], [True]), ("_comm_switch_nic", [5], [False])]
 
 
 def test_a_refused_switch_is_not_a_switch(npu: FakeNpu) -> None:
-    group = SimpleNamespace(rank=lambda: 5)
+    assert hccl.switch_rail("npu", in_use=False).outcome is Switch.UNSUPPORTED, "no group, nothing to switch"
+    hccl.make_inner(None, 0, 4, WITHIN, **MEET)
     npu.answer = False
-    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.REFUSED
+    assert hccl.switch_rail("npu", in_use=False).outcome is Switch.REFUSED
     npu.broken = "_comm_switch_nic"
-    refused = hccl.switch_rail(group, "a", in_use=False)
+    refused = hccl.switch_rail("npu", in_use=False)
     assert refused.outcome is Switch.REFUSED and "ERR00100" in refused.words
     del npu.npu._comm_switch_nic
-    assert hccl.switch_rail(group, "a", in_use=False).outcome is Switch.UNSUPPORTED
+    assert hccl.switch_rail("npu", in_use=False).outcome is Switch.UNSUPPORTED
 
 
 def test_a_no_op_that_reports_success_is_recognised() -> None:
@@ -118,43 +155,55 @@ def test_a_no_op_that_reports_success_is_recognised() -> None:
 
 
 def test_hccl_is_stopped_restarted_once_and_each_group_made_anew(npu: FakeNpu) -> None:
-    groups = [object(), object()]
-    hccl.abort(groups, "a rank died")
-    for group in groups:
-        assert hccl.rebuild(group, None, 0, 4, WITHIN, **MEET).backend is group
+    guards = [guarding(object(), "world"), guarding(object(), "pair")]
+    hccl.abort(guards, 2, "a rank died")
+    for guard in guards:
+        assert hccl.rebuild(guard, None, WITHIN, epoch=2).backend is guard.inner
     assert npu.calls == [
         ("stop_device", 3),
         ("restart_device", 3, False, False),
-        ("reinit_process_group", groups[0], True),
-        ("reinit_process_group", groups[1], True),
+        ("reinit_process_group", "world", True),
+        ("reinit_process_group", "pair", True),
     ]
-    hccl.rebuild(groups[0], None, 0, 4, WITHIN, **{**MEET, "epoch": 3})
+    hccl.rebuild(guards[0], None, WITHIN, epoch=3)
     assert [call[0] for call in npu.calls].count("restart_device") == 2
+
+
+def test_a_newcomer_makes_its_group(npu: FakeNpu) -> None:
+    asked = SimpleNamespace(global_ranks_in_group=[0, 2], group_id="7")
+    made = hccl.rebuild(guarding(None), "store", WITHIN, epoch=2, options=asked).backend
+    store, rank, size, options = made.made_of
+    assert (store, rank, size, options._timeout) == ("store", 0, 4, WITHIN)
+    assert (options.global_ranks_in_group, options.group_id) == ([0, 2], "7") and not npu.calls
 
 
 @pytest.mark.parametrize("broken", ["stop_device", "restart_device", "reinit_process_group"])
 def test_what_hccl_cannot_do_is_said(npu: FakeNpu, broken: str) -> None:
     npu.broken = broken
+    guard = guarding(object())
     with pytest.raises(BackendError, match="ERR00100"):
-        hccl.abort([object()], "a rank died")
-        hccl.rebuild(object(), None, 0, 4, WITHIN, **MEET)
+        hccl.abort([guard], 2, "a rank died")
+        hccl.rebuild(guard, None, WITHIN, epoch=2)
 
 
 def test_hccl_probes_its_memory(npu: FakeNpu) -> None:
-    assert hccl.probe(object()) is None
+    assert hccl.probe(guarding(object())) is None
     npu.uce = 2
-    assert hccl.probe(object()) is Fault.OTHER
+    assert hccl.probe(guarding(object())) is Fault.OTHER
 
 
 def test_without_torch_npu_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_npu", None)  # type: ignore[arg-type]
     with pytest.raises(BackendError, match="install it and CANN"):
-        hccl.probe(object())
+        hccl.probe(guarding(object()))
 
 
 def test_retry_in_the_words_of_hccl() -> None:
-    retry = RetryConfig(levels=("L1", "L2"), max_count=5, hold_ms=100, interval_ms=20)
-    assert hccl.environment(retry) == {
+    environment: dict[str, str] = {}
+    assert hccl.prepare(environment, config.load()) == {}, "nobody has said anything: HCCL's own defaults stand"
+    said = config.load(retry_levels=("L1", "L2"), retry_max_count=5, retry_hold_ms=100, retry_interval_ms=20)
+    assert hccl.prepare(environment, said) == environment
+    assert environment == {
         "HCCL_OP_RETRY_ENABLE": "L0:0, L1:1, L2:1",
         "HCCL_OP_RETRY_PARAMS": "MaxCnt:5, HoldTime:100, IntervalTime:20",
     }
@@ -163,24 +212,43 @@ def test_retry_in_the_words_of_hccl() -> None:
 # ---- NCCL
 
 
-def test_an_error_of_nccl_must_not_end_the_process() -> None:
+@pytest.fixture
+def prepare(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str], tuple[int, int, int]], dict[str, str]]:
+    def run(environment: dict[str, str], version: tuple[int, int, int]) -> dict[str, str]:
+        monkeypatch.setattr(nccl, "version", lambda: version)
+        return nccl.prepare(environment, config.load())
+
+    return run
+
+
+def test_an_error_of_nccl_must_not_end_the_process(prepare: Any) -> None:
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
-    changed = nccl.prepare(environment, (2, 27, 0))
+    changed = prepare(environment, (2, 27, 0))
     assert environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0" == environment["TORCH_NCCL_ENABLE_MONITORING"]
     assert nccl.PORT_FAILOVER not in changed and nccl.PORT_RECOVERY not in changed
-    assert nccl.prepare(environment, (2, 27, 0)) == {}, "nothing is left to be set"
+    assert prepare(environment, (2, 27, 0)) == {}, "nothing is left to be set"
 
 
 @pytest.mark.parametrize(
     "version,failover,recovery", [((2, 29, 6), 0, 0), ((2, 29, 7), 1, 0), ((2, 30, 0), 1, 1), ((3, 0, 0), 1, 1)]
 )
-def test_port_failover_where_nccl_has_it(version: tuple[int, int, int], failover: int, recovery: int) -> None:
+def test_port_failover_where_nccl_has_it(
+    prepare: Any, version: tuple[int, int, int], failover: int, recovery: int
+) -> None:
     environment: dict[str, str] = {}
-    nccl.prepare(environment, version)
+    prepare(environment, version)
     assert (nccl.PORT_FAILOVER in environment, nccl.PORT_RECOVERY in environment) == (failover, recovery)
     chosen = {nccl.PORT_FAILOVER: "0"}
-    nccl.prepare(chosen, version)
+    prepare(chosen, version)
     assert chosen[nccl.PORT_FAILOVER] == "0", "what the user has chosen stays"
+
+
+def test_a_torch_without_nccl_says_so() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.distributed.is_nccl_available():
+        pytest.skip("this torch has NCCL")
+    with pytest.raises(BackendError, match="built without NCCL"):
+        nccl.version()
 
 
 class NotedGroup:
@@ -206,19 +274,21 @@ class NotedGroup:
 
 def test_groups_are_aborted_together() -> None:
     calls: list[str] = []
-    nccl.abort([NotedGroup(calls, "one"), NotedGroup(calls, "two")], "a rank died")
-    assert calls == ["start", "one", "two", "end"]
-    nccl.abort([], "nothing to abort")
+    guards = [guarding(NotedGroup(calls, "one")), guarding(None), guarding(NotedGroup(calls, "two"))]
+    nccl.abort(guards, 2, "a rank died")
+    assert calls == ["start", "one", "two", "end"], "a newcomer's guard has nothing to abort"
+    nccl.abort([], 2, "nothing to abort")
     with pytest.raises(BackendError, match="restart this rank"):
-        nccl.abort([NotedGroup(calls, "broken")], "a rank died")
+        nccl.abort([guarding(NotedGroup(calls, "broken"))], 2, "a rank died")
     assert calls[-1] == "end", "the group call is ended in any case"
 
 
 def test_what_nccl_says() -> None:
-    found = {error: nccl.probe(NotedGroup([], "one", error)) for error in ("SUCCESS", "TIMEOUT", "COMM_ERROR", "NEW")}
-    assert list(found.values()) == [None, Fault.SILENCE, Fault.PEER_GONE, Fault.OTHER]
-    refused = nccl.switch_rail(object(), "a", False)
-    assert refused.outcome is Switch.UNSUPPORTED and "once per process" in refused.words
+    words = ("SUCCESS", "TIMEOUT", "COMM_ERROR", "NEW")
+    found = [nccl.probe(guarding(NotedGroup([], "one", error))) for error in words]
+    assert found == [None, Fault.SILENCE, Fault.PEER_GONE, Fault.OTHER] and nccl.probe(guarding(None)) is None
+    refused = nccl.switch_rail("a", False)
+    assert refused.outcome is Switch.UNSUPPORTED and "once per process" in refused.words and nccl.rails() == ()
 
 
 @pytest.mark.parametrize(

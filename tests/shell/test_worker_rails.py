@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from taskd import config
+from taskd.comm import adapter
 from taskd.core.messages import RailOrder, RailsFollowed, WorkerHello
 from taskd.errors import UsageError
 from taskd.wire import local
@@ -84,9 +85,18 @@ def test_what_cannot_be_done_is_said_and_tried_again(rails: NotedRails) -> None:
 
 def test_a_process_without_rails_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, TRANSPORT, raising=False)
+    monkeypatch.setattr(adapter, "HOMES", {"gloo": adapter.HOMES["gloo"]})
     follower = RailFollower(3, expected=False)
     assert follower.follow(order(1, "red"), 2) == answered(1, NO_RAILS)
     assert follower.follow(order(2), 2) == answered(2), "all in use is how it stands"
+
+
+def test_a_process_over_nccl_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, TRANSPORT, raising=False)
+    monkeypatch.setattr(adapter, "HOMES", {"nccl": adapter.HOMES["nccl"]})
+    adapter.of("nccl")
+    answer = RailFollower(3, expected=False).follow(order(1, "red"), 2)
+    assert answer is not None and not answer.ok and answer.reason.startswith("unsupported: NCCL lists its network")
 
 
 def test_a_process_whose_rails_are_yet_to_come_waits(rails: NotedRails) -> None:

@@ -1,0 +1,168 @@
+// A guard before a stream-ordered inner group, NCCL's or HCCL's. See guard.hpp.
+//
+// Why apart from the lanes: for its caller such an operation is over once it is queued, and its result is there when
+// the device comes to it. When it fails, those behind it are queued already and have read what it should have written,
+// so it cannot be done again by itself. Therefore nothing is copied, kept or waited for here: an operation goes to the
+// inner group as it is, waits while operations are parked, and belongs to the step that is given up. "Left", in the
+// beat page, means queued.
+//
+// An inner group that refuses an operation because a peer is gone is not the caller's fault: that is announced, and the
+// caller waits for what is decided, as long as somebody listens and its time limit has not passed.
+//
+// Does not: end what is queued (taskd/comm/nccl.py and hccl.py do) or notice what fails on the device (they are asked).
+#include <algorithm>
+
+#include "guard.hpp"
+#include "python.hpp"
+#include "system.hpp"
+
+namespace taskd::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSignalPeriod{100};
+constexpr std::chrono::hours kLongest{24 * 365};
+
+// Whoever needs the device bound to the group asks the inner one.
+void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
+    if (inner.getBoundDeviceId() != guard.getBoundDeviceId())
+        inner.setBoundDeviceId(guard.getBoundDeviceId());
+}
+
+}  // namespace
+
+Guard::BackendPointer Guard::inner() const {
+    const Control::Lock lock = control_.lock();
+    if (!kind_.stream_ordered || !seat_->inner)
+        return nullptr;
+    return static_cast<InnerBackend&>(*seat_->inner).backend();
+}
+
+c10::intrusive_ptr<Guard::Options> Guard::getBackendOptions() {
+    const BackendPointer present = inner();
+    return present ? present->getBackendOptions() : options_;
+}
+
+Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
+    wait_until_running();
+    Control::Lock lock = control_.lock();
+    const Mode mode = control_.mode(lock);
+    const Control::Turn born = control_.turn(lock);
+    const int64_t epoch = control_.epoch(lock);
+    const std::shared_ptr<Inner> seated = seat_->inner;
+    const bool closed = closed_;
+    const std::string aborted = control_.aborted(lock) ? control_.abort_reason(lock) : "";
+    if (mode == Mode::kNormal && seated)
+        bind_device(*static_cast<InnerBackend&>(*seated).backend(), *this);
+    lock.unlock();
+    if (closed || mode == Mode::kSandbox || mode == Mode::kDraining) {
+        const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
+        WorkPointer work = operation->make_work(rank_);
+        end_apart(*operation, mode, closed);
+        return work;
+    }
+    if (!aborted.empty())
+        std::rethrow_exception(backend_error(kind_of(plan.type) + " in group " + identity() + " failed: " + aborted));
+    if (!seated)
+        throw_usage_error("group " + identity() +
+                          " was never joined; call taskd's rebuild before operations are let go");
+    const uint64_t number = ++to.sequence;
+    to.progress->entered(static_cast<uint16_t>(plan.type), bytes_of(plan), number, epoch);
+    WorkPointer work = issue(plan, *static_cast<InnerBackend&>(*seated).backend(), number, born);
+    to.progress->left(number);
+    return work;
+}
+
+// Starts it on the inner group, and writes its result down if this is a set-up that a newcomer will play back.
+Guard::WorkPointer Guard::issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born) {
+    const ::c10d::OpType type = plan.type;
+    const bool recorded = Recorder::instance().active() && type != ::c10d::OpType::COALESCED;
+    WorkPointer work;
+    try {
+        work = plan.issue(inner, plan.reads, plan.writes);
+        // A message that was sent has no result, and who waits for it may keep its receiver from coming.
+        if (recorded && type != ::c10d::OpType::SEND)
+            work->wait();
+    } catch (const c10::DistError&) {
+        return hold(std::move(plan), number, std::current_exception(), born);
+    } catch (const c10::Error&) {
+        throw;  // torch checks arguments with these
+    } catch (const std::invalid_argument&) {
+        throw;
+    } catch (const std::runtime_error&) {
+        return hold(std::move(plan), number, std::current_exception(), born);
+    }
+    if (recorded) {
+        Operation done(std::move(plan), seat_, timeout(), buffers_);
+        if (type == ::c10d::OpType::RECV || type == ::c10d::OpType::RECVANYSOURCE)
+            done.source_rank = work->sourceRank();
+        done.record();
+    }
+    return work;
+}
+
+// Announced, and held until somebody has decided.
+Guard::WorkPointer Guard::hold(Plan plan, uint64_t number, const std::exception_ptr& error, const Control::Turn& born) {
+    const WithoutGil released;
+    const std::string text = text_of(error);
+    const Milliseconds limit = plan.timeout == Plan::kUnsetTimeout ? timeout() : plan.timeout;
+    const auto until = Clock::now() + std::min<std::chrono::nanoseconds>(limit, kLongest);
+    Control::Lock lock = control_.lock();
+    control_.announce({identity(), kind_of(plan.type), number, text, control_.epoch(lock), native::now_ns()}, lock);
+    const uint64_t resumes = control_.turn(lock).resumes;
+    const auto given_up = [&] { return control_.turn(lock).drains > born.drains; };
+    while (control_.attached(lock) && !control_.aborted(lock) && !given_up() &&
+           control_.turn(lock).resumes == resumes && Clock::now() < until) {
+        control_.wait_for_change(lock, kSignalPeriod);
+        lock.unlock();
+        if (on_main_thread())
+            serve_signals();
+        lock.lock();
+    }
+    const bool abandoned = given_up();
+    lock.unlock();
+    if (!abandoned)
+        std::rethrow_exception(error);
+    const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
+    WorkPointer work = operation->make_work(rank_);
+    end_apart(*operation, Mode::kDraining, false);
+    return work;
+}
+
+// Torch asks before it takes operations together; a newcomer in its sandbox takes none together, and records none so.
+bool Guard::supportsCoalescing() const {
+    const BackendPointer present = inner();
+    return present && present->supportsCoalescing();
+}
+
+// What is called until endCoalescing() goes to the device as one operation. Not in a step that is given up or in a
+// sandbox, where there is nothing to be taken together, nor in a set-up, whose operations are recorded one by one.
+void Guard::startCoalescing() {
+    wait_until_running();
+    Control::Lock lock = control_.lock();
+    if (control_.mode(lock) != Mode::kNormal || !seat_->inner || Recorder::instance().active())
+        return;
+    coalescing_ = seat_->inner;
+    const BackendPointer inner = static_cast<InnerBackend&>(*coalescing_).backend();
+    bind_device(*inner, *this);
+    lock.unlock();
+    inner->startCoalescing();
+}
+
+Guard::WorkPointer Guard::endCoalescing() {
+    Control::Lock lock = control_.lock();
+    const std::shared_ptr<Inner> began = std::move(coalescing_);
+    coalescing_ = nullptr;
+    const bool runs = control_.mode(lock) == Mode::kNormal && began == seat_->inner;
+    lock.unlock();
+    if (!began || !runs)
+        return nullptr;
+    Plan plan;
+    plan.type = ::c10d::OpType::COALESCED;
+    plan.issue = [](::c10d::Backend& inner, Tensors&, Tensors&) { return inner.endCoalescing(); };
+    return queue(std::move(plan), queued_);
+}
+
+}  // namespace taskd::comm

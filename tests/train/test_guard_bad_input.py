@@ -1,0 +1,45 @@
+"""What is done wrong with guarded groups: a sentence that says what and what to do, and the job as it was.
+
+Two real ranks run workers/guard_bad_input.py, which asserts that the groups work on; what they were told is judged
+here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.guarded import Ranks
+
+pytestmark = pytest.mark.limit(180)
+
+
+def run(folder: Path, how: str) -> list[dict[str, Any]]:
+    with Ranks("guard_bad_input", 2, folder, how) as ranks:
+        return [said_of[0] for said_of in ranks.results(timeout_s=150)]
+
+
+def test_groups(tmp_path: Path) -> None:
+    one, other = run(tmp_path, "groups")
+    for found in (one, other):
+        assert "no groups of backend quux; it knows gloo, nccl, hccl" in found["unknown backend"]
+        assert (
+            "quux" in found["unknown inner"] and "rail" in found["unknown inner"] and "gloo" in found["unknown inner"]
+        )
+        assert "quux" in found["unknown backend of torch"]
+        assert "cannot be rebuilt for epoch" in found["twice"] and "or later" in found["twice"]
+        assert found["back"].count("cannot go back") == 3 and found["back"].count("cannot be rebuilt") == 1
+        assert "is a guard itself" in found["two guards"] and found["adopted twice"] == "[]"
+        assert "no rail to choose" in found["rail of gloo"]
+    assert "check that every rank is there" in one["constructor"] and "check that every rank is there" in one["never"]
+    assert "GLOO_SOCKET_IFNAME names an interface" in other["constructor"]
+
+
+def test_rails_that_each_rank_names_otherwise(tmp_path: Path) -> None:
+    one, other = run(tmp_path, "rails")
+    for found, has in ((one, "a, b"), (other, "x, y")):
+        for name, words in found.items():
+            assert words == f"refused: UsageError: there is no rail {name}; this process has {has}."
+    assert list(one) == ["green", "x"] and list(other) == ["green", "a"]

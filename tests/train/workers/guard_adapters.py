@@ -1,0 +1,369 @@
+"""Two ranks whose groups are NCCL's or HCCL's by name: the guard before a stream-ordered backend, without a device.
+
+The API of the library is played by a gloo group with exactly the names that are used of it; everything above it,
+torch's making of groups included, is real. Arguments: RANK SIZE FOLDER HOW, then names of scenarios (all if none). HOW
+is the backend, nccl or hccl.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import cases_collectives
+import cases_frameworks
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from cases import CASES, FOLDER, HOW, RANK, SIZE
+
+from taskd import _c10d
+from taskd.comm import gloo, guard
+from taskd.comm.adapter import Fault
+from taskd.errors import StepAbandoned
+
+MODULES = (cases_collectives, cases_frameworks)
+TIMEOUT = timedelta(seconds=60)
+control = _c10d.control
+scenarios: dict[str, Callable[[], None]] = {}
+of_hccl: dict[str, Callable[[], None]] = {}
+meet: Any = None
+
+
+class FakeNccl(dist.ProcessGroupGloo):
+    """ProcessGroupNCCL as far as the adapter asks it. Kept alive, as C++ does not keep what is Python's of it."""
+
+    made: ClassVar[list[FakeNccl]] = []
+    calls: ClassVar[list[str]] = []
+
+    class Options:
+        def __init__(self) -> None:
+            self._timeout, self.config, self.is_high_priority_stream = TIMEOUT, "default", False
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        inner = dist.ProcessGroupGloo._Options()
+        inner._timeout = options._timeout
+        inner._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        super().__init__(store, rank, size, inner)
+        self.given, self.error = options, "SUCCESS"
+        self.made.append(self)
+
+    @staticmethod
+    def get_runtime_nccl_version() -> tuple[int, int, int]:
+        return (2, 30, 0)
+
+    def get_error(self) -> Any:
+        return SimpleNamespace(name=self.error)
+
+    def _group_start(self) -> None:
+        self.calls.append("start")
+
+    def _group_end(self) -> None:
+        self.calls.append("end")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+def scenario(body: Callable[[], None]) -> Callable[[], None]:
+    scenarios[body.__name__] = body
+    return body
+
+
+class FakeHccl(dist.ProcessGroupGloo):
+    """torch_npu with its ProcessGroupHCCL, as far as the adapter asks it."""
+
+    made: ClassVar[list[FakeHccl]] = []
+    calls: ClassVar[list[tuple[Any, ...]]] = []
+
+    class Options(SimpleNamespace):
+        """Takes whatever is set."""
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        inner = dist.ProcessGroupGloo._Options()
+        inner._timeout = options._timeout
+        inner._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        super().__init__(store, rank, size, inner)
+        self.given = options
+        self.made.append(self)
+
+    def resume_hccl_comm(self, device: int) -> str:
+        return f"resumed {device}"
+
+    @classmethod
+    def torch_npu(cls) -> Any:
+        def note(name: str) -> Callable[..., None]:
+            return lambda *given, **named: cls.calls.append((name, *given, *named.values()))
+
+        return SimpleNamespace(
+            _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=cls)),
+            npu=SimpleNamespace(
+                current_device=lambda: 3,
+                check_uce_in_memory=lambda device: 0,
+                stop_device=note("stop_device"),
+                restart_device=note("restart_device"),
+            ),
+            distributed=SimpleNamespace(
+                distributed_c10d=SimpleNamespace(reinit_process_group=note("reinit_process_group"))
+            ),
+        )
+
+
+def scenario_of_hccl(body: Callable[[], None]) -> Callable[[], None]:
+    of_hccl[body.__name__] = body
+    return body
+
+
+def raised(call: Callable[[], Any]) -> BaseException:
+    try:
+        call()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def world() -> Any:
+    return dist.group.WORLD._get_backend(torch.device("cpu"))
+
+
+def works() -> bool:
+    tensor = torch.full((1000,), RANK + 1.0)
+    dist.all_reduce(tensor)
+    return torch.equal(tensor, torch.full((1000,), 3.0))
+
+
+def heal() -> list[str]:
+    """What a session does between two steps, on this side and the other."""
+    epoch = control.epoch + 1
+    control.drain(epoch)
+    guard.end_inner_groups(epoch, "a test", on_devices_alone=True)
+    made = guard.rebuild(epoch, dist.PrefixStore("heal", meet), within=timedelta(seconds=30))
+    control.take_events()
+    control.resume(epoch)
+    assert works()
+    return made
+
+
+def cut_wires() -> None:
+    """Every connection ends; the store is a file. The other side may be quicker."""
+    dist.barrier()
+    for _, one in gloo._tcp_sockets():
+        with suppress(OSError):
+            one.getpeername()  # not one that listens
+            one.shutdown(socket.SHUT_RDWR)
+
+
+@scenario
+def the_backend_chooses_the_adapter() -> None:
+    backend = world()
+    assert isinstance(backend, _c10d.Guard) and backend.backend == "nccl" and backend.stream_ordered
+    assert isinstance(backend, c10d.ProcessGroupNCCL) and not isinstance(backend, c10d.ProcessGroupGloo)
+    assert type(backend.inner) is FakeNccl and backend.get_error().name == "SUCCESS", "asked of the inner group"
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"):
+        assert os.environ[name] == "0"
+    assert os.environ["NCCL_IB_RESILIENCY_PORT_RECOVERY"] == "1"
+
+
+@scenario
+def whatever_torch_offers_goes_through() -> None:
+    for name in ("all_reduce", "gathers", "broadcast_and_reduce", "all_to_all", "objects", "ddp", "fsdp2"):
+        CASES[name]()
+    box = torch.zeros(3)
+    pair = [dist.P2POp(dist.isend, torch.full((3,), 5.0), 1 - RANK), dist.P2POp(dist.irecv, box, 1 - RANK)]
+    for work in dist.batch_isend_irecv(pair):
+        work.wait()
+    assert box.tolist() == [5.0] * 3
+    backend = world()
+    before = backend.sequence
+    assert works() and backend.sequence == before + 1
+
+
+@scenario
+def operations_wait_while_they_are_parked() -> None:
+    dist.barrier()
+    control.park(control.epoch)
+    timer = threading.Timer(0.3, lambda: control.resume(control.epoch))
+    timer.start()
+    assert works(), "it was let go and ran"
+    timer.join()
+
+
+@scenario
+def a_step_that_is_given_up_ends_everywhere() -> None:
+    class Drain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            control.drain(control.epoch + 1)
+            output = torch.full((2 * SIZE,), float("nan"))
+            work = dist.all_gather_into_tensor(output, torch.ones(2), async_op=True)
+            assert work.wait() and torch.equal(output, torch.zeros(2 * SIZE))
+            return gradient
+
+    weight = torch.ones(3, requires_grad=True)
+    dist.barrier()
+    Drain.apply(weight).sum().backward()
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(torch.ones(3)),
+        dist.barrier,
+        lambda: dist.recv(torch.ones(3)),
+    ]
+    for call in calls:
+        assert type(raised(call)) is StepAbandoned
+    assert heal() == guard.groups()
+
+
+@scenario
+def what_the_inner_group_refuses_is_announced_and_held() -> None:
+    control.attached = True
+    ready = select.poll()
+    ready.register(control.event_fd, select.POLLIN)
+    cut_wires()
+    ends: list[BaseException] = []
+
+    def message() -> None:
+        while True:  # what is sent may still be taken by a connection that is just going
+            dist.isend(torch.ones(200_000), 1 - RANK).wait()
+
+    thread = threading.Thread(target=lambda: ends.append(raised(message)))
+    thread.start()
+    if ready.poll(20_000):
+        (event, *_) = control.take_events()
+        assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
+        thread.join(0.3)
+        assert thread.is_alive(), "it was not held"
+    heal()
+    thread.join(20)
+    assert type(ends[0]) is StepAbandoned or isinstance(ends[0], RuntimeError), ends
+    control.attached = False
+
+
+@scenario
+def groups_are_asked_how_they_are() -> None:
+    assert guard.on_devices() and guard.probe() == []
+    FakeNccl.made[-1].error = "REMOTE_ERROR"
+    assert guard.probe() == [("0@0-1", Fault.PEER_GONE)]
+
+
+@scenario
+def all_groups_are_aborted_together_and_made_anew() -> None:
+    options = FakeNccl.Options()
+    options.config = "chosen"
+    pair = dist.new_group([0, 1], timeout=TIMEOUT, pg_options=options)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=pair)
+    FakeNccl.calls.clear()
+    made = len(FakeNccl.made)
+    assert heal() == ["0@0-1", guard.groups()[-1]]
+    assert FakeNccl.calls == ["start", "abort", "abort", "end"], "once for the epoch, though it was asked for twice"
+    anew = [(one.given._timeout, one.given.config) for one in FakeNccl.made[made:]]
+    assert anew == [(TIMEOUT, "default"), (TIMEOUT, "chosen")], anew
+    assert guard.probe() == [], "what ailed is gone"
+    dist.all_reduce(tensor, group=pair)
+    assert int(tensor[0]) == SIZE * SIZE
+    dist.destroy_process_group(pair)
+    assert guard.groups() == ["0@0-1"]
+
+
+@scenario
+def a_set_up_is_recorded_and_played_back() -> None:
+    record = os.memfd_create("record")
+    control.start_record(record)
+    first, objects = torch.full((4,), RANK + 1.0), [None, None]
+    dist.all_reduce(first)
+    dist.all_gather_object(objects, RANK)
+    control.stop_record()
+    dist.barrier()
+    control.sandbox(record)
+    again: Any = [None, None]
+    second = torch.zeros(4)
+    dist.all_reduce(second)
+    dist.all_gather_object(again, RANK)
+    assert torch.equal(second, first) and again == objects == [0, 1] and control.replay_left() == 0
+    control.resume(control.epoch)
+    assert works()
+
+
+@scenario_of_hccl
+def what_torch_npu_registers_is_guarded() -> None:
+    backend = world()
+    assert isinstance(backend, _c10d.Guard) and backend.backend == "hccl" and type(backend.inner) is FakeHccl
+    given = backend.inner.given
+    assert given.global_ranks_in_group == [] and given.group_id == dist.group.WORLD.group_name
+    assert backend.resume_hccl_comm(3) == "resumed 3", "what torch_npu asks of its own backend reaches it"
+    assert works() and guard.on_devices() and guard.probe() == []
+
+
+@scenario_of_hccl
+def the_same_groups_are_made_anew() -> None:
+    pair = dist.new_group([0, 1])
+    before = [backend.inner for backend in _c10d.live_guards()]
+    FakeHccl.calls.clear()
+    assert heal() == guard.groups() and len(before) == 2
+    assert [backend.inner for backend in _c10d.live_guards()] == before, "HCCL brings the same ones back"
+    assert FakeHccl.calls == [
+        ("stop_device", 3),
+        ("restart_device", 3),
+        ("reinit_process_group", dist.group.WORLD, True),
+        ("reinit_process_group", pair, True),
+    ]
+    assert world().sequence == 1 and control.epoch > 0
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=pair)
+    assert int(tensor[0]) == SIZE
+    dist.destroy_process_group(pair)
+
+
+def begin() -> dict[str, Callable[[], None]]:
+    if HOW == "hccl":
+        sys.modules["torch_npu"] = FakeHccl.torch_npu()
+        guard.install()
+
+        def creator(options: Any, _: Any) -> Any:
+            raise AssertionError("torch_npu's own creator makes groups that are not guarded")
+
+        dist.Backend.register_backend("hccl", creator, extended_api=True, devices=["cpu"])  # later than install()
+        return of_hccl
+    c10d._NCCL_AVAILABLE = True
+    dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = FakeNccl  # type: ignore[misc]
+    guard.install()
+    return scenarios
+
+
+def main() -> None:
+    global meet
+    torch.set_num_threads(1)
+    meet = dist.FileStore(str(FOLDER / "meeting"), SIZE)
+    chosen = begin()
+    where = f"file://{FOLDER}/store"
+    dist.init_process_group(f"cpu:{HOW}", init_method=where, rank=RANK, world_size=SIZE, timeout=TIMEOUT)
+    for name in sys.argv[5:] or chosen:
+        try:
+            chosen[name]()
+            assert works()
+            outcome = "ok"
+        except BaseException:
+            outcome = traceback.format_exc()
+        print(json.dumps({"scenario": name, "outcome": outcome}), flush=True)
+        if outcome != "ok":
+            os._exit(1)
+    dist.destroy_process_group()
+    FakeNccl.made.clear()
+    FakeHccl.made.clear()
+
+
+if __name__ == "__main__":
+    main()
