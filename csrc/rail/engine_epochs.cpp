@@ -14,9 +14,10 @@ namespace {
 
 constexpr int64_t kFarewellNs = 2'000 * kMillisecondNs;
 
-// Connected, or gone in good order: then its part of the group's first operations may be here already.
+// Connected now, or until the other side said farewell. That one may have made this very group, and have gone on since:
+// no chance decides whether a member can make a group that another one has made. What comes of it, operations tell.
 bool is_ready(const std::shared_ptr<Session>& session) {
-    return !session || session->peer_has_left() || (session->connected() > 0 && session->failure().empty());
+    return !session || session->heard_farewell() || (session->connected() > 0 && session->failure().empty());
 }
 
 int prefix_of(const std::vector<Interface>& interfaces, const std::string& address) {
@@ -226,7 +227,7 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
     door_.judge_again();
     const int64_t until = now_ns() + within_ns;
     const auto has_failed = [](const std::shared_ptr<Session>& session) {
-        return session && !session->failure().empty() && !session->peer_has_left();
+        return session && !session->failure().empty() && !session->heard_farewell();
     };
     while (!is_over(epoch) && !std::all_of(sessions.begin(), sessions.end(), is_ready) &&
            std::none_of(sessions.begin(), sessions.end(), has_failed) && now_ns() < until)
@@ -240,8 +241,10 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
 
 void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, const std::vector<int>& ranks,
                          int64_t epoch, int64_t within_ns) {
-    std::string text = "Epoch " + std::to_string(epoch) + " could not be joined within " +
-                       std::to_string(within_ns / kMillisecondNs) + " ms. Missing:";
+    const bool is_late = std::all_of(sessions.begin(), sessions.end(),
+                                     [](const auto& session) { return !session || session->failure().empty(); });
+    std::string text = "Epoch " + std::to_string(epoch) + " could not be joined" +
+                       (is_late ? " within " + std::to_string(within_ns / kMillisecondNs) + " ms" : "") + ". Missing:";
     for (size_t member = 0; member < sessions.size(); ++member) {
         const auto& session = sessions[member];
         if (is_ready(session))

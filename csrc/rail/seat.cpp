@@ -31,6 +31,10 @@ Seat::Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::ve
             sessions_[member]->enter(group_, *this, static_cast<int>(member));
     }
     core_.seated(*this);
+    for (const auto& session : sessions_) {
+        if (session && !session->failure().empty())
+            lost(*session);
+    }
 }
 
 Seat::~Seat() {

@@ -111,6 +111,9 @@ class Session : public LinkReader {
     // It has failed because the other side has left in good order: all that it sent is here, and it needs nothing.
     bool peer_has_left() const { return peer_has_left_ && !failure_.empty(); }
 
+    // It has failed because the other side has left, in good order or by ending the epoch; so that one had been in it.
+    bool heard_farewell() const { return !farewell_.empty() && !failure_.empty(); }
+
     // Whether this operation waits for something that the other side has not done yet.
     bool awaits(const Party& party, uint64_t group) const;
 

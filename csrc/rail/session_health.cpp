@@ -116,6 +116,8 @@ void Session::dial_failed(size_t index, int error, const std::string& trouble) {
     set_error(*slot.record, error, host_.now_ns());
     show(slot);
     if (error == ESTALE) {
+        if (was_connected_)
+            farewell_ = "it has ended the epoch";  // and is not heard any more, for its own connection is gone
         fail("it has ended epoch " + std::to_string(epoch_));
         return;
     }

@@ -179,6 +179,25 @@ void only_what_can_never_come_fails(uint64_t) {
     CHECK(refused);
 }
 
+// It had made the group, and its next epoch begins before this one has; what an operation finds is another matter.
+void a_member_that_has_gone_on_breaks_no_making_of_groups(uint64_t) {
+    Team team(2);
+    const auto groups = team.join(1);
+    Ending told;
+    groups[1]->barrier(0, told.done());
+    team.engines[0]->abort(1, "epoch 2 has begun");
+    CHECK(told.wait().find("epoch 2 has begun") != std::string::npos);
+    const auto late = team.engines[1]->join(1, "late", team.endpoints, team.ranks, 1, std::chrono::seconds(20));
+    Ending ending;
+    late->barrier(0, ending.done());
+    CHECK(ending.wait().find("epoch 2 has begun") != std::string::npos && ending.code() == Failure::Code::kLost);
+    const auto next = team.join(2);
+    Ending endings[2];
+    for (int rank = 0; rank < 2; ++rank)
+        next[static_cast<size_t>(rank)]->barrier(kPatienceNs, endings[rank].done());
+    CHECK(endings[0].wait().empty() && endings[1].wait().empty());
+}
+
 namespace {
 
 // For a while, no descriptor is left.
