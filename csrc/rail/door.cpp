@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kMostGreetings = 4096;
 constexpr size_t kRandomBytes = 32;
-constexpr int64_t kConnectNs = 1000 * kMillisecondNs;
+constexpr int64_t kConnectNs = 250 * kMillisecondNs;  // the systems' matter; the first one would say it again in 1 s
+constexpr int64_t kChallengeNs = 1000 * kMillisecondNs;
 constexpr int64_t kWelcomeNs = 3000 * kMillisecondNs;  // then the other side is dialled anew, in case it is a wall
 constexpr int64_t kProveNs = 5000 * kMillisecondNs;
 constexpr int64_t kHeldNs = 600'000 * kMillisecondNs;  // its dialler goes away much sooner
@@ -108,6 +109,7 @@ void Door::ready(uint64_t number) {
         if (!say(found->second, found->second.said))
             return;  // not connected yet: the system tells again
         found->second.stage = Stage::kChallenge;
+        found->second.until_ns = keeper_.now_ns() + kChallengeNs;
     }
     // Never a byte more than belongs to the handshake: what follows is the link's.
     while ((found = greetings_.find(number)) != greetings_.end() && take(number, found->second)) {

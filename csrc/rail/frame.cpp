@@ -31,7 +31,7 @@ const char* fault_of(const FrameHeader& header, int64_t epoch) noexcept {
         return "a frame does not begin like one of ours";
     if (header.checksum != checksum_of(header))
         return "the header of a frame is damaged";
-    if (header.type < FrameType::kData || header.type > FrameType::kBye)
+    if (header.type < FrameType::kData || header.type > FrameType::kLost)
         return "a frame of an unknown type";
     if (header.epoch != epoch)
         return "a frame of another epoch";

@@ -31,7 +31,8 @@ enum class FrameType : uint8_t {
     kAck,       // what has been received: payload of Ranges above the header's cumulative number
     kPing,      // `offset` comes back in a
     kPong,      // ... of the same link
-    kBye        // the sender leaves the session for good; the payload says why, `offset` in which manner
+    kBye,       // the sender leaves the session for good; the payload says why, `offset` in which manner
+    kLost       // `offset` names a connection of rail `part` that its sender has lost; the other end may not know
 };
 
 struct FrameHeader {
@@ -57,7 +58,7 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 104 && sizeof(Form) == 16);
 
 constexpr uint32_t kFrameMagic = 0x4c525354;
-constexpr uint8_t kFrameVersion = 1;
+constexpr uint8_t kFrameVersion = 2;
 constexpr uint16_t kHasMark = 1;           // flags: a word follows the payload
 constexpr uint64_t kAsksAgain = 1;         // an offer whose credit may have come and been dropped
 constexpr uint64_t kAtOnce = 0;            // a farewell: what was under way is given up

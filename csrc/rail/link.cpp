@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kPieces = 48;
 constexpr size_t kZeros = 64 << 10;
-// More padding than that costs more than a new connection.
-constexpr size_t kMostPadding = 256 << 10;
 constexpr size_t kBulk = 64 << 10;
 constexpr size_t kBehindBulk = 4 << 10;  // read along with bulk: the next header, and little that has to be copied
 
@@ -104,8 +102,6 @@ void Link::written(size_t bytes) {
 }
 
 Link::Progress Link::write(size_t budget) {
-    if (is_to_be_cut_)
-        cut(ECANCELED);
     while (!queue_.empty() && broken_ == 0) {
         if (budget == 0)
             return Progress::kMore;
@@ -160,12 +156,8 @@ void Link::pad(Staged& frame) {
         staged_bytes_ -= size - frame.size();
         return;
     }
-    const size_t left = size - frame.done;
-    if (left <= 8)
-        return;  // all of its payload has left
-    frame.mark = kMarkVoid;
-    if (left > kMostPadding)
-        is_to_be_cut_ = true;
+    if (size - frame.done > sizeof frame.mark)  // else all of its payload has left
+        frame.mark = kMarkVoid;
 }
 
 void Link::redirect(bool counts) {

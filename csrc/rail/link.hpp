@@ -122,7 +122,6 @@ class Link {
     std::deque<Staged> queue_;
     size_t staged_bytes_ = 0;
     bool blocked_ = false;
-    bool is_to_be_cut_ = false;
 
     Phase phase_ = Phase::kHeader;
     FrameHeader head_{};

@@ -148,6 +148,11 @@ bool Outbox::has_large() {
     return !flowing_.empty() || skip_done(large_again_);
 }
 
+size_t Outbox::small_bytes() const {
+    const bool is_data = small_again_.empty() && controls_.empty() && !small_.empty();
+    return sizeof(FrameHeader) + (is_data ? small_.front()->bytes : 0);
+}
+
 Numbered* Outbox::pop_again(std::deque<uint64_t>& queue) {
     if (!skip_done(queue))
         return nullptr;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "frame.hpp"
+#include "pace.hpp"
 
 namespace taskd::rail {
 
@@ -46,10 +47,10 @@ struct Numbered {
     int sends = 0;
     size_t weight = 0;  // on the wire, the first time: what its carriers count, though it may be void by now
     bool is_acknowledged = false;
-    bool is_queued = false;  // to go out again
-    int64_t sent_ns = 0;     // the last time, and then:
-    uint64_t delivered_then = 0;
-    bool was_busy = false;
+    bool is_queued = false;   // to go out again
+    Pace::Mark mark;          // of the last time
+    int64_t expected_ns = 0;  // when it should be acknowledged
+    int64_t late_ns = 0;      // and when that is late
 
     const char* payload() const { return message && message->data ? message->data + header.offset : nullptr; }
 
@@ -81,6 +82,8 @@ class Outbox {
 
     bool has_small();
     bool has_large();
+    // Of the next small frame, about; only if there is one.
+    size_t small_bytes() const;
     Numbered& next_small();
     Numbered& next_large(size_t piece);
 

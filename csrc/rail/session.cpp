@@ -191,15 +191,16 @@ void Session::control(Link& link, const FrameHeader& header, const char* payload
     }
     acknowledged(header, nullptr, 0);
     if (header.type == FrameType::kPing) {
+        // Whoever asks may have missed what went over a link that is silent.
+        stage_acknowledgement(slot);
         FrameHeader pong = bare(FrameType::kPong);
         pong.offset = header.offset;
         link.stage(pong, std::string());
         host_.dirty(*this);
     } else if (header.type == FrameType::kPong) {
-        slot.witness_ns = std::max(slot.witness_ns, static_cast<int64_t>(header.offset));
-        slot.silence.answered();
-        show(slot);
-        host_.dirty(*this);
+        pong(slot, static_cast<int64_t>(header.offset));
+    } else if (header.type == FrameType::kLost) {
+        hear_lost(header);
     } else if (header.type == FrameType::kBye) {
         hear_farewell(link, header, payload);
     } else if (arrivals_.add(header.number)) {
@@ -310,23 +311,20 @@ void Session::acknowledged(const FrameHeader& header, const Range* ranges, size_
 
 void Session::frame_acknowledged(Numbered& frame) {
     const int64_t now = host_.now_ns();
-    const size_t bytes = frame.weight;
-    const bool is_clean = frame.sends == 1;
     for (size_t index = 0; index < slots_.size(); ++index) {
         Slot& slot = slots_[index];
         if ((frame.carriers >> index & 1) == 0 || !slot.link)
             continue;
-        slot.pace.acknowledged(bytes, frame.sent_ns, frame.delivered_then, frame.was_busy, is_clean, now);
-        if (!is_clean) {
+        if (frame.sends != 1) {
+            // Nobody knows which of them brought it.
+            slot.pace.forgotten(frame.weight);
             slot.link->let_go_frame(frame.header.number);
             continue;
         }
+        slot.pace.acknowledged(frame.weight, frame.mark, now);
         slot.record->round_trip_ns.store(slot.pace.round_trip_ns(), std::memory_order_release);
         slot.record->rate.store(static_cast<uint64_t>(slot.pace.rate()), std::memory_order_release);
-        if (slot.silence.standing() != Standing::kUp) {
-            slot.silence.answered();
-            show(slot);
-        }
+        answered(slot, frame.mark.sent_ns, now);
     }
     if (outbox_.has_large() || outbox_.has_small())
         host_.dirty(*this);

@@ -24,6 +24,7 @@
 #include "link.hpp"
 #include "outbox.hpp"
 #include "pace.hpp"
+#include "silence.hpp"
 
 namespace taskd::rail {
 
@@ -71,7 +72,12 @@ struct Slot {
     int64_t pause_ns = 0;  // before the next dial
     int refusals = 0;
     std::string last_trouble;
-    int64_t witness_ns = 0;  // when the last probe that was answered had been sent
+    uint64_t connection = 0;  // the link's name on both sides; 0: none that both know
+    int64_t witness_ns = 0;   // the latest moment at which it was given something that has been answered
+    int64_t heard_ns = 0;     // when something it was given was answered last
+    int64_t pinged_ns = 0;    // when the oldest probe was sent that is not answered; 0: there is none
+    int64_t late_ns = 0;      // when a probe was sent behind everything it carried, and how much that was
+    size_t late_bytes = 0;
     uint64_t read_then = 0;  // at the last look
     long queued_then = 0;
     size_t budget = 0;  // of one pump
@@ -174,7 +180,10 @@ class Session : public LinkReader {
     void arrived(const FrameHeader& header, Link& link);
     void handle(Link& link, const FrameHeader& header);
     bool is_candidate(const Slot& slot, int rung) const;
+    bool has_room(const Slot& slot, bool is_large, const Yardstick& by) const;
+    Yardstick yardstick() const;
     Slot* choose(size_t bytes, bool is_large);
+    Slot* in_turn(Slot* best, size_t bytes, int rung, const Yardstick& by);
     bool alone() const;
     void stage(Slot& slot, Numbered& frame);
     bool stage_some(bool* more);
@@ -184,7 +193,16 @@ class Session : public LinkReader {
     void say_farewell();
     void hear_farewell(Link& link, const FrameHeader& header, const char* payload);
     FrameHeader bare(FrameType type) const;
-    void steal();
+    bool overtake();
+    Slot* carrier_of(const Numbered& frame);
+    bool is_overtaken(const Numbered& frame, const Slot& slow, const Yardstick& by, bool* asks);
+    bool is_slower(const Numbered& frame, const Slot& slow, size_t taken, const Yardstick& by) const;
+    void be_late(Slot& slot, int64_t now_ns);
+    void answered(Slot& slot, int64_t sent_ns, int64_t now_ns);
+    void pong(Slot& slot, int64_t asked_ns);
+    void ask(int64_t now_ns);
+    void tell_lost(const Slot& lost);
+    void hear_lost(const FrameHeader& header);
     void look_for_silence(Slot& slot, int64_t now_ns);
     void probe(int64_t now_ns);
     Numbered* oldest_on(size_t slot);
@@ -220,6 +238,11 @@ class Session : public LinkReader {
     int64_t acknowledge_by_ns_ = 0;
     int unacknowledged_ = 0;
     size_t last_slot_ = 0;  // on which something came last
+    // Links that are alike take turns with small frames.
+    size_t turn_slot_ = 0;
+    size_t turn_bytes_ = 0;
+    int64_t asked_ns_ = 0;            // when all links were probed last
+    int64_t look_at_ns_ = INT64_MAX;  // when the next frame that is on its way will be late
 };
 
 }  // namespace taskd::rail

@@ -10,7 +10,8 @@ namespace taskd::rail {
 namespace {
 
 constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
-constexpr int64_t kLookAgainNs = 5 * kMillisecondNs;  // while silence lasts
+constexpr int64_t kLongestPauseNs = 500 * kMillisecondNs;  // a rail that is back is used before a second has passed
+constexpr int64_t kLookAgainNs = 5 * kMillisecondNs;       // while silence lasts
 constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
 
 int64_t nanoseconds(std::chrono::milliseconds duration) {
@@ -40,6 +41,9 @@ void Session::attach(size_t index, int fd) {
     slot.pace = Pace();
     slot.silence = Silence();
     slot.read_then = 0;
+    slot.late_ns = slot.pinged_ns = 0;
+    slot.heard_ns = host_.now_ns();
+    slot.connection = sockets_.connection_of(fd, dials_);
     slot.has_said_farewell = false;
     slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
     was_connected_ = true;
@@ -48,8 +52,11 @@ void Session::attach(size_t index, int fd) {
     acknowledge_now_ = true;
     show(slot);
     host_.watch(*this, *slot.link);
-    // From now on there may be another link to compare an older one with.
-    host_.wake_by(host_.now_ns() + kSilenceFloorNs);
+    if (connected() > 1) {
+        // From now on there is another link to compare an older one with.
+        ask(host_.now_ns());
+        host_.wake_by(host_.now_ns() + kSilenceFloorNs);
+    }
     host_.dirty(*this);
     host_.changed(*this);
 }
@@ -84,12 +91,17 @@ void Session::lose(Slot& slot, int error, const char* fault) {
         add(slot.record->retransmitted, 1);
         outbox_.send_again(frame);
     }
+    // The last that the other side was told over it may be lost, and it may wait for just that.
+    acknowledge_now_ = true;
     if (!peer_has_left_)
         show(slot);
     retry_later(slot, now);
     host_.dirty(*this);
     if (!failure_.empty())
         return;
+    if (farewell_.empty())
+        tell_lost(slot);
+    slot.connection = 0;
     if (!farewell_.empty()) {
         fail("it has left: " + farewell_);
     } else if (connected() == 0 && lost_ns_ == 0) {
@@ -103,7 +115,8 @@ void Session::retry_later(Slot& slot, int64_t now) {
     if (!dials_ || !failure_.empty())
         return;
     slot.dial_at_ns = slot.is_usable ? now + slot.pause_ns : INT64_MAX;
-    slot.pause_ns = std::min(std::max(2 * slot.pause_ns, kFirstPauseNs), nanoseconds(retry_.interval));
+    slot.pause_ns =
+        std::min({std::max(2 * slot.pause_ns, kFirstPauseNs), nanoseconds(retry_.interval), kLongestPauseNs});
     if (slot.is_usable)
         host_.wake_by(slot.dial_at_ns);
 }
@@ -163,13 +176,15 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     const size_t index = static_cast<size_t>(&slot - slots_.data());
     const Numbered* const oldest = oldest_on(index);
     const int64_t patience = slot.pace.patience_ns();
-    if (oldest != nullptr && now - oldest->sent_ns >= patience) {
+    const bool is_unanswered = slot.pinged_ns != 0 && now - slot.pinged_ns >= patience;
+    if (is_unanswered || (oldest != nullptr && now - oldest->mark.sent_ns >= patience)) {
         slot.silence.suspect(now);
         show(slot);
+        acknowledge_now_ = true;
         const bool has_other =
             std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) { return &other != &slot && other.up(); });
         for (Numbered& frame : outbox_.unacknowledged()) {
-            const bool is_old = now - frame.sent_ns >= patience && (frame.carriers >> index & 1) != 0;
+            const bool is_old = now - frame.mark.sent_ns >= patience && (frame.carriers >> index & 1) != 0;
             if (!has_other || !is_old || frame.is_acknowledged || frame.is_queued)
                 continue;
             add(slot.record->hedged, 1);
@@ -180,7 +195,8 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     if (slot.silence.standing() != Standing::kSuspect)
         return;
     const long queued = sockets_.queued(slot.link->fd());
-    if (slot.link->bytes_read() != slot.read_then || (queued >= 0 && queued < slot.queued_then))
+    // What comes says nothing of this direction, as long as there is something in it that could move.
+    if (queued > 0 ? queued < slot.queued_then : slot.link->bytes_read() != slot.read_then)
         slot.silence.progressed(now);
     slot.read_then = slot.link->bytes_read();
     slot.queued_then = queued;
@@ -194,19 +210,10 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     host_.dirty(*this);
 }
 
-// Asks on every link at once, so that silence of one can be told from silence of all.
 void Session::probe(int64_t now) {
-    const bool wanted = std::any_of(slots_.begin(), slots_.end(),
-                                    [&](const Slot& slot) { return slot.link && slot.silence.wants_probe(now); });
-    for (Slot& slot : slots_) {
-        if (!wanted || !slot.link || slot.link->is_broken())
-            continue;
-        FrameHeader ping = bare(FrameType::kPing);
-        ping.offset = static_cast<uint64_t>(now);
-        slot.link->stage(ping, std::string());
-        slot.silence.probed(now);
-        host_.dirty(*this);
-    }
+    if (std::any_of(slots_.begin(), slots_.end(),
+                    [&](const Slot& slot) { return slot.link && slot.silence.wants_probe(now); }))
+        ask(now);
 }
 
 void Session::on_time(int64_t now) {
@@ -223,11 +230,12 @@ void Session::on_time(int64_t now) {
                 look_for_silence(slot, now);
         }
         probe(now);
+        if (look_at_ns_ <= now)
+            host_.dirty(*this);
     } else {
         for (Slot& slot : slots_) {
-            if (slot.link && slot.silence.standing() == Standing::kSuspect) {
-                // Alone, it cannot be compared with any other: it carries everything, and the system is patient.
-                slot.silence.answered();
+            if (slot.link && slot.silence.standing() != Standing::kUp) {
+                slot.silence.alone();
                 show(slot);
                 host_.dirty(*this);
             }
@@ -259,9 +267,13 @@ int64_t Session::next_ns(int64_t now) {
         if (!slot.link || !compares)
             continue;
         next = std::min(next, slot.silence.next_ns());
+        if (slot.pinged_ns != 0)
+            next = std::min(next, std::max(slot.pinged_ns + slot.pace.patience_ns(), now + kLookAgainNs));
         if (const Numbered* oldest = oldest_on(index))
-            next = std::min(next, std::max(oldest->sent_ns + slot.pace.patience_ns(), now + kLookAgainNs));
+            next = std::min(next, std::max(oldest->mark.sent_ns + slot.pace.patience_ns(), now + kLookAgainNs));
     }
+    if (compares && look_at_ns_ != INT64_MAX)
+        next = std::min(next, look_at_ns_ > now ? look_at_ns_ : now + kLookAgainNs);
     if (lost_ns_ != 0)
         next = std::min(
             next, lost_ns_ + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);

@@ -11,8 +11,10 @@ namespace {
 constexpr size_t kTurnBytes = 1 << 20;      // per link, before the lock is offered to others
 constexpr size_t kGatherBytes = 256 << 10;  // small frames leave together
 constexpr int kRungs = 3;
-constexpr int kMostSends = 6;
-constexpr int64_t kStealNs = 1 * kMillisecondNs;
+constexpr size_t kSmallTurnBytes = 64 << 10;
+constexpr int64_t kAlikeNs = 20'000;
+constexpr int64_t kAskEveryNs = 100 * kMillisecondNs;  // while there is traffic
+constexpr int64_t kLateNs = 2 * kMillisecondNs;
 
 }  // namespace
 
@@ -34,13 +36,33 @@ bool Session::is_candidate(const Slot& slot, int rung) const {
     return slot.is_ordered ? rung == 0 : rung == 1;
 }
 
+// There is nothing to share.
 bool Session::alone() const {
-    return std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.up() && slot.is_ordered; }) <=
-           1;
+    return slots_.size() == 1 || connected() <= 1;
+}
+
+bool Session::has_room(const Slot& slot, bool is_large, const Yardstick& by) const {
+    if (slot.link->blocked() || slot.budget == 0)
+        return false;
+    return !is_large || alone() || slot.pace.has_room(by);
+}
+
+Yardstick Session::yardstick() const {
+    Yardstick by{host_.now_ns(), 0, 0};
+    for (const Slot& slot : slots_) {
+        if (!slot.up())
+            continue;
+        by.fastest = std::max(by.fastest, slot.pace.rate());
+        const int64_t trip = slot.pace.round_trip_ns();
+        if (trip > 0 && (by.quickest_ns == 0 || trip < by.quickest_ns))
+            by.quickest_ns = trip;
+    }
+    return by;
 }
 
 // Where `bytes` would arrive first. Null: nowhere now.
 Slot* Session::choose(size_t bytes, bool is_large) {
+    const Yardstick by = yardstick();
     for (int rung = 0; rung < kRungs; ++rung) {
         Slot* best = nullptr;
         bool any = false;
@@ -49,20 +71,37 @@ Slot* Session::choose(size_t bytes, bool is_large) {
             if (!is_candidate(slot, rung))
                 continue;
             any = true;
-            if (slot.link->blocked() || slot.budget == 0)
+            if (!has_room(slot, is_large, by))
                 continue;
-            if (is_large && slot.pace.in_flight() >= slot.pace.window() && !alone())
-                continue;
-            const int64_t delay = slot.pace.delay_ns(bytes);
+            const int64_t delay = slot.pace.delay_ns(bytes, by);
             if (delay < least) {
                 least = delay;
                 best = &slot;
             }
         }
         if (any)
-            return best;
+            return is_large || best == nullptr ? best : in_turn(best, bytes, rung, by);
     }
     return nullptr;
+}
+
+// Small frames take the link that is best now or one about as good, each for a while: so none that works is left
+// without a sign of it.
+Slot* Session::in_turn(Slot* best, size_t bytes, int rung, const Yardstick& by) {
+    if (slots_.size() == 1)
+        return best;
+    const int64_t least = best->pace.delay_ns(bytes, by);
+    for (size_t step = turn_bytes_ < kSmallTurnBytes ? 0 : 1; step <= slots_.size(); ++step) {
+        const size_t index = (turn_slot_ + step) % slots_.size();
+        Slot& slot = slots_[index];
+        if (!is_candidate(slot, rung) || !has_room(slot, false, by) ||
+            slot.pace.delay_ns(bytes, by) > least + least / 2 + kAlikeNs)
+            continue;
+        turn_bytes_ = (step == 0 ? turn_bytes_ : 0) + bytes;
+        turn_slot_ = index;
+        return &slot;
+    }
+    return best;
 }
 
 void Session::stage(Slot& slot, Numbered& frame) {
@@ -73,17 +112,21 @@ void Session::stage(Slot& slot, Numbered& frame) {
     if ((frame.carriers >> index & 1) != 0)
         slot.pace.forgotten(bytes);
     frame.carriers |= uint32_t{1} << index;
-    frame.was_busy = slot.pace.busy();
-    frame.delivered_then = slot.pace.delivered();
-    frame.sent_ns = host_.now_ns();
+    const Yardstick by = yardstick();
+    const int64_t delay = slot.pace.delay_ns(bytes, by);
+    frame.expected_ns = by.now_ns + delay;
+    frame.late_ns = by.now_ns + 2 * delay + kLateNs;
     ++frame.sends;
     frame.header.received = arrivals_.through();
     frame.header.freed = inbox_.freed();
-    slot.pace.sent(bytes);
+    frame.mark = slot.pace.sent(bytes, by.now_ns);
     slot.link->stage(frame.header, frame.payload(), frame.message.get());
     slot.budget -= std::min(slot.budget, bytes);
-    // Whoever waits for a look at silence waits at least this long.
-    host_.wake_by(frame.sent_ns + kSilenceFloorNs);
+    // Whoever waits for a look at silence waits at least this long; and to be late takes another link.
+    if (slots_.size() > 1) {
+        look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
+        host_.wake_by(std::min(frame.late_ns, by.now_ns + kSilenceFloorNs));
+    }
     if (arrivals_.above().empty()) {
         acknowledge_now_ = false;
         acknowledge_by_ns_ = 0;
@@ -99,7 +142,7 @@ bool Session::stage_some(bool* more) {
             slot.link->write(kTurnBytes);
     };
     while (outbox_.has_small()) {
-        Slot* const slot = choose(sizeof(FrameHeader), false);
+        Slot* const slot = choose(outbox_.small_bytes(), false);
         if (slot == nullptr)
             break;
         stage(*slot, outbox_.next_small());
@@ -122,6 +165,8 @@ bool Session::stage_some(bool* more) {
 }
 
 bool Session::pump() {
+    // What a lost link carried goes before anything new, and so does the news of it.
+    reap();
     if (!failure_.empty())
         return false;
     bool more = false;
@@ -132,9 +177,13 @@ bool Session::pump() {
         if (slot.link && !slot.link->blocked() && slot.link->staged() > 0)
             slot.link->write(kTurnBytes);
     }
-    while (stage_some(&more)) {
+    bool any = false;
+    while (stage_some(&more))
+        any = true;
+    while (overtake() && stage_some(&more)) {
     }
-    steal();
+    if (any && connected() > 1 && host_.now_ns() - asked_ns_ >= kAskEveryNs)
+        ask(host_.now_ns());
     if (acknowledge_now_)
         stage_acknowledgement();
     if (is_leaving_)
@@ -148,7 +197,8 @@ bool Session::pump() {
 
 void Session::stage_acknowledgement() {
     Slot* slot = &slots_[std::min(last_slot_, slots_.size() - 1)];
-    if (!slot->up() || slot->link->blocked())
+    // Not behind what is on its way, if another link has less of it.
+    if (!slot->up() || slot->link->blocked() || slot->pace.in_flight() > 0)
         slot = choose(sizeof(FrameHeader), false);
     if (slot != nullptr)
         stage_acknowledgement(*slot);  // else as soon as a link can take something
@@ -167,34 +217,6 @@ void Session::stage_acknowledgement(Slot& slot) {
     acknowledge_now_ = false;
     acknowledge_by_ns_ = 0;
     unacknowledged_ = 0;
-}
-
-// At the end of a message, a rail that has nothing to do takes over what a much slower one has not delivered.
-void Session::steal() {
-    if (slots_.size() < 2 || outbox_.has_large() || alone())
-        return;
-    for (Slot& idle : slots_) {
-        if (!idle.up() || !idle.is_ordered || idle.link->blocked() || idle.pace.in_flight() > 0)
-            continue;
-        const size_t here = static_cast<size_t>(&idle - slots_.data());
-        for (Numbered& frame : outbox_.unacknowledged()) {
-            if (frame.is_acknowledged || frame.is_queued || frame.sends != 1 || (frame.carriers >> here & 1) != 0 ||
-                frame.payload() == nullptr)
-                continue;
-            size_t other = 0;
-            while (other < slots_.size() && (frame.carriers >> other & 1) == 0)
-                ++other;
-            if (other == slots_.size())
-                continue;
-            Slot& slow = slots_[other];
-            const int64_t age = host_.now_ns() - frame.sent_ns;
-            if (slow.pace.delay_ns(0) - age < 3 * idle.pace.delay_ns(frame.header.length) + kStealNs)
-                continue;
-            add(slow.record->hedged, 1);
-            stage(idle, frame);
-            break;
-        }
-    }
 }
 
 }  // namespace taskd::rail

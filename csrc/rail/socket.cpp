@@ -130,6 +130,17 @@ void SocketLayer::close(int fd) {
     ::close(fd);
 }
 
+uint64_t SocketLayer::connection_of(int fd, bool is_dialler) {
+    SocketAddress here;
+    SocketAddress there;
+    here.bytes = there.bytes = sizeof here.storage;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.bytes) != 0 ||
+        getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.bytes) != 0)
+        return 0;
+    const auto dialler = static_cast<uint64_t>((is_dialler ? here : there).port());
+    return dialler << 16 | static_cast<uint64_t>((is_dialler ? there : here).port());
+}
+
 int SocketLayer::error_of(int fd) {
     int error = 0;
     socklen_t bytes = sizeof error;

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <cstdint>
 #include <string>
 
 namespace taskd::rail {
@@ -46,6 +47,9 @@ class SocketLayer {
     // Bytes that the other end's system has not acknowledged.
     virtual long queued(int fd);
     virtual void close(int fd);
+
+    // A name of the connection that both its ends have; 0: there is none.
+    virtual uint64_t connection_of(int fd, bool is_dialler);
 
     // How a dial has ended: 0 or an errno.
     int error_of(int fd);

@@ -202,7 +202,7 @@ class Play : public SessionHost {
 
     std::string frame() {
         FrameHeader header{};
-        header.type = static_cast<FrameType>(random_.once_in(2) ? 1 : 1 + random_.below(10));
+        header.type = static_cast<FrameType>(random_.once_in(2) ? 1 : 1 + random_.below(11));
         header.epoch = kEpoch;
         if (is_numbered(header.type))
             header.number = random_.once_in(4) ? 1 + random_.below(next_ + 3) : next_++;

@@ -12,6 +12,7 @@
 #include "outbox.hpp"
 #include "pace.hpp"
 #include "pure.hpp"
+#include "rails.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {
@@ -314,6 +315,14 @@ int main(int count, char** arguments) {
         {"arrivals are a set", arrivals_are_a_set, true},
         {"silence needs a witness", silence_needs_a_witness, false},
         {"rails pair by name, then network, then order", rails_pair_by_name_then_network_then_order, false},
+        {"a rail that returns has its share again", a_rail_that_returns_has_its_share_again, false},
+        {"a rail that is fast again has its share again", a_rail_that_is_fast_again_has_its_share_again, false},
+        {"rails that share a processor become equal", rails_that_share_a_processor_become_equal, false},
+        {"small messages use every rail", small_messages_use_every_rail, false},
+        {"a slow rail gets what it delivers", a_slow_rail_gets_what_it_delivers_and_delays_nothing, false},
+        {"a silent rail costs milliseconds", a_silent_rail_costs_milliseconds, false},
+        {"the other side is told of a lost rail", the_other_side_is_told_of_a_lost_rail, false},
+        {"a stopped process costs no rail", a_stopped_process_costs_no_rail, false},
         {"strangers stay outside", strangers_stay_outside, false},
         {"sizes belong to directions", sizes_belong_to_directions, false},
         {"a lost process is named", a_lost_process_is_named, false},
@@ -325,8 +334,6 @@ int main(int count, char** arguments) {
         {"aborts are quick and final", aborts_are_quick_and_final, false},
         {"a listener without descriptors goes on later", a_listener_without_descriptors_goes_on_later, false},
         {"what a member sent outlives it", what_a_member_sent_outlives_it, false},
-        {"a member that has gone on breaks no making of groups", a_member_that_has_gone_on_breaks_no_making_of_groups,
-         false},
         {"only what can never come fails", only_what_can_never_come_fails, false},
         {"who leaves in good order fails nobody", who_leaves_in_good_order_fails_nobody, true},
         {"faults change no bit", faults_change_no_bit, true},

@@ -9,7 +9,7 @@
 #include "endpoint.hpp"
 #include "frame.hpp"
 #include "outbox.hpp"
-#include "pace.hpp"
+#include "silence.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {

@@ -1,0 +1,214 @@
+// Tests of the promises about rails that are slow, silent, lost or back: shares and delays, in virtual time.
+//
+// Does not: use a real clock or a real socket (main.cpp and test_namespaces.py do).
+#include "rails.hpp"
+
+#include "virtual.hpp"
+
+namespace taskd::rail::test {
+namespace {
+
+constexpr int64_t kMs = kMillisecondNs;
+constexpr double kRate = 100e6;
+constexpr int64_t kSoonNs = 1000 * kMs;  // within this a rail has its share again
+const std::vector<size_t> kLarge{1 << 20, 1 << 20, 1 << 20, 1 << 20};
+const std::vector<size_t> kSmall{8 << 10, 32 << 10, 16 << 10};
+
+void begin(World& world, const std::vector<size_t>& messages) {
+    for (auto& side : world.sides)
+        side->messages = messages;
+    world.run(500 * kMs);
+}
+
+// The longest operation of both sides that was under way after this moment.
+int64_t longest_since(World& world, int64_t since_ns) {
+    int64_t longest = 0;
+    for (auto& side : world.sides) {
+        for (const auto& [begin, end] : side->operations)
+            longest = end <= since_ns ? longest : std::max(longest, end - std::max(begin, since_ns));
+        longest = std::max(longest, world.now_ns - std::max(side->began_ns(), since_ns));
+    }
+    return longest;
+}
+
+int64_t typical(World& world) {
+    std::vector<int64_t> times;
+    for (const auto& [begin, end] : world.sides[0]->operations)
+        times.push_back(end - begin);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
+uint64_t downs(World& world) {
+    uint64_t count = 0;
+    for (auto& side : world.sides) {
+        for (const Slot& slot : side->session().slots())
+            count += slot.record->downs.load();
+    }
+    return count;
+}
+
+double share_soon(World& world, size_t rail) {
+    world.run(kSoonNs);
+    world.share(rail);
+    world.run(500 * kMs);
+    return world.share(rail);
+}
+
+void lose_and_return(World& world, size_t rail) {
+    world.rails[rail].is_there = false;
+    world.reset(rail);
+    world.run(400 * kMs);
+    world.share(rail);
+    world.rails[rail].is_there = true;
+}
+
+}  // namespace
+
+void a_rail_that_returns_has_its_share_again(uint64_t) {
+    World world;
+    begin(world, kLarge);
+    for (size_t rail = 0; rail < 2; ++rail) {
+        lose_and_return(world, rail);
+        const double share = share_soon(world, rail);
+        std::printf("    share of rail %zu after its return: %.2f\n", rail, share);
+        CHECK(share > 0.45 && share < 0.55);
+    }
+}
+
+void a_rail_that_is_fast_again_has_its_share_again(uint64_t) {
+    for (const auto& messages : {kLarge, std::vector<size_t>{200 << 10}, kSmall}) {
+        World world;
+        begin(world, messages);
+        world.set_rate(0, kRate / 100);
+        world.run(2000 * kMs);
+        world.set_rate(0, kRate);
+        const double share = share_soon(world, 0);
+        std::printf("    share of a rail that was slow: %.2f\n", share);
+        CHECK(share > 0.25 && share < 0.75);
+    }
+}
+
+// Each delivers what it is given, so only what they are given can make them equal.
+void rails_that_share_a_processor_become_equal(uint64_t) {
+    World world;
+    for (VirtualRail& rail : world.rails)
+        rail.ways[0].rate = rail.ways[1].rate = 20 * kRate;
+    for (auto& side : world.sides)
+        side->bytes_per_second = kRate;
+    begin(world, kLarge);
+    lose_and_return(world, 0);
+    const double share = share_soon(world, 0);
+    std::printf("    share of a rail that shares a processor: %.2f\n", share);
+    CHECK(share > 0.3 && share < 0.7);
+}
+
+void small_messages_use_every_rail(uint64_t) {
+    World world;
+    begin(world, kSmall);
+    for (size_t rail = 0; rail < 2; ++rail) {
+        lose_and_return(world, rail);
+        const double share = share_soon(world, rail);
+        std::printf("    share of small messages: %.2f\n", share);
+        CHECK(share > 0.25 && share < 0.75);
+    }
+    // One that is a little longer is used as well; one that is much longer is not, if the other is there.
+    world.rails[0].ways[0].latency_ns = world.rails[0].ways[1].latency_ns = 5 * kMs;
+    CHECK(share_soon(world, 0) < 0.02);
+    world.rails[0].ways[0].latency_ns = world.rails[0].ways[1].latency_ns = 60'000;
+    CHECK(share_soon(world, 0) > 0.25);
+}
+
+void a_slow_rail_gets_what_it_delivers_and_delays_nothing(uint64_t) {
+    for (const auto& messages : {kLarge, std::vector<size_t>{200 << 10}, kSmall}) {
+        World alone(1);
+        begin(alone, messages);
+        World world;
+        begin(world, messages);
+        world.set_rate(0, kRate / 100);
+        world.run(300 * kMs);
+        world.share(0);
+        const int64_t since = world.now_ns;
+        for (auto& side : world.sides)
+            side->operations.clear();
+        world.run(3000 * kMs);
+        const double share = world.share(0);
+        std::printf("    share of a slow rail %.4f; operations take %.2f ms, at most %.2f, over the good one %.2f\n",
+                    share, static_cast<double>(typical(world)) / kMs,
+                    static_cast<double>(longest_since(world, since)) / kMs, static_cast<double>(typical(alone)) / kMs);
+        CHECK(share < 0.03);
+        CHECK(messages != kLarge || share > 0.003);
+        CHECK(typical(world) < typical(alone) * 11 / 10);
+        CHECK(longest_since(world, since) < typical(alone) + 10 * kMs);
+        CHECK(downs(world) == 0);  // slow is not dead
+    }
+}
+
+void a_silent_rail_costs_milliseconds(uint64_t) {
+    for (const auto& messages : {kLarge, kSmall}) {
+        for (const bool both : {true, false}) {
+            World world;
+            begin(world, messages);
+            const int64_t before = typical(world);
+            const int64_t since = world.now_ns;
+            world.rails[1].is_there = false;
+            world.rails[1].ways[0].rate = 0;
+            if (both)
+                world.rails[1].ways[1].rate = 0;
+            world.run(1000 * kMs);
+            std::printf("    a silent rail costs %.2f ms, an operation %.2f\n",
+                        static_cast<double>(longest_since(world, since)) / kMs, static_cast<double>(before) / kMs);
+            CHECK(longest_since(world, since) < 2 * before + 15 * kMs);
+            CHECK(downs(world) > 0);
+            world.set_rate(1, kRate);
+            world.rails[1].is_there = true;
+            CHECK(share_soon(world, 1) > 0.25);
+        }
+    }
+}
+
+void the_other_side_is_told_of_a_lost_rail(uint64_t) {
+    for (int turn = 0; turn < 16; ++turn) {
+        const int side = turn % 2;
+        World world;
+        begin(world, turn % 4 < 2 ? kLarge : kSmall);
+        world.run(turn * kMs * 3 / 4);
+        const int64_t before = typical(world);
+        const int64_t since = world.now_ns;
+        world.sockets.is_unnoticed = true;
+        world.rails[0].is_there = false;
+        world.sides[side]->session().set_interface(0, false, "its cable was pulled");
+        world.run(5 * kMs);  // behind what is on its way
+        CHECK(!world.sides[0]->session().slots()[0].link && !world.sides[1]->session().slots()[0].link);
+        CHECK(world.sides[0]->session().slots()[1].link && world.sides[1]->session().slots()[1].link);
+        world.run(100 * kMs);
+        CHECK(longest_since(world, since) < 3 * before);
+        world.rails[0].is_there = true;
+        world.sides[side]->session().set_interface(0, true, "its cable is back");
+        CHECK(turn > 3 || share_soon(world, 0) > 0.3);
+    }
+}
+
+// Who is not there answers on no rail: nothing is taken down, and what was sent is sent once.
+void a_stopped_process_costs_no_rail(uint64_t) {
+    for (const auto& messages : {kLarge, kSmall}) {
+        World world;
+        begin(world, messages);
+        uint64_t hedged = 0;
+        for (int turn = 1; turn <= 40; ++turn) {
+            world.sides[turn % 2]->stopped_until_ns = world.now_ns + turn % 10 * 2 * kMs;
+            world.run(25 * kMs);
+        }
+        for (auto& side : world.sides) {
+            for (const Slot& slot : side->session().slots())
+                hedged += slot.record->hedged.load();
+        }
+        std::printf("    sent twice because of a stopped process: %lu\n", hedged);
+        CHECK(hedged < 80);  // two of each pause at most
+        world.sides[1]->stopped_until_ns = world.now_ns + 3000 * kMs;
+        world.run(4000 * kMs);
+        CHECK(downs(world) == 0);
+    }
+}
+
+}  // namespace taskd::rail::test
