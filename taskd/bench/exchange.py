@@ -92,7 +92,10 @@ class Round:
         self.large = torch.empty_like(self.inputs[0])
         self.small = [torch.randint(-99, 99, (SMALL,), dtype=torch.int64) for _ in range(PATTERNS)]
         self.wanted: list[list[torch.Tensor]] = []
-        self.wanted = [self._results(number, False)[1] for number in range(PATTERNS)]
+        for number in range(PATTERNS):
+            self._prepare(number, False)
+            found = self._operate(number)
+            self.wanted.append([one.clone() for one in found])
 
     def _input(self, number: int, elements: int) -> torch.Tensor:
         torch.manual_seed(1_000 * number + self.rank)
@@ -100,15 +103,14 @@ class Round:
         found[0] = 0.0  # the place of the wish to stop
         return found
 
-    def _results(self, number: int, stop: bool) -> tuple[bool, list[torch.Tensor]]:
-        """Whether somebody wished to stop, and what this round gave apart from that."""
+    def _prepare(self, number: int, stop: bool) -> None:
         self.large.copy_(self.inputs[number])
         self.large[0] = float(stop)
+
+    def _operate(self, number: int) -> list[torch.Tensor]:
+        """What this round gives, apart from the wish to stop."""
         dist.all_reduce(self.large)
-        found = [self.large[1:]]
-        if self.mixed:
-            found += self._others(number)
-        return bool(self.large[0] > 0), [one.clone() for one in found] if not self.wanted else found
+        return [self.large[1:], *(self._others(number) if self.mixed else [])]
 
     def _others(self, number: int) -> list[torch.Tensor]:
         own, half = self.small[number], self.inputs[number][1:].bfloat16()
@@ -125,11 +127,17 @@ class Round:
         dist.all_reduce(lowest, dist.ReduceOp.MIN)
         return [everyone, told, exchanged, share, lowest]
 
-    def run(self, number: int, stop: bool) -> tuple[bool, bool]:
-        """Whether to stop, and whether every bit is as it was without faults."""
-        stopped, found = self._results(number, stop)
+    def run(self, number: int, stop: bool) -> tuple[bool, bool, tuple[int, int]]:
+        """Whether to stop, whether every bit is as it was without faults, and when the operations began and ended.
+
+        What is done to their inputs before and to their results after is no part of their time.
+        """
+        self._prepare(number, stop)
+        begin_ns = time.monotonic_ns()
+        found = self._operate(number)
+        end_ns = time.monotonic_ns()
         pairs = zip(found, self.wanted[number], strict=True)
-        return stopped, all(same_bits(one, other) for one, other in pairs)
+        return bool(self.large[0] > 0), all(same_bits(one, other) for one, other in pairs), (begin_ns, end_ns)
 
     def digest(self) -> str:
         """Of what is the same on all ranks without faults."""
@@ -151,7 +159,7 @@ def told(stop: threading.Event) -> None:
 
 
 def bear(spec: Spec) -> None:
-    """Rounds until rank 0 is told to stop, each with its times, which go into a file (pairs of nanoseconds)."""
+    """Rounds until rank 0 is told to stop; the times of their operations go into a file (pairs of nanoseconds)."""
     stop = threading.Event()
     if spec.rank == 0:
         threading.Thread(target=told, args=(stop,), daemon=True).start()
@@ -161,13 +169,12 @@ def bear(spec: Spec) -> None:
     count, equal, stopped, error = 0, 0, False, ""
     pause = threading.Event()
     while not stopped:
-        begin_ns = time.monotonic_ns()
         try:
-            stopped, right = work.run(count % PATTERNS, stop.is_set())
+            stopped, right, took = work.run(count % PATTERNS, stop.is_set())
         except RuntimeError as broken:
             error = str(broken)
             break
-        times.extend((begin_ns, time.monotonic_ns()))
+        times.extend(took)
         count, equal = count + 1, equal + right
         if spec.words.get("idle_every") and count % spec.words["idle_every"] == 0:
             pause.wait(spec.words["idle_s"])

@@ -46,6 +46,10 @@ def test_a_fault_costs_the_longest_operation_that_it_hit() -> None:
     assert transport._cost_ms([hit], 20 * MS, 40 * MS) == pytest.approx(10)  # what came after its end is not its
 
 
+def test_an_operation_begins_when_the_last_rank_has_come() -> None:
+    assert transport._together(((1 * MS, 9 * MS), (4 * MS, 8 * MS))) == (4 * MS, 9 * MS)
+
+
 def test_the_worse_ratio_stands_for_both() -> None:
     good, bad = transport.median([0.5], "ratio"), transport.median([1.5], "ratio")
     none = transport.unmeasured("ratio", "why")
