@@ -2,8 +2,9 @@
 
 A rank that lacks an update (or everything, being new) takes it from one that has it, over the job's own process
 group of the new epoch. Tensors go straight from and into the objects that user code and its frameworks hold, never
-into new ones: DDP, optimizers and schedulers keep references. They travel in chunks with a checksum per tensor; the
-rest travels as a tree (see tree.py), never as a pickle. Who gives and who takes is not decided here.
+into new ones: DDP, optimizers and schedulers keep references. They travel in chunks with a checksum per tensor, or are
+read in place where both ranks are on one host (nearby.py); the rest travels as a tree (see tree.py), never as a pickle.
+Who gives and who takes is not decided here.
 
 Invariants: a receiver that raises has not resumed (it reports failure, and the repair is tried again from a whole
 source); a source's own state is only read.
@@ -15,6 +16,7 @@ import ctypes
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,13 +25,20 @@ import torch.distributed as dist
 
 from taskd.errors import PeerError, UsageError
 from taskd.state import tree
+from taskd.state.nearby import Memory, Shown
 
 CHUNK_BYTES = 4 << 20
 IN_FLIGHT = 4
 """Chunks on the way at once: enough to keep the wire busy while a checksum is made."""
+READERS = 2
+"""Threads that read in place; the ranks of a host have its processors to themselves while they wait for the taker."""
 _TAG = 7_719
 """Apart from the tags that user code is likely to choose."""
 _NAMES_BYTES = 64 << 20
+_READS, _WAITS = b"reads", b"waits"
+"""What the taker answers: it reads the tensors in place, or waits for them."""
+_HEADS = 10
+"""Checksums before those of the tensors: of four texts and an answer, each with its length."""
 
 
 @dataclass(slots=True)
@@ -98,6 +107,15 @@ class _Stream:
         for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
             self._add(dist.irecv(chunk, self.peer, tag=_TAG), chunk, -1 - index)
 
+    def keep(self, data: torch.Tensor) -> None:
+        """What the peer reads in place: only its checksum is taken."""
+        self.sums.append(_checksum(data, 0) if data.numel() else 0)
+
+    def read(self, memory: Memory, targets: list[torch.Tensor]) -> None:
+        """The other side of `keep`, by more than one thread: fresh memory costs more than what is read into it."""
+        with ThreadPoolExecutor(READERS) as pool:
+            self.sums += pool.map(lambda one: _read(memory, *one), zip(memory.places, targets, strict=True))
+
     def _add(self, work: Any, chunk: torch.Tensor, index: int) -> None:
         self.pending.append((work, chunk, index))
         if len(self.pending) > IN_FLIGHT:
@@ -130,6 +148,16 @@ class _Stream:
         return tree.bytes_of(data)
 
 
+def _read(memory: Memory, place: int, data: torch.Tensor) -> int:
+    """One tensor's bytes; their checksum. Chunk by chunk, so that it finds them in the processor's cache."""
+    total = 0
+    for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
+        memory.read(place, chunk.data_ptr(), chunk.numel())
+        place += chunk.numel()
+        total = _checksum(chunk, total)
+    return total
+
+
 def _checksum(chunk: torch.Tensor, start: int) -> int:
     return zlib.crc32((ctypes.c_ubyte * chunk.numel()).from_address(chunk.data_ptr()), start)
 
@@ -145,42 +173,55 @@ def give(replica: Replica, peers: Iterable[int], extra: bytes) -> None:
         stream = _Stream(peer)
         text, small = tree.flatten(replica.small(), "replicated state")
         names, _ = tree.flatten(replica.describe(), "model")
-        for part in (extra, names, text):
+        tensors = [*(tensor for _, tensor in replica.tensors()), *small]
+        shown = Shown(tensors)
+        for part in (extra, names, text, shown.text):
             stream.send_bytes(part)
-        for tensor in (*(tensor for _, tensor in replica.tensors()), *small):
-            stream.send(_host(tensor))
+        stream.drain()
+        give_one = stream.keep if stream.receive_bytes() == _READS else stream.send
+        for tensor in tensors:
+            give_one(_host(tensor))
         sums = list(stream.sums)
         stream.send_bytes(tree.flatten(sums)[0])
         stream.drain()
+        stream.receive_bytes()  # it has everything: from now on the tensors may change
 
 
 def take(replica: Replica, source: int) -> bytes:
     """Receive the whole state from `source` into this rank's objects; returns the session's bytes. Raises PeerError."""
     stream = _Stream(source)
-    extra, names, text = (stream.receive_bytes() for _ in range(3))
+    extra, names, text, shown = (stream.receive_bytes() for _ in range(4))
     _compare(replica.describe(), tree.unflatten(names, []), source)
-    labels = []
-    for name, tensor in replica.tensors():
-        _receive_into(stream, tensor)
-        labels.append(name)
-    small = []
-    for dtype, shape, _device in tree.layout(text):
-        small.append(torch.empty(shape, dtype=dtype))
-        stream.receive(tree.flat_bytes(small[-1]))
+    memory = Memory.open(shown)
+    stream.send_bytes(_WAITS if memory is None else _READS)
     stream.drain()
+    small = [torch.empty(shape, dtype=dtype) for dtype, shape, _device in tree.layout(text)]
+    tensors = [tensor.detach() for _, tensor in replica.tensors()]
+    if memory is None:
+        for tensor in (*tensors, *small):
+            _receive_into(stream, tensor)
+        stream.drain()
+    else:
+        hosts = [_host(tensor) for tensor in (*tensors, *small)]
+        stream.read(memory, hosts)
+        for tensor, host in zip(tensors, hosts, strict=False):
+            if host.data_ptr() != tensor.data_ptr():
+                tensor.copy_(host.view(tensor.dtype).view(tensor.shape))
     sums = list(stream.sums)
     theirs = tree.unflatten(stream.receive_bytes(), [])
+    stream.send_bytes(_READS)
+    stream.drain()
     if sums != theirs:
         wrong = [index for index, (mine, other) in enumerate(zip(sums, theirs, strict=False)) if mine != other]
-        first = wrong[0] - 6 if wrong else len(sums)
+        first = wrong[0] - _HEADS if wrong else len(sums)
+        labels = [name for name, _ in replica.tensors()]
         what = labels[first] if 0 <= first < len(labels) else "the optimizers' state"
         raise PeerError(f"the state from rank {source} arrived changed: the checksum of {what} differs")
     replica.load_small(tree.unflatten(text, small))
     return extra
 
 
-def _receive_into(stream: _Stream, tensor: torch.Tensor) -> None:
-    target = tensor.detach()
+def _receive_into(stream: _Stream, target: torch.Tensor) -> None:
     if target.device.type == "cpu" and target.is_contiguous():
         stream.receive(tree.flat_bytes(target))
         return
