@@ -334,6 +334,8 @@ int main(int count, char** arguments) {
         {"aborts are quick and final", aborts_are_quick_and_final, false},
         {"a listener without descriptors goes on later", a_listener_without_descriptors_goes_on_later, false},
         {"what a member sent outlives it", what_a_member_sent_outlives_it, false},
+        {"a member that has gone on breaks no making of groups", a_member_that_has_gone_on_breaks_no_making_of_groups,
+         false},
         {"only what can never come fails", only_what_can_never_come_fails, false},
         {"who leaves in good order fails nobody", who_leaves_in_good_order_fails_nobody, true},
         {"faults change no bit", faults_change_no_bit, true},
