@@ -116,6 +116,11 @@ Link::Progress Link::write(size_t budget) {
                 blocked_ = true;
                 return Progress::kBlocked;
             }
+            if (done == -EPIPE || done == -ECONNRESET) {
+                // What came before the end is still there, perhaps a last word; whoever reads it finds the end, too.
+                hung_up_ = blocked_ = true;
+                return Progress::kBlocked;
+            }
             if (done != -EINTR)
                 cut(static_cast<int>(-done));
             continue;
