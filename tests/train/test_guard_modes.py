@@ -23,10 +23,11 @@ def scenarios() -> list[str]:
     return [node.name for node in functions if "scenario" in {ast.unparse(mark) for mark in node.decorator_list}]
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    folder: Path = tmp_path_factory.mktemp("modes")
-    with Ranks("guard_modes", SIZE, folder) as ranks:
+@pytest.fixture(scope="module", params=["gloo", "rail"])
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    # A rail that is cut is held and dialled again; here the loss of it is what is wanted.
+    with Ranks("guard_modes", SIZE, folder, env={"TASKD_INNER": request.param, "TASKD_RETRY": "off"}) as ranks:
         said = ranks.results(timeout_s=120)
     return {said_of[0]["scenario"]: [one["outcome"] for one in said_of] for said_of in zip(*said, strict=True)}
 

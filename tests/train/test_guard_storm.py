@@ -16,16 +16,19 @@ pytestmark = pytest.mark.limit(180)
 MOST_GROWTH_MIB = 24
 
 
-@pytest.mark.parametrize(("size", "rounds"), [(2, 200), (3, 40)])
-def test_storm(tmp_path: Path, size: int, rounds: int) -> None:
-    with Ranks("guard_storm", size, tmp_path, "storm", str(rounds), "7") as ranks:
+@pytest.mark.parametrize(
+    ("size", "rounds", "inner"), [(2, 200, "gloo"), (3, 40, "gloo"), (2, 60, "rail"), (3, 30, "rail")]
+)
+def test_storm(tmp_path: Path, size: int, rounds: int, inner: str) -> None:
+    with Ranks("guard_storm", size, tmp_path, "storm", str(rounds), "7", env={"TASKD_INNER": inner}) as ranks:
         counts = [said_of[0] for said_of in ranks.results(timeout_s=120)]
     for count in counts:
         assert count["done"] > rounds and count["abandoned"] > rounds, counts
 
 
-def test_reconfigurations_leave_nothing_behind(tmp_path: Path) -> None:
-    with Ranks("guard_storm", 2, tmp_path, "leak", "125", "7") as ranks:
+@pytest.mark.parametrize("inner", ["gloo", "rail"])
+def test_reconfigurations_leave_nothing_behind(tmp_path: Path, inner: str) -> None:
+    with Ranks("guard_storm", 2, tmp_path, "leak", "125", "7", env={"TASKD_INNER": inner}) as ranks:
         for (said,) in ranks.results(timeout_s=120):
             before, after = said["before"], said["after"]
             assert after["fds"] == before["fds"] and after["threads"] == before["threads"], said

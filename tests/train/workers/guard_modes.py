@@ -26,10 +26,11 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d
-from taskd.comm import cpu, guard
+from taskd.comm import cpu, gloo, guard
 from taskd.errors import StepAbandoned
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+INNER = os.environ.get("TASKD_INNER", "gloo")
 TIMEOUT = timedelta(seconds=8)
 control = _c10d.control
 sockets: list[int] = []
@@ -69,10 +70,18 @@ def remember_sockets(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_inner
 
 
+def wires() -> list[int]:
+    """The connections of the inner groups. Only rails have any TCP sockets here beside gloo, whose are known."""
+    if INNER != "rail":
+        return sockets
+    listens = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return [fd for fd, one in gloo._tcp_sockets() if not one.getsockopt(*listens)]
+
+
 def cut_wires() -> None:
     """Ends every connection of the inner groups, on both sides, before anybody uses them again."""
     meet()
-    for fd in sockets:
+    for fd in wires():
         # An error: the other side was quicker, and gloo closed it.
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
             one.shutdown(socket.SHUT_RDWR)
@@ -184,7 +193,10 @@ def letting_go_without_a_repair_or_an_order_to_end_fails_what_was_held() -> None
         thread.join()
         assert isinstance(error, dist.DistBackendError) and "allreduce #" in str(error), error
         control.abort("the operator ends this job")
-        assert "the operator ends this job" in str(raised(behind.wait))
+        if INNER == "gloo":  # rails had it under way, too: it fails like the first one
+            assert "the operator ends this job" in str(raised(behind.wait))
+        else:
+            assert "allreduce #" in str(raised(behind.wait))
         assert "the operator ends this job" in str(raised(lambda: dist.barrier()))
         heal()
     control.attached = False
@@ -237,9 +249,15 @@ def operations_in_flight_are_done_again_on_a_new_inner_group() -> None:
     sockets.clear()
     guard.rebuild(epoch, dist.PrefixStore("again", meet.store), within=timedelta(seconds=20))
     control.resume(epoch)
-    for work in pending:
+    for work in pending[:3]:
+        if INNER == "gloo":
+            work.wait()
+        else:  # rails reduce in the caller's own memory: what was there is no input any more
+            assert "its input is overwritten" in str(raised(work.wait))
+    for work in pending[3:]:
         work.wait()
-    assert [int(tensor[-1]) for tensor in tensors] == [0, 2, 4] and int(box[0]) == 8 - RANK
+    assert INNER == "rail" or [int(tensor[-1]) for tensor in tensors] == [0, 2, 4]
+    assert int(box[0]) == 8 - RANK
     control.attached = False
     heal()
 
