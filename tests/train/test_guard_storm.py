@@ -31,5 +31,7 @@ def test_reconfigurations_leave_nothing_behind(tmp_path: Path, inner: str) -> No
     with Ranks("guard_storm", 2, tmp_path, "leak", "125", "7", env={"TASKD_INNER": inner}) as ranks:
         for (said,) in ranks.results(timeout_s=120):
             before, after = said["before"], said["after"]
-            assert after["fds"] == before["fds"] and after["threads"] == before["threads"], said
+            assert after["threads"] == before["threads"], said
+            # Over rails, the other rank may have gone on to the next epoch by then, and have closed the one connection.
+            assert abs(after["fds"] - before["fds"]) <= (inner == "rail"), said
             assert after["rss_mib"] - before["rss_mib"] <= MOST_GROWTH_MIB, said
