@@ -122,6 +122,7 @@ def test_without_a_manager_start_returns_false_in_time_and_registers_later(plane
     assert trainer.said().count("is not registered") == 1, trainer.said()
     plane.manager.start()
     wait_for(lambda: trainer.ask("state")["acknowledged"], "a registration in the background")
+    wait_for(lambda: "is registered with the manager now" in trainer.said(), "the word of it")
     assert trainer.said().count("is registered with the manager now") == 1, trainer.said()
     assert plane.rank(0)["pid"] == trainer.pid
 
