@@ -1,8 +1,10 @@
 """One rank of `taskd bench reconfigure`: RANK SIZE FOLDER ROUNDS WARM_UP; prints what it found as one JSON line.
 
-Every round has operations in flight when the step is given up; all ranks give it up, rebuild, and go on with an
-operation that must give the right result. Use of memory, descriptors and threads is noted after WARM_UP rounds and at
-the end, each time when every old inner group is gone and idle threads have left. It judges nothing.
+The last rank has no groups: it serves the store in which the others meet, as an agent does in a job, so that what a
+store keeps is not taken for a leak (a file store keeps all it ever held in every process). Every round has operations
+in flight when the step is given up; all ranks give it up, rebuild, and go on with an operation that must give the right
+result. Use of memory, descriptors and threads is noted after WARM_UP rounds and at the end, each time when every old
+inner group is gone and idle threads have left. It judges nothing.
 """
 
 from __future__ import annotations
@@ -61,12 +63,25 @@ def give_up(epoch: int, rank: int, size: int) -> float:
     return took * 1e3
 
 
+def serve(meeting: dist.Store, ranks: int) -> None:
+    """The store of the others, until all of them are done."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    meeting.set("port", str(store.port))
+    meeting.wait([f"done/{rank}" for rank in range(ranks)], timedelta(hours=1))
+    print(json.dumps({}), flush=True)
+
+
 def main(rank: int, size: int, folder: str, rounds: int, warm_up: int) -> None:
     torch.set_num_threads(1)
+    meeting = dist.FileStore(f"{folder}/meeting", size)
+    size -= 1
+    if rank == size:
+        serve(meeting, size)
+        return
     guard.install(hostname="127.0.0.1")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
     control.attached = True
-    store = dist.FileStore(f"{folder}/meeting", size)
+    store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), None, False, timeout=TIMEOUT)
     park_ms, rebuild_ms, before = [], [], usage()
     probe = torch.ones(8)
     for epoch in range(1, rounds + 1):
@@ -85,6 +100,7 @@ def main(rank: int, size: int, folder: str, rounds: int, warm_up: int) -> None:
     dist.barrier()
     control.attached = False
     dist.destroy_process_group()
+    meeting.set(f"done/{rank}", "")
 
 
 if __name__ == "__main__":
