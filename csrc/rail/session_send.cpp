@@ -13,6 +13,7 @@ constexpr size_t kGatherBytes = 256 << 10;  // small frames leave together
 constexpr int kRungs = 3;
 constexpr size_t kSmallTurnBytes = 64 << 10;
 constexpr int64_t kAlikeNs = 20'000;
+constexpr double kMuchSlower = 8;
 constexpr int64_t kAskEveryNs = 100 * kMillisecondNs;  // while there is traffic
 constexpr int64_t kLateNs = 2 * kMillisecondNs;
 
@@ -44,7 +45,15 @@ bool Session::alone() const {
 bool Session::has_room(const Slot& slot, bool is_large, const Yardstick& by) const {
     if (slot.link->blocked() || slot.budget == 0)
         return false;
-    return !is_large || alone() || slot.pace.has_room(by);
+    if (!is_large || alone() || slot.pace.has_room(by))
+        return true;
+    // What has left the rail waits for the other process: that says nothing of the rail, and must not starve it. One
+    // that is known to be slow gets no more than it was seen to deliver.
+    if (slot.pace.rate(by) * kMuchSlower < by.fastest)
+        return false;
+    const long queued = sockets_.queued(slot.link->fd());
+    return slot.pace.in_flight() < kWidestWindow && queued >= 0 &&
+           static_cast<size_t>(queued) + slot.link->staged() < slot.pace.window() / 2;
 }
 
 Yardstick Session::yardstick() const {
