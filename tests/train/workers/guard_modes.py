@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from meeting import Meeting
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d
@@ -40,22 +41,6 @@ scenarios: dict[str, Callable[[], None]] = {}
 def scenario(body: Callable[[], None]) -> Callable[[], None]:
     scenarios[body.__name__] = body
     return body
-
-
-class Meeting:
-    """A store that no fault of a group touches, and a barrier over it."""
-
-    def __init__(self) -> None:
-        self.store = dist.FileStore(str(FOLDER / "meeting"), SIZE)
-        self.turn = 0
-
-    def __call__(self) -> None:
-        self.turn += 1
-        self.store.add(f"turn{self.turn}", 1)
-        deadline = time.monotonic() + 30
-        while self.store.add(f"turn{self.turn}", 0) < SIZE:
-            assert time.monotonic() < deadline, "the other rank does not come"
-            time.sleep(0.005)
 
 
 meet: Any = None
@@ -391,7 +376,7 @@ def a_guard_is_reconfigured_only_when_that_is_safe() -> None:
 def main() -> None:
     global meet
     torch.set_num_threads(1)
-    meet = Meeting()
+    meet = Meeting(FOLDER, SIZE)
     cpu.make_inner = remember_sockets(cpu.make_inner)
     guard.install(hostname="127.0.0.1")
     dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=TIMEOUT)
