@@ -142,14 +142,17 @@ def test_a_flapping_rail_rests_longer_each_time(job: Job, two_hosts: Hosts) -> N
 
 @needs_rail
 def test_an_operator_takes_a_rail_out_and_puts_it_back(job: Job, two_hosts: Hosts) -> None:
+    begin_ns = time.time_ns()
     out = job.command("rail", "out", "a")
-    assert out.returncode == 0 and "every rank has followed" in out.stdout, out.stdout + out.stderr
+    assert out.returncode == 0, out.stdout + out.stderr
+    job.event("rail", begin_ns, NOTICED_S, "every rank has followed")
     shown(job, "a", lambda row: (row["state"], row["use"], row["borrowers"]) == ("up", "out", ["b"]), NOTICED_S)
     assert is_left(two_hosts, "a", "b")
     only = job.command("rail", "out", "b")
     assert only.returncode == 2 and "only one" in only.stderr, only.stdout + only.stderr
     back = job.command("rail", "back", "a")
-    assert back.returncode == 0 and "bytes flow on every line and rank" in back.stdout, back.stdout + back.stderr
+    assert back.returncode == 0, back.stdout + back.stderr
+    job.event("rail", begin_ns, NOTICED_S, "bytes flow on every line and rank")
     shown(job, "a", lambda row: row["use"] == "in use", NOTICED_S)
     assert carries(two_hosts, "a", NOTICED_S)
 
