@@ -179,12 +179,13 @@ class Recovery:
         return report.stage is Stage.PARKED and self.stage is Stage.PARKED and report.rank not in self.newcomers
 
     def _redone(self, report: RankReport) -> None:
-        """The first step after the repair is made when updates, steps or the loop itself have gone beyond it."""
-        if (
-            (self.updates >= 0 and report.updates > self.updates)
-            or report.step > self._step_at_resume.get(report.rank, report.step)
-            or report.phase is Phase.DONE
-        ):
+        """The first step after the repair is made when it has brought an update. Only where nobody counts updates, the
+        next step's begin must do: a survivor that had its update before the fault begins one with nothing made yet."""
+        if self.updates >= 0:
+            went_on = report.updates > self.updates
+        else:
+            went_on = report.step > self._step_at_resume.get(report.rank, report.step)
+        if went_on or report.phase is Phase.DONE:
             self.waiting.discard(report.rank)
 
     def leave(self, report: RankReport) -> bool:
