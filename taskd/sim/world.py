@@ -273,7 +273,8 @@ class World:
             )
 
     def _start_worker(self, node: SimNode, rank: int, generation: int) -> None:
-        if generation == self.generation and node.up and not node.left and not self.over():
+        gone = node.left or (self.scenario.launches and node.core is None)  # a dead launcher starts nobody
+        if generation == self.generation and node.up and not gone and not self.over():
             worker = SimWorker(node, rank, int(self.scenario.launches), 0, newcomer=False)
             node.adopt(worker)
 
