@@ -14,7 +14,20 @@ import pytest
 
 from tests.rail import building
 
-PARTS = ("link", "frame", "counters", "key", "handshake", "door", "endpoint", "socket", "outbox", "inbox", "pace")
+PARTS = (
+    "link",
+    "frame",
+    "counters",
+    "key",
+    "handshake",
+    "door",
+    "endpoint",
+    "socket",
+    "outbox",
+    "inbox",
+    "pace",
+    "silence",
+)
 RAIL = building.ROOT / "csrc" / "rail"
 UNITS = [
     *(RAIL / f"{part}.cpp" for part in PARTS),
