@@ -14,6 +14,7 @@ from taskd import log
 from taskd.agent.launch_manager import with_taskd
 from taskd.agent.launch_options import Glance, glance
 from taskd.agent.standby import Standby
+from taskd.agent.standby_process import uncollected
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seen = glance(words, os.environ)
     standby = _standby(seen) if seen is not None and seen.python else None
     try:
-        from taskd.agent.launch import launch  # which imports torch, as the standby does at the same time
+        with uncollected():
+            from taskd.agent.launch import launch  # which imports torch, as the standby does at the same time
 
         return launch(words, standby)
     finally:
