@@ -25,6 +25,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import beside, forked
+
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 60
 LIMIT_SLOW_S = 300
@@ -60,13 +62,21 @@ FOREIGN_NAMES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    beside.add_options(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    beside.configure(config, dict(os.environ))  # a helper's tests have a mark of their own
     os.environ[MARK_NAME] = MARK_VALUE
     for name in list(os.environ):
         if name.startswith("TASKD_") or name in FOREIGN_NAMES:
             del os.environ[name]
     # A shell that starts us in the background lets us and all that we start ignore Ctrl-C, which some tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # One that outlives its terminal (nohup) lets us ignore a hang-up, which some tests send. Ours stays without effect.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     # The true standard error: pytest replaces number 2 while a test runs, and what it caught dies with the process.
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
@@ -118,6 +128,7 @@ class Limit:
         marker = item.get_closest_marker("limit")
         slow = item.get_closest_marker("slow") is not None
         self.seconds = marker.args[0] if marker else LIMIT_SLOW_S if slow else LIMIT_S
+        self.seconds *= beside.PATIENCE if item.config.option.beside_in else 1
         self.stderr = item.config.stash[TRUE_STDERR]
 
     def __enter__(self) -> None:
@@ -166,7 +177,7 @@ def ours_among(pids: set[int]) -> dict[int, str]:
     """Of these, the living processes that descend from this run: pid -> command line."""
     mark = f"{MARK_NAME}={MARK_VALUE}".encode()
     found = {}
-    for pid in pids - {os.getpid()}:
+    for pid in pids - {os.getpid()} - forked.pids():
         try:
             if mark not in Path(f"/proc/{pid}/environ").read_bytes():
                 continue
@@ -236,6 +247,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What fixtures of a whole module or session left; no test is there to take the blame, so the run does."""
+    forked.close()
     found = leftovers((set(), set(), set()))
     if found:
         print("\nleft behind by the whole run:\n  " + "\n  ".join(found), file=sys.stderr)

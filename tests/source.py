@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_OURS = {".git", ".venv", "build", "dist", "shared", "__pycache__", ".hypothesis", ".ruff_cache", ".mypy_cache"}
+NOT_OURS = {
+    ".git",
+    ".venv",
+    "build",
+    "dist",
+    "taskd.egg-info",
+    "shared",
+    "__pycache__",
+    ".hypothesis",
+    ".ruff_cache",
+    ".mypy_cache",
+}
 
 
 class Source:

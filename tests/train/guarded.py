@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import Forked, start
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = Path(__file__).parent / "workers"
@@ -28,24 +29,15 @@ class Ranks:
     ) -> None:
         self.worker, self.size, self.folder, self.args = worker, size, folder, args
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
-        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self.processes: dict[int, Forked] = {}
         if start:
             for rank in range(size):
                 self.start(rank)
 
-    def start(self, rank: int, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(WORKERS / f"{self.worker}.py"), str(rank), str(self.size), str(self.folder)]
-        process = subprocess.Popen(
-            [*command, *self.args, *more],
-            env=self.env,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.processes[rank] = process
-        return process
+    def start(self, rank: int, *more: str) -> Forked:
+        words = [str(WORKERS / f"{self.worker}.py"), str(rank), str(self.size), str(self.folder), *self.args, *more]
+        self.processes[rank] = start(words, self.env, self.folder, rank)
+        return self.processes[rank]
 
     def __enter__(self) -> Ranks:
         return self
