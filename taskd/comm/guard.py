@@ -225,6 +225,11 @@ def meeting_store() -> Any:
     return _place.base
 
 
+def begun() -> int:
+    """How many collectives the guards of this process have begun since their inner groups were made."""
+    return sum(guard.sequence for guard in _c10d.live_guards())
+
+
 def groups() -> list[str]:
     """Identities of the living guarded groups in the order they were made: the group forest of this process."""
     return [guard.identity for guard in _c10d.live_guards()]

@@ -1,10 +1,11 @@
 """Finds what a step changes and nobody registered: the one mistake that a repair would turn into wrong weights.
 
 A newcomer takes over what was registered. Whatever else its script trains would start anew there and silently differ
-from then on, so such a job must not be healed in place, and the user is told at the first step. Three things are seen:
+from then on, so such a job must not be healed in place, and the user is told at the first step. Four things are seen:
 an optimizer that steps (torch tells of every one), a module that has other contents after the first step than before
-the loop, and a DistributedDataParallel around registered modules, which is not a mistake but must be known, because
-its buckets are part of the state. Modules are found once, when a loop begins, among all objects that live then.
+the loop, a scheduler or scaler that has moved (movers.py), and a DistributedDataParallel around registered modules,
+which is not a mistake but must be known, because its buckets are part of the state and its hook may keep some of its
+own. All are found once, when a loop begins, among all objects that live then.
 What is registered must also be the same on every rank, else nobody could give a newcomer what the dead rank had: shards
 are seen by their types, and by the ranks over which DistributedDataParallel spans.
 
@@ -25,6 +26,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from taskd.state import movers
+from taskd.state.movers import Mover
 from taskd.state.replica import Replica
 
 _STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
@@ -70,6 +73,7 @@ class Coverage:
     flaws: list[str] = field(default_factory=list)
     """What was found, one sentence each."""
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
+    _movers: list[Mover] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
 
     def look(self) -> list[str]:
@@ -87,6 +91,7 @@ class Coverage:
                 outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
         self.replica.wrappers = wrappers
         self._outside = outside
+        self._movers = movers.unregistered((*self.replica.others.values(), *self.local.values()))
         shards = [] if self.flaws else self._shards()
         self.flaws += shards
         return shards
@@ -103,10 +108,15 @@ class Coverage:
             if isinstance(module, DistributedDataParallel) and module.process_group.size() < dist.get_world_size():
                 some, every = module.process_group.size(), dist.get_world_size()
                 return [f"the model's replicas are on {some} of {every} ranks, not on all: {_STARTS_OVER}"]
+        kept = movers.hook_with_state((*self.replica.models.values(), *self.replica.wrappers))
+        if kept:
+            return [
+                f"the model's communication hook keeps state of its own ({kept}), of which no copy is: {_STARTS_OVER}"
+            ]
         return []
 
     def check(self) -> list[str]:
-        """What has turned out since the last time: modules that were changed though nobody registered them."""
+        """What has turned out since the last time: what was changed or has moved though nobody registered it."""
         found: list[str] = []
         if self.flaws:
             return found  # one is enough, and the others may be its consequences
@@ -115,6 +125,8 @@ class Coverage:
             if count:
                 what = "a tensor" if count == 1 else f"{count} tensors"
                 found.append(f"the step changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
+        for kind in filter(None, (mover.moved() for mover in self._movers)):
+            found.append(f"the step moves a {kind} that is not registered: {_CONSEQUENCE}")
         self.flaws += found
         return found
 
@@ -123,6 +135,7 @@ class Coverage:
         for at, (name, tensors) in enumerate(self._outside):
             living = [one.tensor() for one in tensors]
             self._outside[at] = name, [_Tensor.of(tensor) for tensor in living if tensor is not None]
+        self._movers = [mover.again() for mover in self._movers]
 
     def steps(self, optimizer: torch.optim.Optimizer) -> str:
         """An optimizer steps by itself; a sentence when it is not registered and was not seen before."""

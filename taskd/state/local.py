@@ -30,6 +30,8 @@ class Captured:
     buffers: dict[str, torch.Tensor]
     local: dict[str, Any]
     counters: dict[str, Any]
+    settings: list[dict[str, Any]]
+    """Of each optimizer's groups: what schedulers set."""
     gradients: list[torch.Tensor | bool | None]
 
 
@@ -53,6 +55,10 @@ class LocalState:
             self.buffers(),
             {name: copy.deepcopy(_state_of(item)) for name, item in self.objects.items()},
             {name: copy.deepcopy(item.state_dict()) for name, item in self.replica.others.items()},
+            [
+                {key: _kept(value) for key, value in group.items() if key != "params"}
+                for group in self._optimizer_groups()
+            ],
             gradients,
         )
 
@@ -64,6 +70,12 @@ class LocalState:
             _load(item, copy.deepcopy(moment.local[name]))
         for name, item in self.replica.others.items():
             item.load_state_dict(copy.deepcopy(moment.counters[name]))
+        for group, settings in zip(self._optimizer_groups(), moment.settings, strict=False):
+            for key, value in settings.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+                    group[key].copy_(value)  # whose place a scheduler or a compiled step may know
+                else:
+                    group[key] = value
         for parameter, gradient in zip(self._parameters(), moment.gradients, strict=True):
             if gradient is None or parameter.grad is None:
                 parameter.grad = None if gradient is None or gradient is False else torch.as_tensor(gradient).clone()
@@ -125,6 +137,9 @@ class LocalState:
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [tensor for _, tensor in self.replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
 
+    def _optimizer_groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.replica.optimizers.values() for group in optimizer.param_groups]
+
     def _buffers(self) -> list[tuple[str, torch.Tensor]]:
         models = self.replica.models.items()
         return [(f"{label}.{name}", buffer) for label, model in models for name, buffer in model.named_buffers()]
@@ -133,6 +148,11 @@ class LocalState:
 def origin_of(data: bytes) -> int:
     """The `origin` of whoever packed this."""
     return int(_ORIGIN.unpack_from(data)[0])
+
+
+def _kept(value: Any) -> Any:
+    """A setting of an optimizer, such that nobody changes it in place."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
 
 def _state_of(item: Any) -> Any:

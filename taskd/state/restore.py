@@ -39,7 +39,10 @@ def restore(
         loop.let_go()
         replica.take(loop.replica, source)
     elif peers:
+        # What it gives must be what it goes on with: the step that was given up has moved schedulers and counters.
+        loop.return_to(order.updates)
         replica.give(loop.replica, peers, b"")
+        return
     if inherited is None:
         loop.return_to(order.updates)
         return

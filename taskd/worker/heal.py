@@ -80,6 +80,10 @@ class Repair:
     def training_begins(self) -> None:
         """The set-up is over: its results need not be recorded any longer."""
 
+    def operations(self) -> int:
+        """How many collectives this process has begun."""
+        return 0
+
     def committed(self, updates: int) -> None:
         """A step is done."""
 
@@ -213,6 +217,11 @@ class LaunchedRepair(Repair):
 
     def training_begins(self) -> None:
         self._control.stop_record()
+
+    def operations(self) -> int:
+        from taskd.comm import guard
+
+        return guard.begun()
 
     def committed(self, updates: int) -> None:
         if self._healed:

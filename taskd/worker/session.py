@@ -78,7 +78,7 @@ class Session:
         self._repair = repair
         self._replica = Replica()
         self._local = LocalState(self._replica)
-        self._updates = Updates(self._replica, self._given_up)
+        self._updates = Updates(self._replica, self._given_up, repair.operations)
         self._coverage = Coverage(self._replica, self._local.objects)
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
         self._planned = 0  # steps of all loops entered so far
@@ -108,7 +108,8 @@ class Session:
         """Name what the training changes. Each of the first four is one object, a list or a dict of them.
 
         `replicated` objects have state_dict() and load_state_dict() and are the same on every rank; those in `local`
-        (also tensors, dicts, lists and torch.Generators) are this rank's own. Raises UsageError.
+        (also tensors, dicts, lists and torch.Generators) are this rank's own, and change before the step's backward.
+        Raises UsageError.
         """
         if self._current is not None:
             raise UsageError("register() was called inside a step; register everything before the loop")
@@ -125,6 +126,7 @@ class Session:
             self._add_other(name, item)
         for name, item in (local or {}).items():
             self._add(self._local.objects, name, item)
+        self._updates.unseen |= bool(replicated or local)
 
     def _add_other(self, name: str, item: Any) -> None:
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
@@ -236,7 +238,7 @@ class Session:
     def _exit(self, step: Step, error: BaseException | None) -> bool:
         self._current = None
         if step.rehearsal:
-            self._updates.give_up()
+            self._updates.give_up(False)
             return error is None or isinstance(error, StepAbandoned)
         given_up = self._given_up() or isinstance(error, StepAbandoned)
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
@@ -245,7 +247,7 @@ class Session:
             self._updated = self._updates.commit()
             self._commit(step)
             return True
-        held = self._updates.give_up()
+        held = self._updates.give_up(error is None)
         self._torn = held == TORN
         if held == WHOLE:
             self._updated = True
@@ -355,8 +357,10 @@ class _Patches:
             return backward(*args, **kwargs)
 
         def save_of_step(*args: Any, **kwargs: Any) -> Any:
-            if session._current is not None and session._given_up():
-                raise StepAbandoned("torch.save() belongs to a step that is given up")
+            if session._current is not None:
+                if session._given_up():
+                    raise StepAbandoned("torch.save() belongs to a step that is given up")
+                session._updates.may_end_here()
             return save(*args, **kwargs)
 
         self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]

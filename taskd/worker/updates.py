@@ -1,16 +1,20 @@
 """Follows the update of a step: which optimizers and schedulers were called, and what that means when it is given up.
 
 A step that is given up before its first optimizer has changed nothing that matters. One that is given up after its
-last optimizer is finished instead of undone: the calls that earlier steps made after it are made here. Between two
-optimizers of one step neither holds, so the parameters and the state of every optimizer that is not the last one are
-kept aside before it steps, and put back. What a step's calls usually are is learned from the steps before.
+last optimizer is finished instead of undone: the calls that earlier steps made after it are made here, if the body did
+not reach its own end. What a step's calls usually are is learned from the steps before. Where that does not tell what
+is missing, the step can only be undone: between two optimizers, where steps went on in more than one way, or where
+objects were registered whose changes are no calls that could be made here (an average of the weights). So parameters
+and state of an optimizer are kept aside before it steps whenever its step may have to be undone.
 
 Invariants: in a step that is being given up no optimizer steps (its pre-hook raises StepAbandoned: with gradients of
-zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them.
+zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them. What is missing of a
+step is known, or it is not finished: a wrong guess would be a wrong weight.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -32,16 +36,26 @@ WHOLE = "whole"
 class Updates:
     """The calls of the step under way, and those that earlier steps were made of."""
 
-    def __init__(self, replica: Replica, given_up: Callable[[], bool]) -> None:
+    def __init__(self, replica: Replica, given_up: Callable[[], bool], operations: Callable[[], int]) -> None:
+        """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
         self._replica = replica
-        self._given_up = given_up  # whether this step is being given up
+        self._given_up = given_up
+        self._operations = operations
+        self._operations_then = 0  # when the last optimizer had stepped
+        self.unseen = False
+        """Objects were registered that a step changes without a call that could be made in its place."""
+        self._ends_late = False
+        """Steps call something after their last optimizer at which a step that is given up ends."""
         self._watching = False
         self._calls: list[str] = []
         self.stepping = False
         """A registered optimizer is at work; others that step meanwhile are parts of it."""
         self._patterns: dict[tuple[str, ...], None] = {}
+        self._followed: set[str] = set()
+        self._called: set[str] = set()  # of those, the ones whose habits are known: they were called, here or elsewhere
+        self._with_arguments: set[str] = set()  # and those that nobody else could call
         self._aside: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._aside_small: dict[str, Any] = {}
+        self._aside_small: dict[str, list[dict[str, Any]]] = {}  # in this step: what is no tensor of each state
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -61,11 +75,15 @@ class Updates:
         """
         kind = type(item)
         original = getattr(kind, method)
+        self._followed.add(name)
 
         def followed(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self._watching and self._given_up() and not self._optimizers():
                 raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
             result = original(this, *args, **kwargs)
+            self._called.add(name)
+            if args or kwargs:
+                self._with_arguments.add(name)
             if self._watching:
                 self._calls.append(name)
             return result
@@ -80,6 +98,11 @@ class Updates:
         self._watching = True
         self.stepping = False
         self._calls = []
+        self._aside_small = {}
+
+    def may_end_here(self) -> None:
+        """The step calls something, no collective, at which it would end if it were given up."""
+        self._ends_late |= bool(self._optimizers())
 
     def commit(self) -> bool:
         """The step ended as it should; its calls are remembered. Whether an optimizer was among them."""
@@ -89,19 +112,24 @@ class Updates:
         self._patterns[pattern] = None
         if len(self._patterns) > MAX_PATTERNS:
             del self._patterns[next(iter(self._patterns))]
-        return bool(self._optimizers())
+        updated = bool(self._optimizers())
+        self._ends_late |= updated and self._operations() != self._operations_then
+        return updated
 
-    def give_up(self) -> str:
-        """The step is given up: NONE (nothing was updated, or it was undone), WHOLE (it was finished), or TORN."""
+    def give_up(self, to_its_end: bool) -> str:
+        """The step is given up: NONE (nothing was updated, or it was undone), WHOLE (it was finished), or TORN.
+
+        `to_its_end`: the body ran to its end all the same, so nothing is missing of it.
+        """
         self._watching = False
-        done = tuple(self._calls)
         if not self._optimizers():
+            self._clear_halves()
             return NONE
-        likely = self._likely(done)
-        if likely is None:
-            return TORN
-        rest = likely[len(done) :]
-        if any(name in self._replica.optimizers for name in rest):
+        if to_its_end:
+            return WHOLE
+        rest = self._rest(tuple(self._calls))
+        if rest is None:
+            self._clear_halves()
             return self._undo()
         for name in rest:
             item = self._replica.others[name]
@@ -111,10 +139,17 @@ class Updates:
     def _optimizers(self) -> list[str]:
         return [name for name in self._calls if name in self._replica.optimizers]
 
-    def _likely(self, done: tuple[str, ...]) -> tuple[str, ...] | None:
-        """What this step would have been, had it gone on: the one kind of step that began like this, else None."""
-        found = [pattern for pattern in self._patterns if pattern[: len(done)] == done]
-        return found[0] if len(found) == 1 else None
+    def _rests(self, so_far: tuple[str, ...]) -> set[tuple[str, ...]]:
+        """How steps that began like this went on."""
+        return {pattern[len(so_far) :] for pattern in self._patterns if pattern[: len(so_far)] == so_far}
+
+    def _rest(self, so_far: tuple[str, ...]) -> tuple[str, ...] | None:
+        """What is missing of a step that was left after these calls, if it can be made up for; else None."""
+        rests = self._rests(so_far)
+        if len(rests) != 1 or self.unseen or self._followed - self._called:
+            return None
+        rest = rests.pop()
+        return None if any(name in self._replica.optimizers or name in self._with_arguments for name in rest) else rest
 
     def _before_optimizer(self, name: str) -> None:
         if not self._watching:
@@ -123,7 +158,7 @@ class Updates:
             raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)
-        if len(self._replica.optimizers) > 1 and not self._is_last(name):
+        if name not in self._aside_small and self._may_be_undone((*self._calls, name)):
             self._keep_aside(name)
         self.stepping = True
 
@@ -131,14 +166,27 @@ class Updates:
         self.stepping = False
         if self._watching:
             self._calls.append(name)
+            self._operations_then = self._operations()
             hooks.mark_phase(Phase.APPLIED)
 
-    def _is_last(self, name: str) -> bool:
-        so_far = (*self._calls, name)
-        found = [pattern[len(so_far) :] for pattern in self._patterns if pattern[: len(so_far)] == so_far]
-        return bool(found) and not any(later in self._replica.optimizers for rest in found for later in rest)
+    def _may_be_undone(self, so_far: tuple[str, ...]) -> bool:
+        """Whether this step could be given up at a place from which it cannot be finished."""
+        rests = self._rests(so_far)
+        if not rests:
+            return len(self._replica.optimizers) > 1
+        goes_on = any(name in self._replica.optimizers for rest in rests for name in rest)
+        return goes_on or (self._ends_late and self._rest(so_far) is None)
 
-    # ---- undoing an optimizer that is not the last of its step ------------------------------------------------
+    def _clear_halves(self) -> None:
+        """What a scaler and its optimizers say to each other within one step, and what it has not come to: done again,
+        a scaler that has divided the gradients of this step would not divide those of the next attempt."""
+        for item in self._replica.others.values():
+            getattr(item, "_per_optimizer_states", {}).clear()
+        for optimizer in self._replica.optimizers.values():
+            for word in ("grad_scale", "found_inf"):
+                vars(optimizer).pop(word, None)
+
+    # ---- undoing an optimizer ---------------------------------------------------------------------------------
 
     def _tensors(self, name: str) -> list[torch.Tensor]:
         optimizer = self._replica.optimizers[name]
@@ -153,15 +201,21 @@ class Updates:
         if [source.data_ptr() for source, _ in kept] != [tensor.data_ptr() for tensor in tensors]:
             kept = [(tensor, torch.empty_like(tensor)) for tensor in tensors]
             self._aside[name] = kept
-        for source, copy in kept:
-            copy.copy_(source)
-        self._aside_small[name] = len(self._replica.optimizers[name].state)
+        for source, aside in kept:
+            aside.copy_(source)
+        self._aside_small[name] = [
+            {key: copy.deepcopy(value) for key, value in state.items() if not isinstance(value, torch.Tensor)}
+            for state in self._replica.optimizers[name].state.values()
+        ]
 
     def _undo(self) -> str:
         for name in self._optimizers():
             optimizer = self._replica.optimizers[name]
-            if name not in self._aside or self._aside_small.get(name) != len(optimizer.state):
+            small = self._aside_small.get(name, [])
+            if len(small) != len(optimizer.state) or name not in self._aside_small:
                 return TORN
-            for source, copy in self._aside[name]:
-                source.copy_(copy)
+            for source, aside in self._aside[name]:
+                source.copy_(aside)
+            for state, values in zip(optimizer.state.values(), small, strict=True):
+                state.update(values)
         return NONE

@@ -111,6 +111,7 @@ def test_an_average_of_the_weights(start: Start) -> None:
         weights = check_started_over(job, "the step changes 6 tensors of a module that is not registered (Net)")
     with start("average registered") as job:
         check_healed(job, weights)
+        assert job.said("counted") == ["8"] * RANKS, "what counts from a step's beginning is given as that found it"
 
 
 # ---- what no other rank has ----------------------------------------------------------------------------------------

@@ -33,14 +33,19 @@ class FakeRepair(Repair):
     def __init__(self, at: int = -1, place: str = "") -> None:
         self.at, self.place = at, place
         self.on = False
+        self.begun = 0
         self.repairs: list[int] = []
         self.session: Session | None = None
 
     def ordered(self) -> bool:
         return self.on
 
+    def operations(self) -> int:
+        return self.begun
+
     def here(self, step: int, place: str) -> None:
-        """A guarded call of the training thread, at which a step that is given up ends."""
+        """A collective of the training thread, at which a step that is given up ends."""
+        self.begun += 1
         if (step, place) == (self.at, self.place):
             self.on, self.at = True, -1
         if self.on and place != "quiet":

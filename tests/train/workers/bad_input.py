@@ -175,6 +175,18 @@ def build(rank: int, newcomer: bool) -> tuple[DistributedDataParallel, torch.opt
     return model, torch.optim.AdamW(groups, lr=1e-2)
 
 
+class Count:
+    """Moves at the beginning of a step, before anybody knows whether it will be given up."""
+
+    steps = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
+
+
 class Training:
     def __init__(self) -> None:
         torch.manual_seed(7)
@@ -193,7 +205,10 @@ class Training:
         optimizers = [self.optimizer]
         if CASE == "second model":  # its optimizer is named, the module itself is not
             optimizers.append(self.others[0][1])
-        named = {"average": self.average} if CASE == "average registered" else {}
+        self.count = Count()
+        named: dict[str, Any] = {}
+        if CASE == "average registered":
+            named = {"average": self.average, "count": self.count}
         self.session.register(model=self.model.module if CASE == "inner" else self.model, optimizer=optimizers, **named)
         self.model.module.first[0].weight.register_hook(self.die)
         if CASE == "children":
@@ -222,6 +237,7 @@ class Training:
         if CASE == "error" and self.rank == 1 and self.number == 3:
             raise ValueError("this batch cannot be used")
         (inputs,) = batch
+        self.count.steps += 1
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(inputs), inputs)
         for model, _ in self.others:
@@ -255,6 +271,8 @@ class Training:
         for item in (self.average, *(model for model, _ in self.others)):
             if item is not None:
                 state += [value.detach().double().flatten() for value in item.state_dict().values()]
+        if CASE == "average registered":
+            say(f"counted {self.count.steps}")
         say(f"weights {self.rank} {hashlib.sha256(torch.cat(state).numpy().tobytes()).hexdigest()}")
         dist.barrier()
         dist.destroy_process_group()

@@ -1,0 +1,86 @@
+"""Finds what moves a training beside its modules and optimizers, and that nobody registered.
+
+Schedulers of learning rates, gradient scalers and communication hooks carry numbers from step to step; a newcomer's
+begin anew. Whether one that is not registered counts is seen by whether it moves: one that never does harms nobody.
+It compares and names; coverage.py decides what that means for the job.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+
+KINDS: tuple[type, ...] = (LRScheduler, torch.amp.GradScaler)
+_DEPTH = 3
+"""How far inside of what is registered others may stand: a sequence of schedulers keeps them in a list."""
+
+
+@dataclass(slots=True)
+class Mover:
+    """One that lives and is not registered, and how it stood. It may be thrown away at any time."""
+
+    item: weakref.ref[Any]
+    stood: str
+
+    @classmethod
+    def of(cls, item: Any) -> Mover:
+        return cls(weakref.ref(item), repr(item.state_dict()))
+
+    def moved(self) -> str:
+        """The name of its kind if it does not stand as it stood."""
+        item = self.item()
+        return type(item).__name__ if item is not None and repr(item.state_dict()) != self.stood else ""
+
+    def again(self) -> Mover:
+        """The same one as it stands now."""
+        item = self.item()
+        return self if item is None else Mover.of(item)
+
+
+def unregistered(registered: Iterable[Any]) -> list[Mover]:
+    """All schedulers and scalers that live, but for those that are registered or stand inside of what is."""
+    kinds = _kinds()
+    known: set[int] = set()
+    for item in registered:
+        _gather(item, known, _DEPTH)
+    return [Mover.of(item) for item in gc.get_objects() if type(item) in kinds and id(item) not in known]
+
+
+def hook_with_state(modules: Iterable[torch.nn.Module]) -> str:
+    """The kind of state that a communication hook of one of these modules keeps, or nothing."""
+    for module in modules:
+        hooks = getattr(module, "_comm_hooks", ()) if isinstance(module, DistributedDataParallel) else ()
+        for _, state in hooks:
+            if state is not None and not isinstance(state, dist.ProcessGroup):
+                return type(state).__name__
+    return ""
+
+
+def _kinds() -> set[type]:
+    """With all below them: asking an object itself for its class could wake up something lazy."""
+    found: set[type] = set()
+    fresh: list[type] = list(KINDS)
+    while fresh:
+        kind = fresh.pop()
+        if kind not in found:
+            found.add(kind)
+            fresh += type.__subclasses__(kind)
+    return found
+
+
+def _gather(item: Any, known: set[int], depth: int) -> None:
+    known.add(id(item))
+    if depth == 0:
+        return
+    inner = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
+    for one in (*inner, *getattr(item, "__dict__", {}).values()):
+        if isinstance(one, (list, tuple, dict)) or hasattr(one, "__dict__"):
+            _gather(one, known, depth - 1)

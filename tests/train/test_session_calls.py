@@ -1,0 +1,170 @@
+"""What a step's calls are when it is left between them: finished, undone or torn, and never guessed wrong.
+
+In one process, with the manager's part played as in test_session.py: the step is left at a collective of the user's
+that stands between the optimizer and what follows it, or inside of a scaler's step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from taskd.state.coverage import Coverage
+from taskd.state.replica import Replica
+from taskd.worker.session import Session
+from tests.train.test_session import FakeRepair
+
+STEPS = 12
+
+
+class Trainer(FakeRepair):
+    """A small training in which `what` follows the optimizer, after a place at which the step may be left."""
+
+    def __init__(self, what: str, at: int = -1, place: str = "") -> None:
+        super().__init__(at, place)
+        self.what = what
+
+    def run(self, loop: Any) -> None:
+        if loop.held() < 0:
+            raise RuntimeError("torn")
+        super().run(loop)
+
+    def train(self) -> list[Any]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        scheduler: Any = lr_scheduler.StepLR(optimizer, 1, 0.5)
+        if self.what == "plateau":
+            scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3, enabled=self.what.startswith("scale"))
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+        local: dict[str, Any] = {"seen": 0}
+        named: dict[str, Any] = {"local": {"own": local}} if self.what == "local" else {}
+        if self.what == "average":
+            named["average"] = average
+        if scaler.is_enabled():
+            named["scaler"] = scaler
+        session = self.session = Session(self)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler, **named)
+        for step in session.steps([torch.ones(4, 8) * at for at in range(STEPS)]):
+            with step as x:
+                at = step.number
+                self.here(at, "start")
+                if self.what == "early":
+                    scheduler.step()
+                optimizer.zero_grad()
+                loss = (model(x) - x).square().mean()
+                scaler.scale(loss).backward()
+                self.quietly(at, "in backward")
+                if self.what == "scale clip":
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                if self.what != "scale":
+                    self.here(at, "norm")
+                if self.what != "early" or at % 2:
+                    scaler.step(optimizer)
+                scaler.update()
+                self.here(at, "metric")
+                average.update_parameters(model)
+                local["seen"] += at
+                if self.what == "plateau":
+                    scheduler.step(loss.item())
+                elif self.what != "early" and (self.what != "rare" or at % 4 == 3):
+                    scheduler.step()
+        weights = [value.clone() for value in model.state_dict().values()]
+        if self.what == "average":
+            weights += [value.clone() for value in average.state_dict().values()]
+        return [
+            *weights,
+            torch.tensor(
+                [local["seen"] if self.what == "local" else 0, optimizer.param_groups[0]["lr"], scaler.get_scale()]
+            ),
+        ]
+
+
+WHATS = ["plain", "rare", "plateau", "average", "local", "early", "scale", "scale clip"]
+
+
+PLACES = ["start", "in backward", "norm", "metric"]
+
+
+@pytest.mark.parametrize(
+    ("what", "place"), [(what, place) for what in WHATS for place in PLACES if (what, place) != ("scale", "norm")]
+)
+def test_whatever_is_missing_of_a_step_comes_out_the_same(what: str, place: str) -> None:
+    wanted = Trainer(what).train()
+    for at in (2, 3, 7, 8, STEPS - 1):
+        trainer = Trainer(what, at, place)
+        found = trainer.train()
+        assert trainer.repairs, f"no repair was ordered at {place} of step {at}"
+        assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True)), f"at {place} of step {at}"
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_the_first_step_is_torn_rather_than_guessed(what: str) -> None:
+    trainer = Trainer(what, 1 if what == "early" else 0, "metric")
+    with pytest.raises(RuntimeError, match="torn"):
+        trainer.train()
+
+
+def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
+    trainer = Trainer("plain")
+    trainer.train()
+    assert trainer.session is not None and not trainer.session._updates._aside
+
+
+def test_an_optimizer_with_numbers_of_its_own_is_undone() -> None:
+    """SparseAdam counts its steps in a number, which no tensor holds."""
+
+    def train(repair: Trainer) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Embedding(4, 8, sparse=True), nn.Linear(8, 8))
+        optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.SparseAdam(model[0].parameters(), lr=0.1),
+            torch.optim.SGD(model[1].parameters(), lr=0.1),
+        ]
+        session = Session(repair)
+        session.register(model=model, optimizer=optimizers)
+        for step in session.steps([torch.tensor([at % 4, 1]) for at in range(STEPS)]):
+            with step as x:
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                model(x).square().sum().backward()
+                for place, optimizer in enumerate(optimizers):
+                    optimizer.step()
+                    repair.here(step.number, f"after {place}")
+        return [value.clone() for value in model.state_dict().values()]
+
+    wanted = train(Trainer(""))
+    found = train(Trainer("", 7, "after 0"))
+    assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+# ---- what nobody registered ----------------------------------------------------------------------------------------
+
+
+def test_schedulers_and_scalers_that_move_and_are_not_registered_are_named() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inner = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    known = lr_scheduler.SequentialLR(optimizer, inner, milestones=[2])
+    other, still = lr_scheduler.StepLR(optimizer, 1), lr_scheduler.StepLR(optimizer, 1)
+    scaler = torch.amp.GradScaler("cpu")
+    coverage = Coverage(Replica({"model": model}, {"optimizer": optimizer}, {"scheduler": known}), {})
+    assert coverage.look() == []
+    known.step()
+    assert coverage.check() == [] and still.last_epoch == 0
+    scaler.scale(torch.ones(1))
+    other.step()
+    coverage.rebase()
+    assert coverage.check() == []
+    other.step()
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 3.0})
+    first, second = sorted(coverage.check())
+    assert "the step moves a GradScaler that is not registered" in first and "starts over" in first
+    assert "the step moves a StepLR that is not registered" in second
