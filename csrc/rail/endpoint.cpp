@@ -137,10 +137,14 @@ std::vector<std::pair<size_t, size_t>> pair_rails(const Endpoint& dialler, const
             }
         }
     };
-    match([](const EndpointRail& one, const EndpointRail& other) {
+    const auto same_name = [](const EndpointRail& one, const EndpointRail& other) {
         return one.name == other.name && same_family(one, other);
+    };
+    match([&](const EndpointRail& one, const EndpointRail& other) {
+        return same_name(one, other) && same_network(one, other);
     });
     match(same_network);
+    match(same_name);
     match(same_family);
     std::sort(pairs.begin(), pairs.end());
     return pairs;

@@ -36,8 +36,9 @@ std::string pack(const Endpoint& endpoint);
 // Throws std::invalid_argument with one sentence for anything that pack() cannot have made.
 Endpoint unpack(const std::string& bytes);
 
-// Indices of rails that are connected: of the first (the dialler's) and of the second. By name; what is left, by
-// network; what is left, in order. Where one side has a single rail, it pairs with one rail of the other.
+// Indices of rails that are connected: of the first (the dialler's) and of the second. By network, first those that
+// have the same name as well; what is left, by name; what is left, in order. The network goes first because names that
+// the system gave say nothing of where a cable leads. Where one side has a single rail, it pairs with one of the other.
 std::vector<std::pair<size_t, size_t>> pair_rails(const Endpoint& dialler, const Endpoint& acceptor);
 
 }  // namespace taskd::rail

@@ -314,7 +314,7 @@ int main(int count, char** arguments) {
     } tests[] = {
         {"arrivals are a set", arrivals_are_a_set, true},
         {"silence needs a witness", silence_needs_a_witness, false},
-        {"rails pair by name, then network, then order", rails_pair_by_name_then_network_then_order, false},
+        {"rails pair by network, then name, then order", rails_pair_by_network_then_name_then_order, false},
         {"a rail that returns has its share again", a_rail_that_returns_has_its_share_again, false},
         {"a rail that is fast again has its share again", a_rail_that_is_fast_again_has_its_share_again, false},
         {"rails that share a processor become equal", rails_that_share_a_processor_become_equal, false},

@@ -90,7 +90,7 @@ void silence_needs_a_witness(uint64_t) {
     CHECK(silence.standing() == Standing::kDead);
 }
 
-void rails_pair_by_name_then_network_then_order(uint64_t) {
+void rails_pair_by_network_then_name_then_order(uint64_t) {
     Endpoint one;
     Endpoint two;
     one.rails = {{"a", "10.0.0.1", 1, 24}, {"b", "10.0.1.1", 1, 24}, {"x", "10.0.2.1", 1, 24}};
@@ -99,6 +99,14 @@ void rails_pair_by_name_then_network_then_order(uint64_t) {
     CHECK(pair_rails(one, two) == expected);
     two.rails = {{"only", "10.8.0.1", 1, 24}};
     CHECK(pair_rails(one, two).size() == 1 && pair_rails(two, one).size() == 1);
+    // Names that the system gave in another order on another host lead nowhere.
+    one.rails = {{"eth0", "10.1.0.1", 1, 24}, {"eth1", "10.2.0.1", 1, 24}, {"eth2", "10.3.0.1", 1, 24}};
+    two.rails = {{"eth1", "10.1.0.2", 1, 24}, {"eth0", "10.2.0.2", 1, 24}, {"eth2", "10.3.0.2", 1, 24}};
+    CHECK((pair_rails(one, two) == std::vector<std::pair<size_t, size_t>>{{0, 0}, {1, 1}, {2, 2}}));
+    // On one wire, names tell which belong together.
+    one.rails = {{"a", "10.1.0.1", 1, 24}, {"b", "10.1.0.2", 1, 24}};
+    two.rails = {{"b", "10.1.0.3", 1, 24}, {"a", "10.1.0.4", 1, 24}};
+    CHECK((pair_rails(one, two) == std::vector<std::pair<size_t, size_t>>{{0, 1}, {1, 0}}));
 }
 
 }  // namespace taskd::rail::test
