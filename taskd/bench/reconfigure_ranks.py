@@ -63,6 +63,12 @@ def give_up(epoch: int, rank: int, size: int) -> float:
     return took * 1e3
 
 
+def meet(store: dist.Store, name: str, rank: int, size: int) -> None:
+    """Whoever gives the next step up breaks what others are not done with, and here no manager orders a repair."""
+    store.set(f"{name}/{rank}", "")
+    store.wait([f"{name}/{other}" for other in range(size)], TIMEOUT)
+
+
 def serve(meeting: dist.Store, ranks: int) -> None:
     """The store of the others, until all of them are done."""
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
@@ -93,11 +99,10 @@ def main(rank: int, size: int, folder: str, rounds: int, warm_up: int) -> None:
         control.resume(epoch)
         dist.all_reduce(probe.fill_(1))
         assert probe[0] == size
-        # Whoever gives the next step up breaks what others are not done with, and here no manager would order a repair.
-        store.set(f"over/{epoch}/{rank}", "")
-        store.wait([f"over/{epoch}/{other}" for other in range(size)], TIMEOUT)
+        meet(store, f"over/{epoch}", rank, size)
         if epoch == warm_up:
             before = usage()
+            meet(store, "counted", rank, size)
     after = usage()
     print(json.dumps({"park_ms": park_ms, "rebuild_ms": rebuild_ms, "before": before, "after": after}), flush=True)
     dist.barrier()
