@@ -77,7 +77,7 @@ class Agent:
         self.order: Order | None = None
         self.stopping: Stop | None = None
         self.counters = Counters()
-        self.crew = Crew(job, self.counters)
+        self.crew = Crew(job, self.counters, spawns)
         self.rails = RailRelay(self.crew, self.counters)
         self._effects: list[AgentEffect] = []
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)

@@ -19,8 +19,9 @@ from taskd.core import limits, placing
 from taskd.core.incident import Decision, Incident
 from taskd.core.job import Job
 from taskd.core.messages import Seat
+from taskd.core.records import RankRecord
 from taskd.core.recovery import Recovery, RepairCause, RepairState
-from taskd.core.types import RankState, Strategy
+from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import cut, rank_words, verb
 
 
@@ -99,7 +100,8 @@ class Attempts:
         for rank, seat in sorted(old.seats.items()):
             record = self.members.ranks[rank]
             gone = record.state in (RankState.DEAD, RankState.LEFT)
-            if rank not in reseated and rank not in old.complete and not gone:
+            holds = rank in old.complete or _holds(record)
+            if rank not in reseated and not holds and not gone:
                 kept.append(Seat(rank, record.incarnation, seat.node))
         return kept
 
@@ -176,3 +178,11 @@ class Attempts:
                 if record.state is RankState.LEFT:
                     recovery.leave(record.report)
             record.watched = rank in recovery.waiting
+
+
+def _holds(record: RankRecord) -> bool:
+    """A newcomer has a state once it is restored, be it by a manager whose journal ends before that."""
+    report = record.report
+    if report is None:
+        return False
+    return report.updates >= 0 or (report.stage is Stage.RUNNING and report.state is RankState.ALIVE)

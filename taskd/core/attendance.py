@@ -1,4 +1,5 @@
-"""Attendance: is everybody there who should be, and is anybody left? The two questions that no single report answers.
+"""Attendance: is everybody there who should be, is anybody left, and has everybody told a manager that is back how
+things stand? The questions that no single report answers.
 
 What can go wrong, and what follows:
 
@@ -6,6 +7,8 @@ What can go wrong, and what follows:
   any of them speaks to the manager, and start their ranks at once, so after a short wait these count as lost.
 - *Every rank has gone and somebody else's launcher may bring them back*: a grace, then the job is over.
 - *Ranks that never came at all* (a script that does not register everywhere): the job ends when all agents have left.
+- *The manager is back, and its journal may have lost its end*: what it remembers may be over. It hears every node out
+  before it decides anything, so that nobody is replaced who has been at work again for long.
 
 Cost: constant for every rank that ends. Not here: what is done about it (repairs). All `at` are waking time.
 """
@@ -15,16 +18,19 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.membership import Membership
 from taskd.core.records import NodeState, RankRecord
-from taskd.core.types import RankState
+from taskd.core.types import RankState, Stage
 
 
 class Attendance:
-    """Two clocks: since when launchers are here without all ranks, and since when nobody is here any more."""
+    """Three clocks: since when launchers are here without all ranks, since when nobody is here any more, and how long a
+    manager that is back hears the nodes before it decides."""
 
     def __init__(self, members: Membership) -> None:
         self.members = members
         self.muster_at = -1
         self.gone_at = -1
+        self.hears_until = -1
+        self._unheard: set[str] = set()
 
     def deadline(self) -> int | None:
         """When one of the clocks runs out."""
@@ -39,6 +45,27 @@ class Attendance:
         """The manager was away: what runs begins anew."""
         self.muster_at = at if self.muster_at >= 0 else -1
         self.gone_at = at if self.gone_at >= 0 else -1
+        here = (NodeState.UP, NodeState.SILENT)
+        self._unheard = {node.name for node in self.members.nodes.values() if node.state in here}
+        self.hears_until = at + limits.HEAR_NS if self._unheard else -1
+
+    def all_run(self, epoch: int) -> bool:
+        """Every rank is at work in this epoch, or has ended in good order: there is nothing to repair."""
+        for record in self.members.ranks:
+            report = record.report
+            runs = report is not None and (report.epoch, report.stage) == (epoch, Stage.RUNNING)
+            if not (record.state is RankState.LEFT or (runs and record.state is RankState.ALIVE)):
+                return False
+        return True
+
+    def told_all(self, node: str) -> bool:
+        """A node has said how everything stands with it. True: that was news to a manager that is back."""
+        if node not in self._unheard:
+            return False
+        self._unheard.discard(node)
+        if not self._unheard:
+            self.hears_until = -1
+        return True
 
     def node_came(self, at: int) -> None:
         """Are there launchers, and ranks that none of them has started?"""

@@ -4,6 +4,7 @@ Everything that comes from a process of the node is filed here, fenced by incarn
 changes nothing. A method gives the record that has news for the manager, or None. What can go wrong, and what follows:
 
 - *Two processes claim a rank*, wrong job, wrong world: `why_not` says in a sentence why the second is turned away.
+- *A process claims a rank of another node*: where the agent starts the workers, only who was started is let in.
 - *A word of the past* (an older stage, an ended incarnation): counted.
 
 Invariant: a rank has at most one live process here. Not here: orders, reports, what happens next (agent).
@@ -23,8 +24,10 @@ from taskd.core.words import cut
 class Crew:
     """All ranks of one node, by number."""
 
-    def __init__(self, job: str, counters: Counters) -> None:
+    def __init__(self, job: str, counters: Counters, spawns: bool = False) -> None:
+        """`spawns`: every process of this node is started by its agent, so nobody else can be one of its ranks."""
         self.job = job
+        self.spawns = spawns
         self.world_size = 0  # 0: no worker has told it yet
         self.ranks: dict[int, LocalRank] = {}
         self.counters = counters
@@ -85,6 +88,8 @@ class Crew:
             return f"it believes in a world of {hello.world_size} ranks, the others here in {self.world_size}"
         if hello.rank >= hello.world_size:
             return f"rank {hello.rank} does not exist in a world of {hello.world_size} ranks"
+        if self.spawns and (record is None or not record.live):
+            return f"this node's launcher has started no process for rank {hello.rank}"
         if record is None:
             if len(self.ranks) >= limits.MAX_RANKS_PER_NODE:
                 return f"this node has {limits.MAX_RANKS_PER_NODE} ranks already, which is the most"

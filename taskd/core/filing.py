@@ -5,12 +5,28 @@ Deaths come last: they see everything else in place. It files nothing (membershi
 
 from __future__ import annotations
 
+from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.membership import Filed
-from taskd.core.messages import AgentHello
+from taskd.core.messages import AgentHello, Report
 from taskd.core.records import NodeRecord, NodeState
 from taskd.core.repairs import Repairs
 from taskd.core.words import rank_words
+
+
+def learn(node: NodeRecord, report: Report, job: Job, repairs: Repairs, now: int, at: int) -> bool:
+    """A node may know a newer term or epoch than a manager that has lost its journal, or its end. True: it did."""
+    forgot = False
+    if job.term < report.term <= job.term + limits.MAX_LEAP:
+        forgot, term = True, report.term + 1
+        text = f"node {node.name} follows term {report.term}, this manager was in {job.term}: now in {term}"
+        job.note("term", text, node=node.name)
+        job.renew_term(term)
+    if report.epoch > job.epoch:
+        forgot |= repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), now, at)
+    if report.term > job.term or report.epoch > job.epoch:
+        repairs.members.counters.count("leap of a term or an epoch")
+    return forgot
 
 
 def act_on(filed: Filed, node: NodeRecord, job: Job, repairs: Repairs, now: int, at: int) -> None:

@@ -15,6 +15,7 @@ Not here: how a strategy is carried out (recovery), and policies by exit code (l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -112,6 +113,22 @@ class Incident:
     def tried_out(self, strategy: Strategy) -> bool:
         """It has had all its tries."""
         return self.tries.get(strategy, 0) >= limits.MAX_ATTEMPTS
+
+    def detected(self, age_ns: int, now: int) -> None:
+        """It began so long before it was seen; 0: that is not known."""
+        if age_ns:
+            self.phases.append(PhaseTime("detect", now - age_ns, now))
+
+    def concern(self, text: str, ranks: Iterable[int], nodes: Iterable[str]) -> None:
+        """Something has happened that belongs to it, to these ranks on these nodes."""
+        self.ranks.update(ranks)
+        self.nodes.update(nodes)
+        self.note(text)
+
+    def forgive(self) -> None:
+        """What failed in it says nothing any more: it was led on by somebody who remembers more."""
+        self.tries.clear()
+        self.exhausted.clear()
 
     def note(self, text: str) -> None:
         """One more sentence of its story."""

@@ -18,6 +18,9 @@ MAX_RANKS_PER_NODE = 64
 """One beat page scan per node stays below a microsecond up to here."""
 MAX_INCARNATION = 1_000_000
 MAX_EPOCH = 2**31 - 1
+MAX_LEAP = 1 << 20
+"""A manager that has lost its journal learns numbers that only grow from its agents, but no leap beyond this at once:
+each start of a manager is one term, each try of a repair one epoch, each change of a rail one order."""
 MAX_STEP = 2**62
 MAX_PID = 2**22
 """Linux' own PID_MAX_LIMIT."""
@@ -177,5 +180,7 @@ DEADLINE_SPARE_NS = 20 * SECOND
 DEADLINE_MUSTER_NS = 20 * SECOND
 """A launcher is here and a rank was never seen: after this, nobody else is going to start it. Launchers have met before
 the first of them speaks to the manager."""
+HEAR_NS = 2 * SECOND
+"""A manager that is back hears all nodes before it decides, so long at most: each tells everything when it connects."""
 DEADLINE_RETURN_NS = 120 * SECOND
 """Every rank is gone and the launcher is not ours: how long it may take to bring them back before the job is over."""

@@ -31,7 +31,7 @@ from taskd.core.events import (
     Tick,
     Verdict,
 )
-from taskd.core.filing import act_on, lose_ranks, stranger
+from taskd.core.filing import act_on, learn, lose_ranks, stranger
 from taskd.core.job import Job
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
@@ -282,15 +282,7 @@ class Manager:
     # ---- reports ----------------------------------------------------------------------------------------------
 
     def _report(self, node: NodeRecord, report: Report, now: int, at: int) -> None:
-        if report.term > self._job.term:
-            self._mattered = True
-            term = report.term + 1
-            text = f"node {node.name} follows term {report.term}, this manager was in {self._job.term}: now in {term}"
-            self._job.note("term", text, node=node.name)
-            self._job.renew_term(term)
-        if report.epoch > self._job.epoch:
-            self._mattered = True
-            self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), now, at)
+        self._mattered |= learn(node, report, self._job, self._repairs, now, at)
         trained = self._members.trained
         filed = self._members.file(node, report.ranks, at)
         self._mattered |= self._members.trained is not trained or filed is not None
@@ -299,6 +291,8 @@ class Manager:
             act_on(filed, node, self._job, self._repairs, now, at)
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
+        if report.full and self._repairs.told_all(node.name, at):
+            self._mattered = True
         self._watch.file(node.name, report.rails, at)
         if self._rails.remind(node.name, report.rail_order, now):
             self._mattered = True

@@ -329,7 +329,7 @@ class RailWatch:
             (node, shuffle.rail, peer) for node in shuffle.nodes for peer in self.peers.get((node, shuffle.rail), ())
         ]
         fresh, self._returning = self._returning != shuffle.number, shuffle.number
-        still, starved = [], ""
+        still, starved, partly = [], "", ""
         for key in sorted(keys):
             node, name, peer = key
             seen = self.between[node, peer][name]
@@ -346,17 +346,21 @@ class RailWatch:
                 seen.others_at_return = self._bytes_of(key)
             if seen.bytes > seen.bytes_at_return and seen.report.pairs_moved >= seen.report.pairs:
                 continue
-            still.append(f"{node} to {peer}")
+            still.append(key)
             moved = self._bytes_of(key) - seen.others_at_return
-            if moved >= limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1) and seen.bytes == seen.bytes_at_return:
+            if moved < limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1):
+                continue
+            if seen.bytes == seen.bytes_at_return:
                 starved = starved or f"others carried {moved} bytes from {node} to {peer}, it carried none"
+            else:
+                partly = partly or f"{seen.report.pairs_moved} of {seen.report.pairs} pairs of {node} and {peer} use it"
         waited = at - (shuffle.ends_at - limits.RAIL_IDLE_NS)
         if keys and not still:
             return self._verified(shuffle, keys, "bytes flow on every line and rank")
         if starved and waited >= limits.RAIL_VERIFY_NS and not repairing:
             return self._roll_back(shuffle, starved)
         if at >= shuffle.ends_at and not repairing:
-            return self._verified(shuffle, keys, "it stays, unproved: hardly anything was sent")
+            return self._verified(shuffle, keys, f"it stays, unproved: {partly or 'hardly anything was sent'}")
         return None
 
     def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:

@@ -165,19 +165,12 @@ class Rails:
         self._pay(verdict)
 
     def _lost(self, rail: Rail, verdict: RailVerdict, now: int) -> None:
-        """Open the incident of this rail, or let it grow."""
+        """It is lost, and somebody else carries for it."""
         carried = "no other rail is left between the two"
         if verdict.borrowers:
             carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
         text = f"{_words(rail)} to {verdict.peer} is lost: {verdict.reason}; {carried}"
-        trouble = self.troubles.get(rail.name)
-        if trouble is None and len(self.troubles) < limits.MAX_OPEN_INCIDENTS - 1:
-            incident = Incident(self.job.next_incident(), "rail", now, strategy=Strategy.BORROW, reason=cut(text))
-            incident.move(IncidentCause.REPAIR)
-            trouble = self.troubles[rail.name] = Trouble(incident)
-        if trouble is not None:
-            trouble.incident.nodes.add(rail.node)
-            trouble.incident.note(cut(text))
+        self._concern(rail.name, (rail.node,), text, now)
         self._tell_of(rail.name, "rail", text, rail.node)
 
     # ---- the use of rails -------------------------------------------------------------------------------------
@@ -215,6 +208,8 @@ class Rails:
                 rail.worsen(at, True)
                 rail.move(UseCause.ROLL_BACK, at, verdict.reason)
             self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+            text = f"rail {shuffle.rail} of {join(shuffle.nodes)} was put back and carries nothing: {verdict.reason}"
+            self._concern(shuffle.rail, shuffle.nodes, text, now)
             self._phase(shuffle.rail, "borrow", "verify", now)
         elif finding is RailFinding.REFUSED:
             for rail in rails:
@@ -254,6 +249,9 @@ class Rails:
         number = self.numbers.get(node, 0)
         if holds == number or self.job.over is not None:
             return False
+        if holds - number > limits.MAX_LEAP:
+            self.job.members.counters.count("leap of a rail order")
+            return False
         if holds > number:
             self.number = max(self.number, holds)
             text = f"node {node} holds rail order {holds} of the past: it is told what holds now"
@@ -266,6 +264,16 @@ class Rails:
         return True
 
     # ---- incidents --------------------------------------------------------------------------------------------
+
+    def _concern(self, name: str, nodes: tuple[str, ...], text: str, now: int) -> None:
+        """Open the incident of this rail, or let it grow."""
+        trouble = self.troubles.get(name)
+        if trouble is None and len(self.troubles) < limits.MAX_OPEN_INCIDENTS - 1:
+            incident = Incident(self.job.next_incident(), "rail", now, strategy=Strategy.BORROW, reason=cut(text))
+            incident.move(IncidentCause.REPAIR)
+            trouble = self.troubles[name] = Trouble(incident)
+        if trouble is not None:
+            trouble.incident.concern(cut(text), (), nodes)
 
     def _pay(self, verdict: RailVerdict) -> None:
         trouble = self.troubles.get(verdict.rail)

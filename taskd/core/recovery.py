@@ -158,10 +158,7 @@ class Recovery:
         if self.state is RepairState.REDO:
             self._redone(report)
             return ""
-        if report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING:
-            # Only a manager that has lost the end of its journal can see this; another epoch brings all together.
-            return "it runs in this epoch already, which this manager does not remember to have ordered"
-        if PROGRESS[report.stage] < PROGRESS[self.stage]:
+        if self.outrun(report) or PROGRESS[report.stage] < PROGRESS[self.stage]:
             return ""
         if not report.ok and not self._may_be_useless(report):
             return report.reason or "it gave no reason"
@@ -173,6 +170,12 @@ class Recovery:
             self._step_at_resume[rank] = max(report.step, 0)  # -1 is no step, 0 the first one under way
         self.waiting.discard(rank)
         return ""
+
+    def outrun(self, report: RankReport) -> bool:
+        """A rank runs in this epoch before anybody was told to: only a manager that has lost the end of its journal can
+        see this."""
+        ahead = report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING
+        return ahead and report.epoch == self.epoch and report.state is RankState.ALIVE
 
     def _may_be_useless(self, report: RankReport) -> bool:
         """A survivor that stopped inside its update has parked all right; it only has to fetch what others hold."""

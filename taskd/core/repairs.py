@@ -6,6 +6,7 @@ Composes incident (what is decided) and attempts (how far its repair is). What c
 - *A fault in any stage*: the incident grows, the ladder is asked again, the next attempt has a newer epoch.
 - *Too many tries of one strategy*: it is exhausted. No room for a lost rank in time: the same.
 - *Ranks wait in a repair that nobody leads* (a manager without its journal): an incident of its own ends it.
+- *A repair was led on* (the journal has lost its end): decided anew, when everybody has said how it stands.
 
 Invariants: the epoch grows with every attempt and with every newer one heard of; at most one incident is open; it has
 a deadline, or waits for ranks whose launcher is not ours. `at` is the manager's waking time, `now` the shell's clock.
@@ -25,7 +26,8 @@ from taskd.core.job import Job
 from taskd.core.placing import Rules
 from taskd.core.records import RankRecord
 from taskd.core.recovery import Recovery, RepairState
-from taskd.core.types import Outcome, RankState, Stage, Strategy
+from taskd.core.standing import Standing
+from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words, verb
 
 
@@ -39,8 +41,9 @@ class Repairs:
         self.incident: Incident | None = None
         self.attempts = Attempts(job, rules.spare_wait_ns)
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
-        self._behind: set[int] = set()
+        self.standing = Standing(job)
         self._state_lost = False
+        self._overtaken = False  # the open incident is of an epoch that is over: somebody led it on and was forgotten
         self._trouble = ""
         self._decide_at = -1  # a decision is due, gathered with what else happens until then
         self._decided_at = -1
@@ -59,9 +62,7 @@ class Repairs:
         if self.job.over is not None:
             return
         text = describe(tuple(placing.loss_of(self.members.ranks[rank]) for rank in ranks))
-        self._open(kind, ranks, text, age_ns, now)
-        incident = self.incident
-        assert incident is not None
+        incident = self._open(kind, ranks, text, age_ns, now)
         incident.missing.update(ranks)
         everybody = self.members.counts[RankState.DEAD] == self.members.world_size
         early = self.rules.recover and not self.members.trained and not everybody
@@ -79,12 +80,11 @@ class Repairs:
         if self.rules.recover or self.job.over is not None:
             self.job.note("replaced", text)
             return
-        self._open("process", ranks, text, 0, now)
-        assert self.incident is not None
-        self.incident.missing.update(ranks)
-        if self.incident.state is IncidentState.SETTLING:
+        incident = self._open("process", ranks, text, 0, now)
+        incident.missing.update(ranks)
+        if incident.state is IncidentState.SETTLING:
             self._decide(now, at)
-            self.incident.missing.update(ranks)
+            incident.missing.update(ranks)
 
     def troubled(self, kind: str, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
         """The job needs a repair although nobody died."""
@@ -92,16 +92,15 @@ class Repairs:
             return
         self._open(kind, ranks, trouble, 0, now)
         self._troubled = True
-        if kind == "refusal":
-            self._decide_at = at + limits.REFUSAL_NS
+        if kind in ("refusal", "epoch"):  # what explains a refusal, or what else is new, is filed first
+            self._decide_at = at + (limits.REFUSAL_NS if kind == "refusal" else 0)
         else:
             self._decide_soon(now, at)
 
     def left(self, rank: int, now: int, at: int) -> None:
         """A rank has ended in good order."""
         if not self.attempts.leave(rank):
-            text = f"rank {rank} ended in good order and left a repair unfinished"
-            self.troubled("left", text, [rank], now, at)
+            self.troubled("left", f"rank {rank} ended in good order and left a repair unfinished", [rank], now, at)
             return
         self._go_on(now, at)
         self.back([rank], now, at)
@@ -143,11 +142,17 @@ class Repairs:
             if report is None or self.job.over is not None:
                 continue
             if self.recovery is not None:
+                if self.recovery.outrun(report) and not self._overtaken:
+                    text = f"rank {rank} runs in epoch {report.epoch}, this manager remembers no order to do so"
+                    self._overtake(text, [rank], now, at)
                 refusal = self.attempts.follow(rank)
                 if refusal and self._decide_at < 0:
                     self._refused(record, refusal, now, at)
-            elif report.state is RankState.ALIVE:
-                self._compare(record, now, at)
+            elif report.state is RankState.ALIVE and self.standing.compare(record) and self.rules.recover:
+                text = f"rank {rank} waits in a repair of epoch {report.epoch} that nobody leads"
+                if self.incident is None:
+                    self.members.trained = True  # or there would have been nothing to repair
+                    self.troubled("stranded", text, [rank], now, at)
         self._go_on(now, at)
 
     def roomier(self, now: int, at: int) -> None:
@@ -165,7 +170,7 @@ class Repairs:
         """Ranks that have yet to follow the order in force."""
         recovery = self.recovery
         if recovery is None:
-            return self._behind
+            return self.standing.behind
         return set() if recovery.state is RepairState.REDO else recovery.waiting
 
     def tick(self, now: int, at: int) -> bool:
@@ -174,9 +179,7 @@ class Repairs:
         if due is None or at < due:
             return False
         incident, recovery = self.incident, self.recovery
-        if 0 <= self._decide_at <= at or (
-            incident is not None and incident.state is IncidentState.SETTLING and 0 <= incident.settles_at <= at
-        ):
+        if 0 <= self._decide_at <= at or (incident is not None and 0 <= incident.settles_at <= at):
             self._decide(now, at)
         elif recovery is not None and self._decide_at < 0 and recovery.deadline <= at:
             self._overdue(recovery, now, at)
@@ -186,8 +189,8 @@ class Repairs:
             self.died([record.rank for record in unseen], "absent", 0, now, at)
         elif self.attendance.gone_for_good(at) and self._bystander:
             lost = placing.losses(self.members)
-            seconds = limits.DEADLINE_RETURN_NS // limits.SECOND
-            self._finish(exit_code_of(lost), f"{describe(lost)}, and no rank came back within {seconds} s", now)
+            within = f"within {limits.DEADLINE_RETURN_NS // limits.SECOND} s"
+            self._finish(exit_code_of(lost), f"{describe(lost)}, and no rank came back {within}", now)
         return True
 
     def deadline(self) -> int | None:
@@ -200,14 +203,19 @@ class Repairs:
 
     def restarted(self, at: int) -> None:
         """The manager was away: its clocks start anew."""
-        if self._decide_at >= 0:
-            self._decide_at = at
-        self._decided_at = -1
+        self._decide_at, self._decided_at = at if self._decide_at >= 0 else -1, -1
         self.attendance.restart(at)
         if self.incident is not None:
             self.incident.restart_clocks(at)
         if self.recovery is not None:
             self.recovery.restart_clock(at)
+
+    def told_all(self, node: str, at: int) -> bool:
+        """A node has said how everything stands with it. True: a manager that is back has waited for that."""
+        until, news = self.attendance.hears_until, self.attendance.told_all(node)
+        if news and self.attendance.hears_until < 0 and self._decide_at == until:
+            self._decide_at = at
+        return news
 
     def check_end(self, now: int, at: int) -> None:
         """Is there anybody left to train? Constant time: asked whenever a rank ends."""
@@ -230,23 +238,20 @@ class Repairs:
 
     # ---- incidents --------------------------------------------------------------------------------------------
 
-    def _open(self, kind: str, ranks: Iterable[int], text: str, age_ns: int, now: int) -> None:
+    def _open(self, kind: str, ranks: Iterable[int], text: str, age_ns: int, now: int) -> Incident:
         """Open an incident, or let the open one grow."""
         incident = self.incident
         if incident is None:
             incident = self.incident = Incident(self.job.next_incident(), kind, now)
             self.job.incident = incident.id
-            self._state_lost = False
-            if age_ns:
-                incident.begin("detect", now - age_ns)
-                incident.end("detect", now)
+            self._state_lost = self._overtaken = False
+            incident.detected(age_ns, now)
         else:
             incident.move(IncidentCause.GROWN)
         self._trouble = text
-        incident.ranks.update(ranks)
-        incident.nodes.update(self.members.ranks[rank].where for rank in ranks)
-        incident.note(text)
+        incident.concern(text, ranks, [self.members.ranks[rank].where for rank in ranks])
         self.job.note(kind, text)
+        return incident
 
     def _close(self, cause: IncidentCause, outcome: Outcome, text: str, now: int) -> None:
         incident = self.incident
@@ -262,35 +267,26 @@ class Repairs:
         self.job.incident = 0
         self._trouble, self._decide_at = "", -1
 
-    def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> None:
-        """Somebody knows a newer epoch than this manager, which must have lost its journal: epochs only grow."""
+    def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> bool:
+        """Somebody knows a newer epoch: this manager has lost its journal. False: nobody can have come so far."""
+        if epoch - self.job.epoch > limits.MAX_LEAP:
+            return False
         text = f"{who} epoch {epoch}, this manager knew of {self.job.epoch}: going on from {epoch}"
-        self.job.epoch = epoch
         self.job.note("epoch", text)
+        self.job.epoch, self.job.order = epoch, None  # what was ordered is over, and so is what the open incident says
+        self.standing.forget()
+        if self.incident is not None:
+            self._overtake(text, ranks, now, at)
+        return True
+
+    def _overtake(self, text: str, ranks: list[int], now: int, at: int) -> None:
+        """The open incident was led on, by a life of the manager of which the journal knows nothing."""
+        assert self.incident is not None
+        self._state_lost, self._overtaken = False, True
+        self.incident.forgive()
         if self.recovery is not None:
             self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
             self.troubled("epoch", text, ranks, now, at)
-        else:
-            self.job.order = None  # it belongs to an epoch that is over
-            self._behind.clear()
-
-    def _compare(self, record: RankRecord, now: int, at: int) -> None:
-        """A rank outside a repair: does it stand where the order wants it?"""
-        report, order = record.report, self.job.order
-        assert report is not None
-        ahead = order is None or report.epoch > order.epoch
-        behind = not ahead and (order is not None and (report.epoch, report.stage) != (order.epoch, order.stage))
-        record.watched = behind
-        if behind:
-            self._behind.add(record.rank)
-        else:
-            self._behind.discard(record.rank)
-        waits = report.stage not in (Stage.RUNNING, Stage.SETUP)
-        if ahead and waits and self.rules.recover and self.incident is None:
-            # Whoever led this repair has lost its memory. Training had begun, or there would be nothing to repair.
-            self.members.trained = True
-            text = f"rank {record.rank} waits in a repair of epoch {report.epoch} that nobody leads"
-            self.troubled("stranded", text, [record.rank], now, at)
 
     def _refused(self, record: RankRecord, refusal: str, now: int, at: int) -> None:
         """A rank said that it cannot follow."""
@@ -315,11 +311,19 @@ class Repairs:
             self._decide(now, at)
 
     def _decide(self, now: int, at: int) -> None:
-        """Ask the ladder, and do what it says."""
+        """Ask the ladder, and do what it says; a manager that is back hears everybody first."""
         incident = self.incident
         assert incident is not None
-        self._decide_at, self._decided_at, self._troubled = -1, at, False
         incident.settles_at = -1
+        if self.rules.recover and at < self.attendance.hears_until:
+            self._decide_at = self.attendance.hears_until
+            return
+        self._decide_at, self._decided_at, self._troubled = -1, at, False
+        if self._overtaken and self.attendance.all_run(self.job.epoch):
+            text = f"all ranks are at work in epoch {self.job.epoch}; how they were brought there is forgotten"
+            self._close(IncidentCause.BACK, Outcome.OBSERVED, text, now)
+            return
+        self._overtaken = False
         recovery = self.recovery
         waiting = recovery.strategy if recovery is not None and self.attempts.placing else None
         repairing = recovery is not None and recovery.state is not RepairState.REDO
@@ -344,7 +348,7 @@ class Repairs:
         else:
             incident.move(IncidentCause.REPAIR)
             self._trouble = ""
-            self._behind.clear()
+            self.standing.forget()
             self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, now, at)
 
     def _ask(self, incident: Incident, repairing: bool) -> Decision:
@@ -368,14 +372,13 @@ class Repairs:
         assert self.incident is not None
         late = recovery.overdue(at)
         if recovery.state is RepairState.REDO:
-            seconds = limits.DEADLINE_REDO_NS // limits.SECOND
-            text = f"{rank_words(late)} showed no finished step within {seconds} s"
+            text = f"{rank_words(late)} showed no finished step within {limits.DEADLINE_REDO_NS // limits.SECOND} s"
             self._close(IncidentCause.HEALED, Outcome.HEALED, text, now)
         elif self.attempts.placing:
-            seconds = -(-self.rules.spare_wait_ns // limits.SECOND)
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)
-            self.troubled("spare", f"no node with room came within {seconds} s", [], now, at)
+            text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"
+            self.troubled("spare", text, [], now, at)
         elif late:
             reason = f"did not {recovery.asked} in time"
             dead = [rank for rank in late if self.members.condemn(self.members.ranks[rank], reason)]
@@ -390,9 +393,8 @@ class Repairs:
         """The job is over."""
         self.attendance.gone_at = -1
         if self.incident is not None:
-            if exit_code == 0 or self.incident.strategy is Strategy.OBSERVE:
-                self._close(IncidentCause.BACK, Outcome.OBSERVED, reason, now)
-            else:
-                self._close(IncidentCause.EXIT, Outcome.EXITED, reason, now)
+            good = exit_code == 0 or self.incident.strategy is Strategy.OBSERVE
+            ending = (IncidentCause.BACK, Outcome.OBSERVED) if good else (IncidentCause.EXIT, Outcome.EXITED)
+            self._close(*ending, reason, now)
         self.job.finish(exit_code, reason)
         self.job.effects.append(EndJob(exit_code, cut(reason)))

@@ -68,6 +68,8 @@ def joined(spawns: bool = True, ranks: int = 1) -> Agent:
     core = agent(spawns)
     core.step(0, Connected())
     for rank in range(ranks):
+        if spawns:
+            core.step(0, Started(rank, 1, 50 + rank))
         core.step(0, WorkerSaid(hello(rank, 50 + rank, int(spawns))))
         core.step(0, answer(Confirmed(rank, 1)))
     return core
@@ -83,6 +85,7 @@ def of(kind: type, effects: list[AgentEffect]) -> list[Any]:
 
 def test_a_worker_is_let_in_at_once_and_acknowledged_by_the_manager() -> None:
     core = agent()
+    core.step(0, Started(0, 1, 50))
     core.step(0, Connected())
     effects = core.step(0, WorkerSaid(hello(incarnation=1)))
     assert of(Relay, effects)[0].message == WorkerWelcome(True, False, 1, 0, "")
@@ -110,6 +113,7 @@ def test_a_beat_carries_what_changed_and_a_full_one_everything() -> None:
 
 def test_what_is_not_confirmed_is_said_again_and_again() -> None:
     core = agent()
+    core.step(0, Started(0, 1, 50))
     core.step(0, Connected())
     core.step(0, WorkerSaid(hello(incarnation=1)))
     for beat in range(1, 5):
@@ -129,10 +133,20 @@ def test_nothing_is_sent_without_a_connection_and_everything_afterwards() -> Non
 
 def test_who_is_turned_away() -> None:
     core = joined()
-    for wrong in (hello(0, 99), hello(1, 99, job="x"), hello(7, 99), hello(1, 99, world_size=8)):
+    for wrong in (hello(0, 99), hello(1, 99, job="x"), hello(7, 99), hello(1, 99, world_size=8), hello(3, 99, 9)):
         refused = of(Refuse, core.step(0, WorkerSaid(wrong)))
         assert refused[0].pid == 99 and not refused[0].message.accepted and refused[0].message.reason
-    assert len(core.crew.ranks) == 1 and core.counters.by_reason == {"worker refused": 4}
+    assert len(core.crew.ranks) == 1 and core.counters.by_reason == {"worker refused": 5}
+
+
+def test_where_a_launcher_starts_the_workers_nobody_claims_a_rank_of_another_node() -> None:
+    """It would take the seat of the true one: the manager believes what a launcher says of its own processes."""
+    claims = WorkerSaid(hello(3, 99, incarnation=9))
+    refused = of(Refuse, joined(spawns=True).step(0, claims))
+    assert refused[0].message.reason == "this node's launcher has started no process for rank 3"
+    core = joined(spawns=True)
+    core.step(0, Gone(0, 1, -9, False, ""))
+    assert of(Refuse, core.step(0, WorkerSaid(hello(0, 99, incarnation=2)))), "nor one that has died"
 
 
 def test_a_launched_process_behind_a_wrapper_keeps_its_seat() -> None:
@@ -256,6 +270,7 @@ def test_a_launcher_waits_for_the_manager_and_not_for_ever() -> None:
 
 def test_a_manager_that_is_late_is_waited_for_as_long() -> None:
     core, began = agent(), 1_000 * limits.ABANDONED_NS  # the clock does not begin with the job
+    core.step(began, Started(0, 1, 50))
     core.step(began, WorkerSaid(hello(incarnation=1)))
     core.step(began, Gone(0, 1, 3, False, ""))
     assert of(Leave, core.step(began + SECOND, Tick())) == []

@@ -7,8 +7,9 @@ from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
-from taskd.core.messages import Answer, Evidence, Goodbye, Order, Stop
+from taskd.core.messages import Answer, Evidence, Goodbye, Order, Report, Stop
 from taskd.core.types import EvidenceKind, Phase, RankState, Stage
+from taskd.wire.codec import Envelope, encode
 from tests.core.builders import Node, manager, rank_report
 
 
@@ -145,6 +146,44 @@ def test_a_restart_renews_the_term_and_all_clocks() -> None:
     assert core.step(500 * SECOND + 100 * MS, a.report(term=1)) == []  # the order with the new term is on its way
     answer = core.step(500 * SECOND + 300 * MS, a.report(term=1))
     assert any(isinstance(e, Tell) and e.message.term == 2 for e in answer)
+
+
+def test_a_leap_of_what_only_grows_is_not_believed() -> None:
+    """Or one damaged report would use up the job's epochs, or the numbers that fit a message."""
+    core, a, _ = started()
+    for report in (
+        Report(True, 2**63 - 1, ()),
+        Report(True, 1, (), limits.MAX_EPOCH),
+        Report(True, 1, (), 0, (), 2**63 - 1),
+    ):
+        for effect in core.step(2 * SECOND, a.says(report)):
+            assert not isinstance(effect, Tell) or encode(effect.message, Envelope("job", "", 1, 1))
+    core.step(2 * SECOND, a.report(rank_report(0, epoch=limits.MAX_EPOCH)))
+    facts = core.facts(3 * SECOND)
+    assert (facts["term"], facts["epoch"]) == (1, 1)
+    assert facts["counters"] == {"leap of a term or an epoch": 2, "leap of a rail order": 1}
+
+
+def test_a_manager_that_is_back_hears_all_nodes_before_it_decides() -> None:
+    core, a, b = started()
+    core.step(2 * SECOND, Restarted())
+    dead = rank_report(0, state=RankState.DEAD, exit_code=-9, acknowledged=False)
+    core.step(2 * SECOND, a.report(dead, rank_report(1), full=True))
+    assert orders(core.step(2 * SECOND + 100 * MS, Tick())) == [], "node b has not been heard"
+    core.step(2 * SECOND + 200 * MS, b.report(rank_report(2), rank_report(3), full=True))
+    assert orders(core.step(2 * SECOND + 200 * MS, Tick()))[0].stage is Stage.PARKED
+
+
+def test_a_node_that_never_comes_is_not_waited_for_longer_than_that() -> None:
+    core, a, _ = started()
+    core.step(2 * SECOND, Restarted())
+    dead = rank_report(0, state=RankState.DEAD, exit_code=-9, acknowledged=False)
+    at = 2 * SECOND
+    while at < 2 * SECOND + limits.HEAR_NS:
+        assert orders(core.step(at, a.report(dead, rank_report(1), full=True))) == []
+        assert orders(core.step(at, Tick())) == []
+        at += 100 * MS
+    assert orders(core.step(at, Tick()))[0].stage is Stage.PARKED
 
 
 def test_a_quarter_of_a_million_rank_reports_are_a_matter_of_seconds() -> None:

@@ -180,6 +180,20 @@ def test_only_bytes_on_every_line_bring_a_rail_back() -> None:
     assert set(job.uses().values()) == {"in use"} and not job.open()
 
 
+def test_a_rail_that_only_some_ranks_use_stays_and_says_so() -> None:
+    """Which ranks have anything to say to each other is the job's business, so this alone takes no rail out again."""
+    job = Job()
+    job.down("red", "ab", "ba")
+    job.run(1 * SECOND)
+    job.change("blue", "ab", "ba", pairs=2, pairs_up=2, pairs_moved=2)
+    job.change("red", "ab", "ba", state=RailState.UP, pairs=2, pairs_up=2, pairs_moved=1)
+    job.run(20 * SECOND)
+    assert job.uses()["red@a"] == "returning"
+    job.run(limits.RAIL_IDLE_NS)
+    assert job.uses()["red@a"] == "in use" and not job.open()
+    assert job.core.rails(job.now)["change"]["words"] == "it stays, unproved: 1 of 2 pairs of a and b use it"
+
+
 def test_an_idle_job_proves_nothing_and_keeps_the_rail() -> None:
     job = Job()
     job.down("red", "ab", "ba")

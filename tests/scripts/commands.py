@@ -4,7 +4,7 @@ start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,resp
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|die | cannot-start node=a
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
-relaunch | manager-down | manager-up | manager-up journal=lost | manager-sleeps 2s
+relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b] | plant rank=1 stage=rails do=hang|WORDS
@@ -159,7 +159,9 @@ class Story:
         self.world.manager_dies()
 
     def do_manager_up(self, journal: str = "kept") -> None:
-        self.world.manager_returns(journal == "kept")
+        """With all of its journal, with none, or with what had been written by a time: `journal=1500ms`."""
+        until = {"kept": self.world.now, "lost": -1}
+        self.world.manager_returns(until[journal] if journal in until else duration_ns(journal))
 
     def do_manager_sleeps(self, time: str) -> None:
         self.world.asleep_until = self.world.now + duration_ns(time)

@@ -147,9 +147,8 @@ class World:
         for node in self.nodes.values():
             node.disconnect()
 
-    def manager_returns(self, journal: bool = True) -> None:
-        if not journal:
-            self.journal.clear()
+    def manager_returns(self, journal_until: int) -> None:
+        self.journal = [row for row in self.journal if row[0] <= journal_until]
         self.manager = Manager(**self.settings)
         for at, events, _ in self.journal:
             for event in events:

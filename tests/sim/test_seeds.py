@@ -19,6 +19,8 @@ from taskd.sim.story import simulate
 BLOCK = 10
 FIXED = range(200)
 FRESH = 50
+FOUND = (Options(5, 1.0, 33658058218078),)
+"""Found by a search: the manager comes back with half of its journal, in the middle of a respawn that was over."""
 PACKAGE = Path(__file__).resolve().parents[2] / "taskd"
 
 
@@ -39,6 +41,10 @@ def play(stories: list[Options]) -> None:
 @pytest.mark.parametrize("first", FIXED[::BLOCK])
 def test_fixed_seeds(first: int) -> None:
     play([options_of(seed, seed) for seed in range(first, first + BLOCK)])
+
+
+def test_found_seeds() -> None:
+    play(list(FOUND))
 
 
 @pytest.mark.parametrize("block", range(FRESH // BLOCK))
