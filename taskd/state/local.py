@@ -47,7 +47,7 @@ class LocalState:
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
         gradients: list[torch.Tensor | bool | None] = []
-        for parameter in self._parameters():
+        for parameter in self.parameters():
             gradient = parameter.grad
             gradients.append(None if gradient is None else gradient.detach().clone() if carried else False)
         return Captured(
@@ -76,7 +76,7 @@ class LocalState:
                     group[key].copy_(value)  # whose place a scheduler or a compiled step may know
                 else:
                     group[key] = value
-        for parameter, gradient in zip(self._parameters(), moment.gradients, strict=True):
+        for parameter, gradient in zip(self.parameters(), moment.gradients, strict=True):
             if gradient is None or parameter.grad is None:
                 parameter.grad = None if gradient is None or gradient is False else torch.as_tensor(gradient).clone()
             elif gradient is False:
@@ -93,10 +93,21 @@ class LocalState:
         for name, buffer in self._buffers():
             buffer.detach().copy_(buffers[name])
 
+    def carried_gradients(self) -> dict[str, torch.Tensor]:
+        """All gradients that there are, by the parameter's number."""
+        found = {str(at): one.grad for at, one in enumerate(self.parameters())}
+        return {at: gradient.detach() for at, gradient in found.items() if gradient is not None}
+
+    def put_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
+        """Go on with these."""
+        for at, parameter in enumerate(self.parameters()):
+            gradient = gradients.get(str(at))
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
     def clear_gradients(self, moment: Captured) -> None:
         """The update that followed this moment was made, but its step was not seen to its end: what its gradients
         were is of no use, and a script that clears them at a step's end must find them cleared."""
-        for parameter, gradient in zip(self._parameters(), moment.gradients, strict=True):
+        for parameter, gradient in zip(self.parameters(), moment.gradients, strict=True):
             if gradient is None:
                 parameter.grad = None
             elif parameter.grad is not None:
@@ -123,7 +134,7 @@ class LocalState:
             self.put_back(parts["buffers"])
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])
-            for at, parameter in enumerate(self._parameters()):
+            for at, parameter in enumerate(self.parameters()):
                 gradient = parts["gradients"].get(str(at))
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
             rng.restore(parts["generators"])
@@ -134,7 +145,7 @@ class LocalState:
             ) from error
         return opened
 
-    def _parameters(self) -> list[torch.nn.Parameter]:
+    def parameters(self) -> list[torch.nn.Parameter]:
         return [tensor for _, tensor in self.replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:

@@ -165,9 +165,15 @@ def settle_buckets(replica: Replica, wanted: list[bool]) -> None:
 
 def buckets(replica: Replica) -> dict[str, Any]:
     """Which parameters each bucket of each DDP module holds, to be compared once all have settled."""
-    return {
-        str(at): _facts(model).get("rebuilt_per_bucket_param_indices", "") for at, model in enumerate(_wrapped(replica))
-    }
+    return {str(at): _buckets(model) for at, model in enumerate(_wrapped(replica))}
+
+
+def _buckets(model: DistributedDataParallel) -> Any:
+    facts = _facts(model)
+    settled = facts.get("rebuilt_per_bucket_param_indices", "")
+    if settled or not model.static_graph:
+        return settled
+    return f"none yet, after {min(2, facts.get('iteration', 0))} steps of a static graph"  # it does after the second
 
 
 def _facts(model: DistributedDataParallel) -> dict[str, Any]:
@@ -180,7 +186,6 @@ def _wrapped(replica: Replica) -> list[DistributedDataParallel]:
     """In an order that is the same on all ranks, however they were found."""
     order = {id(tensor): at for at, (_, tensor) in enumerate(replica.tensors())}
     found: dict[int, DistributedDataParallel] = {}
-    for model in (*replica.models.values(), *replica.wrappers):
-        if isinstance(model, DistributedDataParallel):
-            found[id(model)] = model
+    for model in replica.parallel():
+        found[id(model)] = model
     return sorted(found.values(), key=lambda model: min(order[id(one)] for one in model.parameters()))

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from taskd.errors import PeerError, UsageError
 from taskd.state import tree
@@ -37,6 +38,7 @@ _TAG = 7_719
 _NAMES_BYTES = 64 << 20
 _READS, _WAITS = b"reads", b"waits"
 """What the taker answers: it reads the tensors in place, or waits for them."""
+_GRADIENTS = "gradients"
 _HEADS = 10
 """Checksums before those of the tensors: of four texts and an answer, each with its length."""
 
@@ -68,6 +70,11 @@ class Replica:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield f"{label}, parameter {at}", parameter
+
+    def parallel(self) -> list[DistributedDataParallel]:
+        """The modules that reduce gradients, whether they were registered or found."""
+        found = (*self.models.values(), *self.wrappers)
+        return [model for model in found if isinstance(model, DistributedDataParallel)]
 
     def small(self) -> dict[str, Any]:
         """The state of the optimizers and the other objects."""
@@ -167,11 +174,13 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
     return tree.flat_bytes(tensor.detach().cpu().contiguous())
 
 
-def give(replica: Replica, peers: Iterable[int], extra: bytes) -> None:
-    """Send the whole state to each of `peers` (ranks of the default group), with `extra` bytes from the session."""
+def give(
+    replica: Replica, peers: Iterable[int], extra: bytes, gradients: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Send the whole state to each of `peers` (ranks of the default group), with what else the session has to give."""
     for peer in peers:
         stream = _Stream(peer)
-        text, small = tree.flatten(replica.small(), "replicated state")
+        text, small = tree.flatten(replica.small() | {_GRADIENTS: gradients or {}}, "replicated state")
         names, _ = tree.flatten(replica.describe(), "model")
         tensors = [*(tensor for _, tensor in replica.tensors()), *small]
         shown = Shown(tensors)
@@ -187,8 +196,8 @@ def give(replica: Replica, peers: Iterable[int], extra: bytes) -> None:
         stream.receive_bytes()  # it has everything: from now on the tensors may change
 
 
-def take(replica: Replica, source: int) -> bytes:
-    """Receive the whole state from `source` into this rank's objects; returns the session's bytes. Raises PeerError."""
+def take(replica: Replica, source: int) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """Receive the whole state from `source` into this rank's objects; returns what else it gave. Raises PeerError."""
     stream = _Stream(source)
     extra, names, text, shown = (stream.receive_bytes() for _ in range(4))
     _compare(replica.describe(), tree.unflatten(names, []), source)
@@ -217,8 +226,9 @@ def take(replica: Replica, source: int) -> bytes:
         labels = [name for name, _ in replica.tensors()]
         what = labels[first] if 0 <= first < len(labels) else "the optimizers' state"
         raise PeerError(f"the state from rank {source} arrived changed: the checksum of {what} differs")
-    replica.load_small(tree.unflatten(text, small))
-    return extra
+    parts = tree.unflatten(text, small)
+    replica.load_small(parts)
+    return extra, parts[_GRADIENTS]
 
 
 def _receive_into(stream: _Stream, target: torch.Tensor) -> None:

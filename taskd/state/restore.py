@@ -34,17 +34,19 @@ def restore(
     found = inherited.find(order.updates) if inherited is not None else None
     _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin)
     peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
+    carried: tuple[bytes, dict[str, torch.Tensor]] = b"", {}
     source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
     if source is not None:
         loop.let_go()
-        replica.take(loop.replica, source)
+        carried = replica.take(loop.replica, source)
     elif peers:
         # What it gives must be what it goes on with: the step that was given up has moved schedulers and counters.
         loop.return_to(order.updates)
-        replica.give(loop.replica, peers, b"")
+        replica.give(loop.replica, peers, *loop.carried())
         return
     if inherited is None:
         loop.return_to(order.updates)
+        loop.carry(*carried)
         return
     if found is None:
         raise PeerError(
@@ -52,6 +54,7 @@ def restore(
             f"the record of its life before holds {inherited.held()}"
         )
     loop.take_over(order.updates, found[1])
+    loop.carry(*carried)
 
 
 def _gather(values: list[int]) -> list[list[int]]:
@@ -119,8 +122,6 @@ def _settle(
     rows = _gather([loop.arrived, *map(int, own)])
     loop.arrived = max(row[0] for row in rows)
     wanted = [any(row[1 + at] for row in rows) for at in range(len(own))]
-    if not any(wanted):
-        return
     if wanted != own:
         with alone(epoch):
             manifest.settle_buckets(loop.replica, wanted)

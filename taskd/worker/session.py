@@ -21,11 +21,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from taskd import log
 from taskd.core.types import Phase
-from taskd.errors import StepAbandoned, UsageError
+from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state.coverage import Coverage
 from taskd.state.local import Captured, LocalState
 from taskd.state.manifest import contents
@@ -34,8 +33,12 @@ from taskd.state.replica import Replica
 from taskd.worker import hooks
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.patches import Patches
 from taskd.worker.updates import TORN, WHOLE, Updates
 
+BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
+ALIKE, OWN = b"alike", b"own"
+"""Gradients that are carried from step to step, seen from another rank."""
 _logger = log.get(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -78,7 +81,7 @@ class Session:
         self._repair = repair
         self._replica = Replica()
         self._local = LocalState(self._replica)
-        self._updates = Updates(self._replica, self._given_up, repair.operations)
+        self._updates = Updates(self._replica, self.given_up, repair.operations)
         self._coverage = Coverage(self._replica, self._local.objects)
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
         self._planned = 0  # steps of all loops entered so far
@@ -91,7 +94,7 @@ class Session:
         self._feed: Feed | None = None
         self._torn = False
         self._own_buffers: dict[str, torch.Tensor] = {}  # set aside while another rank's model comes in
-        self._patched = _Patches(self)
+        self._patched = Patches(self)
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -150,6 +153,7 @@ class Session:
         feed = Feed(loader, epochs)
         start, end = self._planned, self._planned + len(feed)
         self._planned = end
+        self._updates.loop_begins()
         self._loops += 1
         ordinal = self._loops
         self._feed = feed
@@ -163,7 +167,7 @@ class Session:
         with self._patched:
             while True:
                 while self.updates < end:
-                    if self._given_up():
+                    if self.given_up():
                         self._heal()
                         continue
                     yield self._next(feed, self.updates, start)
@@ -189,24 +193,28 @@ class Session:
 
     def _rehearse(self, feed: Feed) -> Iterator[Step]:
         """A newcomer's first step: the body runs on some batch and sends nothing, so that DDP learns its layout."""
-        step = Step(self, 0, feed.sample(), rehearsal=True)
-        self._handed = step
-        with self._repair.rehearsing():
-            yield step
-        self._check_used()
+        static = any(getattr(model, "static_graph", False) for model in self._replica.parallel())
+        for _ in range(2 if static else 1):  # of a static graph DDP learns in the second one
+            step = Step(self, 0, feed.sample(), rehearsal=True)
+            self._handed = step
+            with self._repair.rehearsing():
+                yield step
+            self._check_used()
         for parameter in (parameter for model in self._replica.models.values() for parameter in model.parameters()):
             parameter.grad = None
 
     # ---- the transaction --------------------------------------------------------------------------------------
 
-    def _given_up(self) -> bool:
+    def given_up(self) -> bool:
+        """Whether the step under way is given up, or the next one will not begin."""
         return self._repair.ordered()
 
     def _enter(self, step: Step) -> None:
         if self._current is not None:
             raise UsageError("a step was entered inside of another one")
         self._current = step
-        self._updates.begin()
+        if self._updates.begin():
+            self._warn([BETWEEN])
         if step.rehearsal:
             return
         if self._local.origin < 0 and self._repair.records:
@@ -227,10 +235,19 @@ class Session:
             assert self._feed is not None
             self._repair.record(occasion, self._moment_of, self._local.pack(moment, generators, self._feed.opened))
 
-    def _forward_ended(self) -> None:
+    def saves(self) -> None:
+        """Something is saved; not by a step that is given up."""
+        if self._current is None:
+            return
+        if self.given_up():
+            raise StepAbandoned("torch.save() belongs to a step that is given up")
+        self._updates.may_end_here()
+
+    def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
         step = self._current
-        if step is None or step.rehearsal or not self._repair.records or self._given_up():
+        self._synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
+        if step is None or step.rehearsal or not self._repair.records or self.given_up():
             return
         moment = self._local.capture(False)
         self._write(Occasion.FORWARD, moment, moment.generators)
@@ -240,7 +257,7 @@ class Session:
         if step.rehearsal:
             self._updates.give_up(False)
             return error is None or isinstance(error, StepAbandoned)
-        given_up = self._given_up() or isinstance(error, StepAbandoned)
+        given_up = self.given_up() or isinstance(error, StepAbandoned)
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if not given_up:
@@ -259,6 +276,7 @@ class Session:
 
     def _commit(self, step: Step) -> None:
         self.updates = step.number + 1
+        self._alike = self._synced
         self._repair.committed(self.updates)
         hooks.mark_step(step.number, Phase.BETWEEN)
         if not self._checked:
@@ -269,7 +287,7 @@ class Session:
         for sentence in sentences:
             _logger.log(logging.WARNING if self._repair.speaks else logging.INFO, "%s", sentence)
 
-    def _optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Any optimizer, registered or not."""
         if self._current is None or self._updates.stepping or not self._repair.records:
             return
@@ -322,7 +340,7 @@ class Session:
             self._local.restore(self._moment)
         elif self._moment is not None and self.updates < updates:
             self._local.clear_gradients(self._moment)
-            self._updated = True
+            self._updated = self._lacks_gradients = True
             if self._own_buffers:
                 self._local.put_back(self._own_buffers)
         self._own_buffers = {}
@@ -335,44 +353,33 @@ class Session:
         self._own_buffers = {}
         self.updates = updates
         self._updated = True
+        self._lacks_gradients = not self._local.carried_gradients()
+
+    def carried(self) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """What the gradients of steps before are, if they count on, and what they are to other ranks."""
+        if not self._carried():
+            return b"", {}
+        covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
+        alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
+        return ALIKE if alike else OWN, self._local.carried_gradients()
+
+    def carry(self, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
+        """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
+        if kind:
+            self._updated = False
+            if self._lacks_gradients:
+                if kind == OWN:
+                    raise PeerError(
+                        "gradients that each rank has for itself were carried from one step to the next, and those of "
+                        "one are lost: accumulate within a step, or let DistributedDataParallel reduce them in each"
+                    )
+                self._local.put_gradients(gradients)
+        self._lacks_gradients = False
 
     _updated = True
+    _lacks_gradients = False
+    _synced = _alike = True
     _handed: Step
-
-
-class _Patches:
-    """What must know of a step given up and is not ours: torch.autograd.backward and torch.save, while a loop runs."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._kept: list[tuple[Any, str, Any]] = []
-        self._hook: Any = None
-
-    def __enter__(self) -> None:
-        session = self._session
-        backward, save = torch.autograd.backward, torch.save
-
-        def backward_of_step(*args: Any, **kwargs: Any) -> Any:
-            session._forward_ended()
-            return backward(*args, **kwargs)
-
-        def save_of_step(*args: Any, **kwargs: Any) -> Any:
-            if session._current is not None:
-                if session._given_up():
-                    raise StepAbandoned("torch.save() belongs to a step that is given up")
-                session._updates.may_end_here()
-            return save(*args, **kwargs)
-
-        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
-        torch.autograd.backward = backward_of_step  # type: ignore[assignment]
-        torch.save = save_of_step
-        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: session._optimizer_steps(optimizer))
-
-    def __exit__(self, *_: object) -> None:
-        for owner, name, original in self._kept:
-            setattr(owner, name, original)
-        self._kept = []
-        self._hook.remove()
 
 
 def _named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:

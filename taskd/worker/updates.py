@@ -42,6 +42,8 @@ class Updates:
         self._given_up = given_up
         self._operations = operations
         self._operations_then = 0  # when the last optimizer had stepped
+        self._operations_at_end = -1  # of the last step; -1: that tells nothing
+        self._told_between = False
         self.unseen = False
         """Objects were registered that a step changes without a call that could be made in its place."""
         self._ends_late = False
@@ -93,12 +95,19 @@ class Updates:
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """A step begins."""
+    def loop_begins(self) -> None:
+        """What was done since the last step was no part of a loop."""
+        self._operations_at_end = -1
+
+    def begin(self) -> bool:
+        """A step begins. Whether something was communicated since the one before, which is said once."""
+        between = 0 <= self._operations_at_end < self._operations() and not self._told_between
+        self._told_between |= between
         self._watching = True
         self.stepping = False
         self._calls = []
         self._aside_small = {}
+        return between
 
     def may_end_here(self) -> None:
         """The step calls something, no collective, at which it would end if it were given up."""
@@ -113,7 +122,8 @@ class Updates:
         if len(self._patterns) > MAX_PATTERNS:
             del self._patterns[next(iter(self._patterns))]
         updated = bool(self._optimizers())
-        self._ends_late |= updated and self._operations() != self._operations_then
+        self._operations_at_end = self._operations()
+        self._ends_late |= updated and self._operations_at_end != self._operations_then
         return updated
 
     def give_up(self, to_its_end: bool) -> str:
@@ -122,6 +132,7 @@ class Updates:
         `to_its_end`: the body ran to its end all the same, so nothing is missing of it.
         """
         self._watching = False
+        self._operations_at_end = -1  # the groups are made anew, and their numbers, too
         if not self._optimizers():
             self._clear_halves()
             return NONE

@@ -214,6 +214,15 @@ def test_two_loops_one_after_another(start: Start) -> None:
     assert found[0] == found[1] == found[2]
 
 
+def test_gradients_carried_from_step_to_step_over_a_static_graph(start: Start) -> None:
+    """Who comes anew has neither the gradients of the step before nor what DDP learns in two."""
+    with start("carried gradients ", "--at", "-1") as job:
+        job.end(patience_s=PATIENCE_S)
+        wanted = sorted(job.said("weights"))
+    with start("carried gradients", "--at", "4") as job:
+        check_healed(job, wanted)
+
+
 def test_leaving_a_loop_early(start: Start, calm: list[str]) -> None:
     with start("break") as job:
         job.end(patience_s=PATIENCE_S)

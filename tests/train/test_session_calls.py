@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from taskd.state.coverage import Coverage
 from taskd.state.replica import Replica
 from taskd.worker.session import Session
+from taskd.worker.updates import Updates
 from tests.train.test_session import FakeRepair
 
 STEPS = 12
@@ -143,6 +144,26 @@ def test_an_optimizer_with_numbers_of_its_own_is_undone() -> None:
     wanted = train(Trainer(""))
     found = train(Trainer("", 7, "after 0"))
     assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+def test_what_is_communicated_between_two_steps_is_noticed_once() -> None:
+    repair = FakeRepair()
+    updates = Updates(Replica(), repair.ordered, repair.operations)
+    told = []
+    for step in range(4):
+        updates.loop_begins() if step == 0 else None
+        told.append(updates.begin())
+        repair.here(step, "in a step")
+        updates.commit()
+        if step:
+            repair.here(step, "between")
+    assert told == [False, False, True, False]
+    updates = Updates(Replica(), repair.ordered, repair.operations)
+    for _loop in range(2):
+        repair.here(0, "before a loop")
+        updates.loop_begins()
+        assert not updates.begin()
+        updates.commit()
 
 
 # ---- what nobody registered ----------------------------------------------------------------------------------------

@@ -168,7 +168,10 @@ def build(rank: int, newcomer: bool) -> tuple[DistributedDataParallel, torch.opt
         groups_of_some.append(own)
     if CASE in ("shards", "mesh"):
         net = sharded(net)
-    model: Any = Alone(net) if CASE in ("parts", "shards", "mesh") else DistributedDataParallel(net)
+    static = CASE == "carried gradients"
+    model: Any = (
+        Alone(net) if CASE in ("parts", "shards", "mesh") else DistributedDataParallel(net, static_graph=static)
+    )
     groups: Any = model.parameters()
     if different == "groups":
         groups = [{"params": net.first.parameters()}, {"params": net.second.parameters()}]
@@ -210,7 +213,8 @@ class Training:
         if CASE == "average registered":
             named = {"average": self.average, "count": self.count}
         self.session.register(model=self.model.module if CASE == "inner" else self.model, optimizer=optimizers, **named)
-        self.model.module.first[0].weight.register_hook(self.die)
+        if CASE != "carried gradients":
+            self.model.module.first[0].weight.register_hook(self.die)
         if CASE == "children":
             have_children(rank)
         elif CASE == "term":
@@ -238,7 +242,9 @@ class Training:
             raise ValueError("this batch cannot be used")
         (inputs,) = batch
         self.count.steps += 1
-        self.optimizer.zero_grad()
+        carried = CASE == "carried gradients" and step.number % 2 == 0
+        if CASE != "carried gradients" or carried:
+            self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(inputs), inputs)
         for model, _ in self.others:
             model.zero_grad()
@@ -246,6 +252,9 @@ class Training:
         loss.backward()
         if CASE in ("shards", "mesh"):  # whose parameters call no hooks of the user's
             self.die(loss)
+        if carried:  # to the next step, by a rank that has died between the two
+            self.die(loss)
+            return
         self.optimizer.step()
         for _, optimizer in self.others:
             optimizer.step()

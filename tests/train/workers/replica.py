@@ -72,7 +72,7 @@ def run(how: str, other: int) -> None:
         if rank == 0:
             replica.give(mine, [1], b"extra")
         else:
-            assert replica.take(mine, 0) == b"extra"
+            assert replica.take(mine, 0) == (b"extra", {})
     except PeerError as error:
         said["error"] = str(error)
     print(json.dumps(said | {"state": state(mine), "read": Counting.count}), flush=True)

@@ -1,0 +1,51 @@
+"""What must know of a step and is not ours: torch.autograd.backward, torch.save, and every optimizer.
+
+They are replaced while a session's loop runs and put back when it has ended. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+class Listener(Protocol):
+    """The session, as far as these calls concern it."""
+
+    def forward_ended(self) -> None: ...
+    def saves(self) -> None: ...
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
+class Patches:
+    """A context manager that may be entered again."""
+
+    def __init__(self, session: Listener) -> None:
+        self._session = session
+        self._kept: list[tuple[Any, str, Any]] = []
+        self._hook: Any = None
+
+    def __enter__(self) -> None:
+        session = self._session
+        backward, save = torch.autograd.backward, torch.save
+
+        def backward_of_step(*args: Any, **kwargs: Any) -> Any:
+            session.forward_ended()
+            return backward(*args, **kwargs)
+
+        def save_of_step(*args: Any, **kwargs: Any) -> Any:
+            session.saves()
+            return save(*args, **kwargs)
+
+        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
+        torch.autograd.backward = backward_of_step  # type: ignore[assignment]
+        torch.save = save_of_step
+        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: session.optimizer_steps(optimizer))
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in self._kept:
+            setattr(owner, name, original)
+        self._kept = []
+        self._hook.remove()
