@@ -10,6 +10,7 @@ store is cloned. It does NOT create keys, nor prove them: the manager does.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -45,6 +46,8 @@ class KeyShare:
         self._began = time.monotonic()
         self._store: Any = None
         self._published = False
+        self._looking = threading.Lock()
+        self._closed = False
 
     @property
     def settled(self) -> bool:
@@ -56,8 +59,19 @@ class KeyShare:
             return True
         return bool(self.key) and (self._published if self._publishes else self._sure or self.proven)
 
+    def close(self) -> None:
+        """Looks no more; returns when a look under way has ended. A thread that is in the store when the interpreter
+        ends would take the process with it: torch's code cannot be left from inside."""
+        with self._looking:
+            self._closed = True
+            self._store = None
+
     def look(self) -> bytes:
         """One short look, and publication where it is due; the key, or nothing yet."""
+        with self._looking:
+            return self.key if self._closed else self._look()
+
+    def _look(self) -> bytes:
         if self._is_settled():
             return self.key
         if not self._publishes and not self._given and (found := self._in_store()):

@@ -157,6 +157,11 @@ class Link:
         if self._ours() and not self._closing:
             self.say(WorkerLeaving(self.identity.rank, self.incarnation, cut(reason)))
 
+    def be_ready_to_end(self) -> None:
+        """To be called before the interpreter ends, since the thread does not: what cannot be left from inside is."""
+        if self._ours():
+            self._share.close()
+
     def close(self) -> None:
         """End the line and the beat; returns when the thread has ended (soon: nothing in it waits long)."""
         if self._ours():

@@ -7,6 +7,7 @@ what is already there. In a forked child there is none. This module does NOT che
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import replace
 
@@ -55,6 +56,7 @@ class Presence:
         counters.watch(self.link.show_counters)
         if self.framework == "pt":
             hooks.attach(self.link.page)
+        atexit.register(self.link.be_ready_to_end)
         self._exits.install()
 
     def wait(self, seconds: float) -> bool:
@@ -69,6 +71,7 @@ class Presence:
         if self.started:
             self.link.leave(reason)
             self.link.close()
+            atexit.unregister(self.link.be_ready_to_end)
 
     def _leave(self) -> None:
         hooks.detach()

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from taskd import config
 from taskd.errors import UsageError
 from taskd.wire import keys, run_dir
 
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 ROOT = Path(__file__).resolve().parents[2]
 HEX = "ab" * 32
 
@@ -176,3 +178,38 @@ def test_zap_lets_in_the_derived_client_and_nobody_else() -> None:
         assert reply[2] == b"400" and refused == "10.0.0.9"
     for nonsense in ([], [b"1.0"], [b"2.0", *ask[1:]]):
         assert keys.zap_answer(nonsense, key.client.public)[0] == []
+
+
+ENDS = """
+import contextlib, os, sys, threading
+from datetime import timedelta
+import torch.distributed as dist
+from taskd import config
+from taskd.errors import BackendError
+from taskd.worker import link, presence
+from taskd.worker.identity import Identity
+
+def none(*_):
+    raise BackendError("there is no agent here")
+
+def look():
+    looking.set()
+    with contextlib.suppress(RuntimeError):
+        store.wait(["what never comes"], timedelta(seconds=0.5))
+    return b""
+
+link.start_agent = none
+looking = threading.Event()
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=0, world_size=1)
+store = dist.distributed_c10d._get_default_store()
+there = presence.Presence(config.load(), Identity("job", "nowhere", 5, 6, 5, 0))
+there.link._share._look = look
+there.start()
+looking.wait()
+"""
+
+
+def test_a_process_may_end_while_it_looks_for_the_key(run_python: RunPython, run_dir: Path) -> None:
+    """Its line's thread is in the job's store then, which an interpreter that ends cannot take it out of."""
+    said = run_python(ENDS, env={"TASKD_RUN_DIR": str(run_dir)}, timeout=100).stderr
+    assert "terminate called" not in said
