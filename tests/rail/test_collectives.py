@@ -5,31 +5,22 @@ Results are compared bit for bit with the plainest reduction there is. Everythin
 
 from __future__ import annotations
 
-import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.rail import building
+from tests import sanitized
 
-RAIL = building.ROOT / "csrc" / "rail"
+HERE = Path(__file__).resolve().parent
 UNITS = [
-    *sorted(RAIL.glob("*.cpp")),
-    *(building.HERE / f"{name}.cpp" for name in ("suite", "cases", "reference", "fake_world")),
-    *sorted(building.HERE.glob("*_tests.cpp")),
+    *sorted((sanitized.SOURCES / "rail").glob("*.cpp")),
+    *(HERE / f"{name}.cpp" for name in ("suite", "cases", "reference", "fake_world")),
+    *sorted(HERE.glob("*_tests.cpp")),
 ]
 
 
 def run(kind: str, *words: object) -> str:
-    command = building.command(building.build("rail-collectives", UNITS, kind), kind)
-    result = subprocess.run(
-        [*command, *map(str, words)],
-        env=building.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout
-    return result.stdout
+    return sanitized.said(sanitized.build("rail-collectives", UNITS, kind), kind, *words)
 
 
 @pytest.mark.limit(600)

@@ -6,26 +6,31 @@ real interfaces do is in test_namespaces.py.
 
 from __future__ import annotations
 
-import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.rail import building
+from tests import sanitized
 
-RAIL = building.ROOT / "csrc" / "rail"
+UNITS = [
+    *sorted((sanitized.SOURCES / "rail").glob("*.cpp")),
+    *sorted(Path(__file__).with_name("sessions").glob("*.cpp")),
+]
 SEEDS = {"memory": 10, "races": 4}
 
 
+def run(kind: str, which: str) -> None:
+    binary = sanitized.build("rail-sessions", UNITS, kind)
+    assert " passed\n" in sanitized.said(binary, kind, 1, SEEDS[kind], which)
+
+
 @pytest.mark.limit(600)
-@pytest.mark.parametrize("kind", building.SANITIZERS)
-def test_sessions(kind: str) -> None:
-    units = [*sorted(RAIL.glob("*.cpp")), *sorted((building.HERE / "sessions").glob("*.cpp"))]
-    binary = building.build("rail-sessions", units, kind)
-    result = subprocess.run(
-        [*building.command(binary, kind), "1", str(SEEDS[kind])],
-        env=building.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert result.returncode == 0 and " passed\n" in result.stdout, result.stdout
+def test_parts_of_a_session() -> None:
+    """Within one thread, most of them in virtual time: there is nothing that could race."""
+    run("memory", "parts")
+
+
+@pytest.mark.limit(600)
+@pytest.mark.parametrize("kind", sanitized.SANITIZERS)
+def test_engines(kind: str) -> None:
+    run(kind, "engines")

@@ -1,20 +1,22 @@
-"""Builds C++ programs of tests/rail with sanitizers, once for each content.
+"""Builds C++ programs of the tests with sanitizers, once for each content.
 
 An object and a program are kept under names made of what they were made of: only a change compiles again, and what
-programs share compiles once.
+programs share compiles once, also when two processes want it at the same time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "csrc"
 BUILDS = ROOT / "build" / "sanitize"
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -22,17 +24,17 @@ SANITIZERS = {
 }
 
 
-def build(name: str, units: list[Path], kind: str) -> Path:
-    """The program `name` made of these units, for one of SANITIZERS."""
+def build(name: str, units: Sequence[Path], kind: str, rooms: Sequence[str] = ("rail", "native")) -> Path:
+    """The program `name` made of these units, for one of SANITIZERS; they see the headers of these rooms of csrc."""
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
-        objects = list(pool.map(lambda unit: compiled(unit, kind), units))
+        objects = list(pool.map(lambda unit: compiled(unit, kind, rooms), units))
     digest = hashlib.sha256("\0".join(each.name for each in objects).encode())
     return made(f"{name}-{kind}", digest, "", [*compiler(kind), *map(str, objects)])
 
 
-def compiled(unit: Path, kind: str) -> Path:
+def compiled(unit: Path, kind: str, rooms: Sequence[str]) -> Path:
     """The object of one unit, which all programs share: most of the time goes to compiling csrc/rail."""
-    folders = list(dict.fromkeys([ROOT / "csrc" / "rail", ROOT / "csrc" / "native", unit.parent]))
+    folders = list(dict.fromkeys([*(SOURCES / room for room in rooms), unit.parent]))
     command = [*compiler(kind), *(f"-I{folder}" for folder in folders)]
     digest = hashlib.sha256(" ".join(command).encode())
     for path in [unit, *sorted({header for folder in folders for header in folder.rglob("*.hpp")})]:
@@ -48,13 +50,15 @@ def compiler(kind: str) -> list[str]:
 def made(title: str, digest: hashlib._Hash, suffix: str, command: list[str]) -> Path:
     """What this command makes, kept under its title and what it was made of; earlier ones of the title go."""
     path = BUILDS / f"{title}-{digest.hexdigest()[:16]}{suffix}"
-    if not path.exists():
-        BUILDS.mkdir(parents=True, exist_ok=True)
-        for old in BUILDS.glob(f"{title}-{'?' * 16}{suffix}"):
-            old.unlink(missing_ok=True)
-        fresh = BUILDS / f"{path.name}.{os.getpid()}"
-        subprocess.run([*command, "-o", str(fresh)], check=True)
-        fresh.rename(path)
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with (BUILDS / f"{title}{suffix}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            for old in BUILDS.glob(f"{title}-{'?' * 16}{suffix}"):
+                old.unlink(missing_ok=True)
+            fresh = BUILDS / f"{path.name}.{os.getpid()}"
+            subprocess.run([*command, "-o", str(fresh)], check=True)
+            fresh.rename(path)
     return path
 
 
@@ -64,5 +68,25 @@ def command(binary: Path, kind: str) -> list[str]:
     return [*([setarch, "--addr-no-randomize"] if kind == "races" and setarch else []), str(binary)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "TSAN_OPTIONS": "halt_on_error=1:exitcode=66", "ASAN_OPTIONS": "detect_leaks=1"}
+def environment(leaks: bool = True) -> dict[str, str]:
+    return {
+        **os.environ,
+        "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+        "ASAN_OPTIONS": f"detect_leaks={int(leaks)}",
+    }
+
+
+def said(binary: Path, kind: str, *words: object, leaks: bool = True, timeout_s: float | None = None) -> str:
+    """What the program prints when it is run with these words; fails the test unless it ends well."""
+    done = subprocess.run(
+        [*command(binary, kind), *map(str, words)],
+        env=environment(leaks),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    return done.stdout
