@@ -281,11 +281,12 @@ int64_t Session::next_ns(int64_t now) {
 }
 
 std::string Session::what_was_tried() const {
+    const std::string nothing = was_connected_ ? "closed" : dials_ ? "no answer" : "it has not dialled";
     std::string text;
     for (const Slot& slot : slots_) {
         text += text.empty() ? "" : ", ";
         text += slot.name + " (" + peer_.rails[slot.rail_there].address + ": " +
-                (slot.last_trouble.empty() ? "closed" : slot.last_trouble) + ")";
+                (slot.last_trouble.empty() ? nothing : slot.last_trouble) + ")";
     }
     return text;
 }

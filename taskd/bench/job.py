@@ -80,7 +80,6 @@ class Job:
         }
         self._master = "127.0.0.1"
         if hosts:
-            self.environment.setdefault("TASKD_INNER", "rail")
             self.environment["TASKD_RAILS"] = ",".join(f"{rail}={interface(rail)}" for rail in hosts.rails)
             self.environment["GLOO_SOCKET_IFNAME"] = interface(hosts.rails[0])
             self._master = hosts.hosts[0].address(CONTROL)

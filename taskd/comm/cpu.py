@@ -1,7 +1,8 @@
 """Inner groups for tensors on the CPU: which transport carries them, and what its errors speak of. See adapter.py.
 
 Two can: rails (rail.py), which outlive cables, can be aborted and work on the caller's own memory; and gloo (gloo.py).
-The setting worker.inner chooses, alike on all ranks; each is loaded when it is first used.
+The setting worker.inner chooses, alike on all ranks, and nothing else does: a rank that cannot follow it is an error
+for all of them, in one sentence (agreement.py). Each is loaded when it is first used.
 
 Does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
 """
@@ -119,7 +120,7 @@ def make_inner(
         )
     from taskd.comm import gloo
 
-    return gloo.make_inner(store, rank, size, timeout, hostname=hostname, interface=interface)
+    return gloo.make_inner(store, rank, timeout, members=members, hostname=hostname, interface=interface)
 
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:

@@ -14,21 +14,21 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from taskd.comm import agreement
 from taskd.comm.cpu import InnerGroup
 from taskd.errors import BackendError
 
 DEVICE_TRIES = 5
 """How often a device is made anew because another thread opened a listening socket at the same moment."""
 
-LISTENERS_KEY = "taskd/listener"
-"""Store key, followed by the rank: where this rank's gloo listens."""
-
+OVER = "gloo"
+"""What the members say that they go over (agreement.py)."""
 Address = tuple[str, int]
 
 _device_lock = threading.Lock()
@@ -37,27 +37,30 @@ _device_lock = threading.Lock()
 def make_inner(
     store: Any,
     rank: int,
-    size: int,
     timeout: timedelta,
     *,
+    members: Sequence[int],
     hostname: str | None = None,
     interface: str | None = None,
 ) -> InnerGroup:
-    """A gloo group of `size` ranks that meet in `store`, on this address or interface, else where torch would put it.
+    """A gloo group of these ranks that meet in `store`, on this address or interface, else where torch would put it.
 
-    Blocks until all ranks are connected. Raises BackendError if gloo cannot be set up within `timeout`.
+    Blocks until all ranks are connected. Raises BackendError if gloo cannot be set up within `timeout`, or if not all
+    ranks go over gloo.
     """
+    size = len(members)
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     try:
-        options._devices, listeners = _make_devices(hostname, interface)
+        with agreement.or_decline(store, rank, size):
+            options._devices, listeners = _make_devices(hostname, interface)
         options._threads = 2 * len(options._devices)
-        store.set(f"{LISTENERS_KEY}/{rank}", "\n".join(f"{host} {port}" for host, port in listeners))
+        own = "\n".join(f"{host} {port}" for host, port in listeners).encode()
+        everywhere = _addresses(agreement.exchange(store, rank, members, OVER, own, timeout))
         backend = dist.ProcessGroupGloo(store, rank, size, options)
-        everywhere = _published(store, size)
     except (RuntimeError, ValueError) as error:
         raise BackendError(
-            f"gloo could not set up rank {rank} of {size}: {error}; check that every rank is there and that "
+            f"gloo could not set up rank {members[rank]} of {size}: {error}; check that every rank is there and that "
             "GLOO_SOCKET_IFNAME names an interface which the others reach."
         ) from error
     return InnerGroup(backend, _connected_sockets(everywhere))
@@ -83,11 +86,9 @@ def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any
     return devices, []
 
 
-def _published(store: Any, size: int) -> set[Address]:
-    """Where all ranks listen. Every rank published before it connected, and all are connected: none is waited for."""
-    keys = [f"{LISTENERS_KEY}/{rank}" for rank in range(size)]
-    values = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
-    lines = b"\n".join(values).decode().split("\n")
+def _addresses(told: Iterable[bytes]) -> set[Address]:
+    """Where all ranks listen."""
+    lines = b"\n".join(told).decode().split("\n")
     return {(host, int(port)) for host, port in (line.split(" ") for line in lines if line)}
 
 

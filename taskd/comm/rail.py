@@ -1,9 +1,9 @@
 """Inner groups over rails: this process' one engine, and how the members of a group find each other.
 
-The engine (csrc/rail) listens on every rail and carries all groups of the process. A group meets in a c10d store: each
-member publishes where it listens and takes the others' endpoints from there; all groups of a job prove themselves with
-one key, which lies in the job's store for whoever belongs to it. Without a guard, `register()` makes "rail" a backend
-of torch by its own name: `init_process_group("cpu:rail")`.
+The engine (csrc/rail) listens on every rail and carries all groups of the process. A group meets in a c10d store, where
+each member tells its endpoint and is told the others' (agreement.py); all groups of a job prove themselves with one
+key, which lies in the job's store for whoever belongs to it. Without a guard, `register()` makes "rail" a backend of
+torch by its own name: `init_process_group("cpu:rail")`.
 
 Does not decide when a group is made or ended (guard.py does), find rails (discovery.py does), or carry a byte.
 """
@@ -23,7 +23,7 @@ from typing import Any
 import torch.distributed as dist
 
 from taskd import _c10d, config, log
-from taskd.comm import counters, cpu, discovery
+from taskd.comm import agreement, counters, cpu, discovery
 from taskd.comm.cpu import InnerGroup
 from taskd.errors import BackendError, UsageError
 from taskd.wire import keys
@@ -31,8 +31,10 @@ from taskd.wire import keys
 KEY_BYTES = 32
 KEY_KEY = "taskd/rail/key"
 """Store key, without any prefix: what all processes of the job prove themselves with to each other."""
-ENDPOINT_KEY = "taskd/rail/endpoint"
-"""Store key, followed by the rank: where this rank listens."""
+OVER = "rail"
+"""What the members say that they go over (agreement.py)."""
+REACH = timedelta(seconds=60)
+"""All members are there and listen: who is not reached by then cannot be, whatever the group's timeout is."""
 Place = tuple[str | None, str | None]
 """A host name or an interface to be used where no rails are named."""
 _KEY_PURPOSE = b"taskd rail 1"
@@ -47,7 +49,7 @@ class _Process:
         self.engine: Any = None
         self.key = b""
         self.place: Place = (None, None)
-        self.names: tuple[str, ...] = ()
+        self.rails: Sequence[discovery.Rail] = ()
         self.out: set[str] = set()  # rails that an order keeps from use
         self.counts: dict[tuple[int, ...], int] = {}
         self.inherited: list[Any] = []  # a parent's engines, whose threads do not exist here: never destroyed
@@ -82,14 +84,25 @@ def make_inner(
 ) -> InnerGroup:
     """A group of these ranks that meet in `store`, over the rails of this process, or this one address or interface.
 
-    Blocks until every member is reached by one rail at least. Raises BackendError if that takes more than `timeout`.
+    Blocks until every member is reached by one rail at least. Raises BackendError if somebody does not come within
+    `timeout`, cannot be reached then, or goes over something else; UsageError for a named rail that cannot be.
     """
+    me = members[rank]
     try:
-        engine = _engine(_agreed_key(store), (hostname, interface), members[rank])
-        endpoints = _exchange(store, rank, engine.endpoint, members, timeout)
-        backend = engine.join(epoch, identity, endpoints, list(members), rank, within=timeout, timeout=timeout)
+        with agreement.or_decline(store, rank, len(members)):
+            engine = _engine(_agreed_key(store), (hostname, interface), me)
+        endpoints = agreement.exchange(store, rank, members, OVER, engine.endpoint, timeout)
     except (RuntimeError, ValueError) as error:
-        raise BackendError(f"rank {members[rank]} could not join group {identity} over rails: {error}") from error
+        raise BackendError(f"rank {me} could not join group {identity} over rails: {error}") from error
+    try:
+        within = min(timeout, REACH)
+        backend = engine.join(epoch, identity, endpoints, list(members), rank, within=within, timeout=timeout)
+    except (RuntimeError, ValueError) as error:
+        here = ", ".join(f"{one.name} ({one.address})" for one in _process.rails)
+        raise BackendError(
+            f"rank {me}, whose rails are {here}, could not join group {identity}: {error} TASKD_RAILS names the rails "
+            "of each node."
+        ) from error
     return InnerGroup(backend)
 
 
@@ -99,21 +112,6 @@ def end_epochs_before(epoch: int) -> None:
         engine = _process.engine
     if engine is not None and epoch > 0:
         engine.abort(epoch - 1, f"epoch {epoch} has begun")
-
-
-def _exchange(store: Any, rank: int, own: bytes, members: Sequence[int], timeout: timedelta) -> list[bytes]:
-    """Every member's endpoint, in the order of ranks."""
-    store.set(f"{ENDPOINT_KEY}/{rank}", own)
-    names = [f"{ENDPOINT_KEY}/{other}" for other in range(len(members))]
-    try:
-        store.wait(names, timeout)
-    except RuntimeError as error:
-        missing = [str(members[other]) for other, name in enumerate(names) if not store.check([name])]
-        raise BackendError(
-            f"rank {', '.join(missing) or '?'} did not come within {timeout.total_seconds():g} s ({error}); check that "
-            "every rank runs and that all have the same TASKD_INNER"
-        ) from error
-    return [bytes(value) for value in (store.multi_get(names) if store.has_extended_api() else map(store.get, names))]
 
 
 # ---- the engine --------------------------------------------------------------------------------------------------
@@ -140,9 +138,9 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         )
         # Groups over the one before keep it for as long as they live.
         _process.engine, _process.key, _process.place = engine, key, place
-        _process.names = tuple(one.name for one in rails)
+        _process.rails = rails
         counters.show(engine.counters_fd)
-        for name in _process.out.intersection(_process.names):
+        for name in _process.out.intersection(states()):
             engine.set_rail(name, False)
         return engine
 
@@ -182,14 +180,14 @@ def _key_of_job() -> bytes:
 
 def states() -> tuple[str, ...]:
     """The names of the rails of this process; none before its first group."""
-    return _process.names
+    return tuple(one.name for one in _process.rails)
 
 
 def set_in_use(name: str, in_use: bool) -> None:
     """A rail carries nothing new (False), or may carry again. Raises UsageError for a name that there is not."""
     with _process.lock:
-        if name not in _process.names:
-            raise UsageError(f"there is no rail {name}; this process has {', '.join(_process.names) or 'none yet'}.")
+        if name not in states():
+            raise UsageError(f"there is no rail {name}; this process has {', '.join(states()) or 'none yet'}.")
         _process.engine.set_rail(name, in_use)
         if in_use:
             _process.out.discard(name)

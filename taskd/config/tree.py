@@ -150,7 +150,7 @@ class WorkerConfig:
     )
     framework: str = option("pt", "Training framework: pt is full, ms gives beats only.", choices=("pt", "ms"))
     inner: str = option(
-        "gloo",
+        "rail",
         "What carries guarded collectives of CPU tensors: rail heals itself and can be aborted, gloo is torch's own.",
         choices=("rail", "gloo"),
         env=("TASKD_INNER",),
@@ -213,6 +213,7 @@ class RailConfig:
         "",
         "The rails of this node by name, a=eth1,b=eth2, or by address, a=127.0.0.2,b=127.0.0.3; empty: found.",
         env=("TASKD_RAILS",),
+        hints=("GLOO_SOCKET_IFNAME",),
         pattern=RAILS_PATTERN,
         allowed="a comma list of NAME=INTERFACE or NAME=ADDRESS, each name with 31 letters, digits and . _ - at most",
     )

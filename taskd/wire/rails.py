@@ -1,10 +1,11 @@
 """Which rails this node has: those that were named, or those that are found.
 
-Named ones (TASKD_RAILS) are taken at their word: what does not exist is the user's mistake and is said at once, with
-the cure. Found ones are interfaces that are up, have a cable and an address of their own, and are neither loopback nor
-made by a container engine; whether one reaches the other nodes shows when it connects, so it is no loss if it never
-does (`expected` False). Nodes may have different sets; one rail is enough; loopback is it when there is nothing else,
-or when the whole job is known to be on this host.
+Named ones (TASKD_RAILS, or GLOO_SOCKET_IFNAME where only that is set) are taken at their word: what does not exist is
+the user's mistake and is said at once, with the cure. Found ones are interfaces that are up, have a cable and an
+address of their own, and are neither loopback nor made by a container engine; and, whatever it is made of, the way to
+the manager's host, since all nodes have one. Whether one reaches the other nodes shows when it connects, so it is no
+loss if it never does (`expected` False). Nodes may have different sets; one rail is enough; loopback is it when there
+is nothing else, or when the whole job is known to be on this host.
 
 It opens nothing, lists nothing (who calls has done so) and does NOT talk to other nodes or pair their rails with ours
 (csrc/rail/endpoint.hpp does).
@@ -12,6 +13,7 @@ It opens nothing, lists nothing (who calls has done so) and does NOT talk to oth
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -27,6 +29,8 @@ CABLES = frozenset({"", "veth", "bond", "team", "vlan", "macvlan", "macvtap", "i
 """Kinds of interfaces that lead out of this host; empty: hardware. A bridge does if one of these is a part of it."""
 LOOPBACK = "127.0.0.1"
 PORTS_LEAST = 1024
+HINT = "GLOO_SOCKET_IFNAME"
+"""What a job that ran over gloo had set already; the settings (taskd/config) take it where TASKD_RAILS is not set."""
 
 
 class Address(Protocol):
@@ -77,11 +81,12 @@ def choose(config: Config, interfaces: Interfaces | None, one_host: bool | None 
     as configuration and launcher tell.
     """
     if config.rail.rails:
-        return _named(config.rail.rails, interfaces)
+        is_hint = config.sources.get("rail.rails", "").endswith(HINT)
+        return _named(config.rail.rails, interfaces, HINT if is_hint else "TASKD_RAILS")
     if interfaces is None:
-        return (Rail("net", config.job.address or _route_to(config.manager.host), expected=False),)
+        return (Rail("net", _way_to_others(config), expected=False),)
     local = known_to_be_on_one_host(config) if one_host is None else one_host
-    found = () if local else _found(interfaces)
+    found = () if local else _found(interfaces, _way_to_others(config))
     return found or (Rail("lo", LOOPBACK),)
 
 
@@ -110,7 +115,8 @@ def known_to_be_on_one_host(config: Config) -> bool:
 # ---- named ----------------------------------------------------------------------------------------------------------
 
 
-def _named(text: str, interfaces: Interfaces | None) -> tuple[Rail, ...]:
+def _named(text: str, interfaces: Interfaces | None, variable: str) -> tuple[Rail, ...]:
+    """`variable`: where the user has named them, and can correct them."""
     rails: list[Rail] = []
     for part in text.split(","):
         left, equals, right = (piece.strip() for piece in part.partition("="))
@@ -121,18 +127,18 @@ def _named(text: str, interfaces: Interfaces | None) -> tuple[Rail, ...]:
             raise UsageError(
                 f"rail {name}: the kernel does not list interfaces here; name addresses in TASKD_RAILS instead"
             )
-        rail = rail or _of_interface(name, target, interfaces or ())
+        rail = rail or _of_interface(name, target, interfaces or (), variable)
         for other in rails:
             if other.name == rail.name:
-                raise UsageError(f"rail {name}: TASKD_RAILS names it twice; give each rail a name of its own")
+                raise UsageError(f"rail {name}: {variable} names it twice; give each rail a name of its own")
             if other.address == rail.address:
                 raise UsageError(
                     f"rails {other.name} and {name}: both have the address {rail.address}, so they are one; "
-                    "name two interfaces, or two addresses, in TASKD_RAILS"
+                    f"name two interfaces, or two addresses, in {variable}"
                 )
         rails.append(rail)
     if len(rails) > MAX_RAILS:
-        raise UsageError(f"TASKD_RAILS names {len(rails)} rails; {MAX_RAILS} at most can be used")
+        raise UsageError(f"{variable} names {len(rails)} rails; {MAX_RAILS} at most can be used")
     return tuple(rails)
 
 
@@ -158,17 +164,17 @@ def _of_address(name: str, target: str, interfaces: Interfaces | None) -> Rail:
     )
 
 
-def _of_interface(name: str, target: str, interfaces: Interfaces) -> Rail:
+def _of_interface(name: str, target: str, interfaces: Interfaces, variable: str) -> Rail:
     interface = next((found for found in interfaces if found.name == target), None)
     if interface is None:
         raise UsageError(
-            f"rail {name}: this node has no interface {target}; it has {_shown(interfaces)}; correct TASKD_RAILS"
+            f"rail {name}: this node has no interface {target}; it has {_shown(interfaces)}; correct {variable}"
         )
     address = _best(interface, loopback=True)
     if address is None:
         raise UsageError(
             f"rail {name}: the interface {target} has no address, so nothing can be sent over it; give it one "
-            f"(`ip address add ADDRESS/PREFIX dev {target}`), or name another in TASKD_RAILS"
+            f"(`ip address add ADDRESS/PREFIX dev {target}`), or name another in {variable}"
         )
     return Rail(name, address, target)
 
@@ -184,24 +190,36 @@ def _shown(interfaces: Interfaces) -> str:
 # ---- found ----------------------------------------------------------------------------------------------------------
 
 
-def _found(interfaces: Interfaces) -> tuple[Rail, ...]:
+def _found(interfaces: Interfaces, way: str) -> tuple[Rail, ...]:
+    """`way`: the address at which other nodes reach this one, as far as that can be told from here."""
     rails = []
     for interface in interfaces:
-        if interface.up and interface.carrier and not interface.master and leads_out(interface, interfaces):
-            address = _best(interface)
-            if address is not None:
-                rails.append(Rail(interface.name, address, interface.name, expected=False))
+        is_way = not interface.loopback and way in (found.text for found in interface.addresses)
+        is_cable = interface.carrier and not interface.master and leads_out(interface, interfaces)
+        address = _best(interface)
+        if is_way and (address is None or (":" in address) == (":" in way)):
+            address = way
+        if interface.up and (is_cable or is_way) and address is not None:
+            rails.append(Rail(interface.name, address, interface.name, expected=False))
+    # The one that all nodes have stands first: it is kept if there are too many, and pairs with its like.
+    rails.sort(key=lambda rail: rail.address != way)
     return tuple(rails[:MAX_RAILS])
 
 
-def _route_to(host: str) -> str:
-    """The address from which this node reaches a host; nothing is sent. Loopback if it cannot be told."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, PORTS_LEAST))
-        except OSError:
-            return LOOPBACK
-        return str(probe.getsockname()[0])
+def _way_to_others(config: Config) -> str:
+    """The address at which other nodes reach this one: what was set, else the one from which the manager's host is
+    reached. Nothing is sent. Loopback if it cannot be told."""
+    if config.job.address:
+        return config.job.address
+    try:
+        known = socket.getaddrinfo(config.manager.host, PORTS_LEAST, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return LOOPBACK
+    for family, kind, _, _, place in known:
+        with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    return LOOPBACK
 
 
 def leads_out(interface: Interface, interfaces: Interfaces) -> bool:

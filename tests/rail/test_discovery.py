@@ -107,7 +107,21 @@ def test_one_host_is_believed_only_if_somebody_says_so(monkeypatch: pytest.Monke
 
 
 def test_more_cables_than_rails_can_be_are_cut() -> None:
-    assert len(found(*(interface(f"eth{number}", f"10.{number}.0.1") for number in range(40)))) == 16
+    cables = [interface(f"eth{number}", f"10.{number}.0.1") for number in range(40)]
+    assert len(found(*cables)) == 16
+    kept = found(*cables, job_address="10.39.0.1")
+    assert len(kept) == 16 and kept[0].name == "eth39", "the way to this node is none of those"
+
+
+def test_the_way_to_this_node_is_a_rail_whatever_it_is_made_of() -> None:
+    tunnel = interface("wg0", "10.8.0.2", kind="wireguard")
+    assert found(LO, tunnel) == [Rail("lo", "127.0.0.1")]
+    assert [rail.name for rail in found(LO, ETH0, tunnel, job_address="10.8.0.2")] == ["wg0", "eth0"]
+    two = interface("eth0", "10.0.0.5", "10.7.0.5")
+    assert found(LO, two, job_address="10.7.0.5") == [Rail("eth0", "10.7.0.5", "eth0", expected=False)]
+    down = interface("wg0", "10.8.0.2", kind="wireguard", up=False)
+    for nowhere in ("10.99.0.1", "127.0.0.1"):
+        assert [rail.name for rail in found(LO, ETH0, down, job_address=nowhere)] == ["eth0"]
 
 
 # ---- named
@@ -122,6 +136,15 @@ def test_interfaces_and_addresses_are_named_alike() -> None:
     assert found(LO, rails="a=127.0.0.2,b=127.0.0.3") == [Rail("a", "127.0.0.2"), Rail("b", "127.0.0.3")]
     assert found(LO, rails="a=lo") == [Rail("a", "127.0.0.1", "lo")]
     assert found(interface("x", "fd00::5/64"), rails="a=fd00:0::5") == [Rail("a", "fd00::5", "x")]
+
+
+def test_what_gloo_was_told_to_use_is_used() -> None:
+    told = {"GLOO_SOCKET_IFNAME": "eth1"}
+    assert choice.choose(config.load(environ=told), [LO, ETH0, ETH1]) == (Rail("eth1", "10.1.0.5", "eth1"),)
+    both = told | {"TASKD_RAILS": "a=eth0"}
+    assert choice.choose(config.load(environ=both), [LO, ETH0, ETH1]) == (Rail("a", "10.0.0.5", "eth0"),)
+    with pytest.raises(UsageError, match=r"no interface eth1.*correct GLOO_SOCKET_IFNAME"):
+        choice.choose(config.load(environ=told), [LO, ETH0])
 
 
 def test_a_named_rail_that_is_down_now_may_come_back() -> None:

@@ -22,8 +22,15 @@ def findings(**rail: str) -> dict[str, Finding]:
 
 def test_rails_on_loopback_are_well() -> None:
     found = findings(rails="a=127.0.0.2,b=127.0.0.3")
-    assert [finding.state for finding in found.values()] == [OK] * 4
+    assert [finding.state for finding in found.values()] == [OK] * 5
     assert found["rail a"].sentence == "127.0.0.2, named"
+    assert found["inner group"].sentence == "rail, over a, b"
+
+
+def test_over_gloo_no_rail_is_looked_at() -> None:
+    settings = config.load(environ={}, worker_inner="gloo", rail={"rails": "a=eth77"})
+    (found,) = rails.check(settings)
+    assert (found.check, found.state) == ("inner group", OK) and found.sentence.startswith("gloo, as worker.inner says")
 
 
 def test_a_rail_that_cannot_be_is_a_fault_with_its_cure() -> None:

@@ -39,7 +39,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "worker.beat_period_ms": (50, "TASKD_WORKER_BEAT_PERIOD_MS"),
     "worker.register_wait_ms": (3000, "TASKD_WORKER_REGISTER_WAIT_MS"),
     "worker.framework": ("pt", "TASKD_WORKER_FRAMEWORK"),
-    "worker.inner": ("gloo", "TASKD_WORKER_INNER TASKD_INNER"),
+    "worker.inner": ("rail", "TASKD_WORKER_INNER TASKD_INNER"),
     "proxy.host": ("127.0.0.1", "TASKD_PROXY_HOST"),
     "proxy.port": (9602, "TASKD_PROXY_PORT"),
     "recover.process_recover": (

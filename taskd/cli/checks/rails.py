@@ -1,8 +1,9 @@
-"""The doctor's field "rails": what the ranks of this node would send tensors over.
+"""The doctor's field "rails": what the ranks of this node would send tensors on the CPU over.
 
-Named rails exist and can be listened on, found ones are shown, enough ports of a given range are free, and the kernel
-tells when a cable is pulled. It binds for a moment and connects to nobody: whether other nodes are reached is theirs to
-say as well. It does NOT measure a rail.
+The inner group is rails, or gloo where the user asks for that, and then rails are not looked at. Named rails exist and
+can be listened on, found ones are shown, enough ports of a given range are free, and the kernel tells when a cable is
+pulled. It binds for a moment and connects to nobody: whether other nodes are reached is theirs to say as well. It does
+NOT measure a rail.
 """
 
 from __future__ import annotations
@@ -25,12 +26,22 @@ PROBED_PORTS_MAX = 1024
 
 def check(config: Config) -> list[Finding]:
     """Every finding of this field."""
+    if config.worker.inner != "rail":
+        words = f"{config.worker.inner}, as worker.inner says: a lost connection costs a step; rails are not used"
+        return [ok(TOPIC, "inner group", words)]
     watched, interfaces = _interfaces()
     try:
         rails = choice.choose(config, interfaces)
     except UsageError as error:
         return [watched, fault(TOPIC, "rails", str(error), "correct it before the job starts"), _range(config, ())]
-    return [watched, *(_rail(rail, interfaces or []) for rail in rails), _range(config, rails)]
+    return [_inner(rails), watched, *(_rail(rail, interfaces or []) for rail in rails), _range(config, rails)]
+
+
+def _inner(rails: tuple[Rail, ...]) -> Finding:
+    words = f"rail, over {', '.join(rail.name for rail in rails)}"
+    if not any(rail.expected or rail.address == choice.LOOPBACK for rail in rails):
+        words += "; a job of one node uses loopback"
+    return ok(TOPIC, "inner group", words)
 
 
 def _interfaces() -> tuple[Finding, list[_native.Interface] | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -145,6 +147,40 @@ def barriers() -> None:
     dist.barrier()
     dist.monitored_barrier()
     dist.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("the other rank has not come")
+
+
+@case
+@guarded
+def what_never_completes_ends_after_the_groups_timeout() -> None:
+    group = dist.new_group(list(range(SIZE)), timeout=timedelta(seconds=1))
+    if RANK == 0:
+        begun = time.monotonic()
+        words = error_of(lambda: dist.all_reduce(torch.ones(3), group=group))
+        assert 0.9 < time.monotonic() - begun < 10
+        assert all(word in words for word in ("all_reduce", guard.groups()[-1], "within 1 s", "rank 1")), words
+        assert guard.groups()[-1] in error_of(lambda: dist.barrier(group)), "it stays broken, and says so at once"
+    dist.barrier()
+    dist.destroy_process_group(group)
+    _c10d.control.take_events()
+
+
+@case
+@guarded
+def a_monitored_barrier_names_who_is_missing() -> None:
+    group = dist.new_group(list(range(SIZE)))
+    if RANK == 0:
+        assert "ank 1" in error_of(lambda: dist.monitored_barrier(group, timeout=timedelta(milliseconds=500)))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    _c10d.control.take_events()
 
 
 @case

@@ -46,6 +46,30 @@ def ddp_with_buffers_and_unused_parameters() -> None:
 
 
 @case
+def ddp_with_uneven_inputs() -> None:
+    """The rank that has less answers the other's collectives until that one has come to its end, too."""
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = parameters_of(model).clone()
+    with model.join():
+        for _ in range(2 + 3 * RANK):
+            optimizer.zero_grad()
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    assert equal_everywhere(parameters_of(model)) and not torch.equal(parameters_of(model), before)
+
+
+@case
+def ddp_of_a_graph_that_stays() -> None:
+    layer = torch.nn.Linear(8, 8)
+    model = DistributedDataParallel(torch.nn.Sequential(layer, layer), static_graph=True, gradient_as_bucket_view=True)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.full((4, 8), RANK + 1.0)).sum().backward()
+    assert equal_everywhere(layer.weight.grad)
+
+
+@case
 def ddp_communication_hooks() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -113,6 +137,20 @@ def device_mesh() -> None:
     dist.all_reduce(tensor, group=mesh["tp"].get_group())
     assert int(tensor[0]) == SIZE
     assert isinstance(mesh["tp"].get_group()._get_backend(torch.device("cpu")), _c10d.Guard)
+
+
+@case
+def data_loaders_with_processes() -> None:
+    """Forked in the middle of operations, and begun anew: neither has anything to do with the groups."""
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    for context in ("fork", "spawn") if HOW == "install" else ("fork",):
+        work = dist.all_reduce(torch.ones(200_000), async_op=True)
+        loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=context)
+        for turn, (batch,) in enumerate(loader):
+            assert batch.tolist() == [2.0 * turn, 2.0 * turn + 1]
+            dist.all_reduce(batch)
+            assert batch.tolist() == [SIZE * 2.0 * turn, SIZE * (2.0 * turn + 1)]
+        work.wait()
 
 
 @case

@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import cases_collectives
 import cases_frameworks
+import cases_versus
 import torch
 import torch.distributed as dist
 from cases import CASES, COMPILED, FOLDER, GUARDED, HOW, RANK, SIZE
@@ -22,7 +23,7 @@ from cases import CASES, COMPILED, FOLDER, GUARDED, HOW, RANK, SIZE
 from taskd import _c10d
 from taskd.comm import guard, rail
 
-MODULES = (cases_collectives, cases_frameworks)
+MODULES = (cases_collectives, cases_frameworks, cases_versus)
 
 
 def main() -> None:

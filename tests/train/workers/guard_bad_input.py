@@ -1,13 +1,13 @@
 """Two ranks do what they should not: each is told in a sentence, and the groups go on as they were.
 
 Arguments: RANK SIZE FOLDER HOW. HOW is "groups" (every case in turn) or "rails" (each rank names its rails otherwise).
-Prints what was said as one line of JSON; what must hold is asserted here.
+TASKD_INNER chooses what carries the groups of the first. Prints what was said as one line of JSON; what must hold is
+asserted here.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,12 +58,10 @@ def rebuild(meet: Meeting, within: timedelta = timedelta(seconds=30)) -> list[st
 
 
 def throwing_constructor(meet: Meeting) -> str:
-    """The interface that gloo is to use is not there, on one rank; the other one waits for it in vain."""
-    os.environ.update({"GLOO_SOCKET_IFNAME": "nowhere0"} if RANK else {})
-    cpu.meet_at(None if RANK else "127.0.0.1", None)
+    """The interface that is to be used is not there, on one rank; the other one is told so at once."""
+    cpu.meet_at(None if RANK else "127.0.0.1", "nowhere0" if RANK else None)
     control.drain(control.epoch + 1)
-    words = said(taskd.BackendError, lambda: rebuild(meet, SOON))
-    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    words = said(taskd.errors.TaskdError, lambda: rebuild(meet))
     cpu.meet_at("127.0.0.1", None)
     return words
 
@@ -109,7 +107,7 @@ def groups() -> None:
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     found["two guards"] = said(ValueError, lambda: _c10d.Guard(RANK, SIZE, backend, [0, 1], 7))
     found["adopted twice"] = str(guard.adopt())
-    found["rail of gloo"] = cpu.switch_rail("a", False).words
+    found["rail"] = cpu.switch_rail("a", False).words
     assert works() and guard.groups() == ["0@0-1"]
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()

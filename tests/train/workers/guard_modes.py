@@ -31,7 +31,7 @@ from taskd.comm import cpu, gloo, guard
 from taskd.errors import StepAbandoned
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-INNER = os.environ.get("TASKD_INNER", "gloo")
+INNER = os.environ["TASKD_INNER"]
 TIMEOUT = timedelta(seconds=8)
 control = _c10d.control
 sockets: list[int] = []
@@ -379,6 +379,7 @@ def main() -> None:
     meet = Meeting(FOLDER, SIZE)
     cpu.make_inner = remember_sockets(cpu.make_inner)
     guard.install(hostname="127.0.0.1")
+    meet()  # on a busy machine, one may begin later than the groups' timeout
     dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=TIMEOUT)
     for name in sys.argv[4:] or scenarios:
         try:

@@ -26,7 +26,7 @@ from taskd.errors import StepAbandoned
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 ROUNDS, SEED = int(sys.argv[5]), int(sys.argv[6])
-INNER = os.environ.get("TASKD_INNER", "gloo")
+INNER = os.environ["TASKD_INNER"]
 control = _c10d.control
 
 
