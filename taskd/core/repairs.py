@@ -273,17 +273,17 @@ class Repairs:
             return False
         text = f"{who} epoch {epoch}, this manager knew of {self.job.epoch}: going on from {epoch}"
         self.job.note("epoch", text)
-        self.job.epoch, self.job.order = epoch, None  # what was ordered is over, and so is what the open incident says
-        self.standing.forget()
-        if self.incident is not None:
-            self._overtake(text, ranks, now, at)
+        self.job.epoch = epoch
+        self._overtake(text, ranks, now, at)
         return True
 
     def _overtake(self, text: str, ranks: list[int], now: int, at: int) -> None:
-        """The open incident was led on, by a life of the manager of which the journal knows nothing."""
-        assert self.incident is not None
-        self._state_lost, self._overtaken = False, True
-        self.incident.forgive()
+        """What was ordered is over, and what the open incident says: the journal does not know how it went on."""
+        self.job.order = None
+        self.standing.forget()
+        if self.incident is not None:
+            self._state_lost, self._overtaken = False, True
+            self.incident.forgive()
         if self.recovery is not None:
             self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
             self.troubled("epoch", text, ranks, now, at)

@@ -67,12 +67,11 @@ def test_quiet_job_has_no_incident() -> None:
 
 def test_faults_really_strike_and_heal() -> None:
     """The stories are worth their time: every kind strikes somewhere, repairs happen, and ranks train on after them."""
-    struck: dict[str, int] = {}
-    heals = 0
+    missing, heals = set(Options(4, 1, 0).kinds), 0
     for seed in range(40):
         summary = simulate(options_of(seed, seed)).summary
         heals += summary["heals"]
-        for kind, count in summary["faults"].items():
-            struck[kind] = struck.get(kind, 0) + count
-    assert set(struck) >= set(Options(4, 1, 0).kinds), f"never struck: {set(Options(4, 1, 0).kinds) - set(struck)}"
-    assert heals >= 40
+        missing -= set(summary["faults"])
+        if not missing and heals >= 20:
+            return
+    raise AssertionError(f"never struck: {missing or 'nothing'}; {heals} heals")
