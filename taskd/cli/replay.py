@@ -52,23 +52,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(row: journal.Row, decisions: list[ManagerEffect], as_json: bool) -> None:
-    texts = [record.describe(effect) for effect in decisions]
+    texts = record.describe(decisions)
     if as_json:
         print(json.dumps({"step": row.number, "at_ns": row.at_ns, "wall_ns": row.wall_ns, "decisions": texts}))
         return
     for text in texts:
-        print(f"{clock(row.wall_ns)}  #{row.number}  {table.clean(text)}")
+        print(f"{clock(row.wall_ns)}  {f'#{row.number}':<6} {table.clean(text)}")
 
 
 def _print_difference(
     row: journal.Row, recorded: list[ManagerEffect], replayed: list[ManagerEffect], as_json: bool
 ) -> None:
-    texts = {"recorded": [record.describe(e) for e in recorded], "replayed": [record.describe(e) for e in replayed]}
     if as_json:
+        texts = {"recorded": record.describe(recorded), "replayed": record.describe(replayed)}
         print(json.dumps({"step": row.number, "same": False, **texts}))
         return
     pairs = list(zip(recorded, replayed, strict=False))
     at = next((index for index, (a, b) in enumerate(pairs) if a != b), len(pairs))
     print(f"step {row.number} at {clock(row.wall_ns)}: decision {at + 1} differs")
-    for name, lines in texts.items():
-        print(f"  {name}: {table.clean(lines[at]) if at < len(lines) else '(no such decision)'}")
+    for name, effects in (("recorded", recorded), ("replayed", replayed)):
+        (line,) = record.describe(effects[at : at + 1]) or ["(no such decision)"]
+        print(f"  {name}: {table.clean(line)}")

@@ -28,7 +28,8 @@ from taskd.core.events import (
     Verdict,
 )
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
-from taskd.core.types import RailFinding, RankState
+from taskd.core.types import RailFinding, RankState, Stage
+from taskd.core.words import join, rank_words
 from taskd.wire import codec
 
 
@@ -146,24 +147,46 @@ def _tells(data: bytes, life: int, nodes: list[str]) -> list[Tell]:
     return [Tell(node, message, life) for node in nodes]
 
 
-def describe(effect: ManagerEffect) -> str:
-    """One line for people."""
-    if isinstance(effect, Note):
-        return f"note {effect.kind}: {effect.text}"
-    if isinstance(effect, EndJob):
-        return f"end of the job with exit code {effect.exit_code}: {effect.reason}"
-    message = effect.message
+def describe(effects: list[ManagerEffect]) -> list[str]:
+    """Lines for people: one for each effect, but the same word to several nodes is one."""
+    lines: list[str] = []
+    said: list[tuple[ToAgent, list[str]]] = []
+    for effect in effects:
+        if isinstance(effect, Tell):
+            alike = next((nodes for message, nodes in said if message == effect.message), None)
+            if alike is None:
+                said.append((effect.message, [effect.node]))
+            else:
+                alike.append(effect.node)
+        elif isinstance(effect, Note):
+            lines.append(f"{effect.kind}: {effect.text}")
+        else:
+            lines.append(f"end of the job with exit code {effect.exit_code}: {effect.reason}")
+    return [*lines, *(f"to {join(nodes)}: {_words(message)}" for message, nodes in said)]
+
+
+_ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "go on"}
+
+
+def _words(message: ToAgent) -> str:
+    """What a node is told. Why stands in the decision that came before."""
     if isinstance(message, Order):
-        return f"tell {effect.node}: epoch {message.epoch} {message.stage.name} ({message.reason or 'membership'})"
+        fresh = message.stage is Stage.RUNNING and message.updates < 0 and bool(message.seats)
+        text = f"epoch {message.epoch}: {'start again' if fresh else _ASKED.get(message.stage, message.stage.name)}"
+        text += f" from {message.updates} updates" if message.updates >= 0 else ""
+        if message.stage is Stage.PARKED or fresh:
+            seats = [f"rank {seat.rank} as incarnation {seat.incarnation} on {seat.node}" for seat in message.seats]
+            text += f", {join(seats)}" if seats else ""
+        return text
     if isinstance(message, Answer):
         if not message.accepted:
-            return f"tell {effect.node}: refused, {message.reason}"
-        known, refused = [c.rank for c in message.confirmed], [r.rank for r in message.refused]
-        return f"tell {effect.node}: accepted; confirmed {known}, refused {refused}"
+            return f"not let in: {message.reason}"
+        known = [f"{rank_words(one.rank for one in message.confirmed)} confirmed"] if message.confirmed else []
+        return "; ".join([*known, *(f"rank {one.rank} refused: {one.reason}" for one in message.refused)]) or "heard"
     if isinstance(message, RailOrder):
         out = f"without {', '.join(message.out)}" if message.out else "all in use"
-        return f"tell {effect.node}: rails {out} ({message.reason})"
-    return f"tell {effect.node}: stop with exit code {message.exit_code} ({message.reason})"
+        return f"rails: {out} ({message.reason})"
+    return f"stop with exit code {message.exit_code} ({message.reason})"
 
 
 def _without_term(message: ToAgent) -> ToAgent:

@@ -71,7 +71,10 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def make_core(settings: dict[str, Any], term: int) -> Manager:
-    """A core that knows nothing yet."""
+    """A core that knows nothing yet; raises Unreadable where another version of taskd wrote the settings."""
+    missing = sorted(set(settings_of(Config())) - set(settings))
+    if missing:
+        raise record.Unreadable(f"another version of taskd wrote it: its settings lack {', '.join(missing)}")
     strategies = {Strategy(name) for name in settings["strategies"]}
     # Starting everybody again has no name among the words that users write: it is part of whatever repair they allow.
     if strategies & REPAIRS:

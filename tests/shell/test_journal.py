@@ -15,7 +15,7 @@ import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick, Verdict
-from taskd.core.messages import Answer, Goodbye, Order, Seat, Stop
+from taskd.core.messages import Answer, Confirmed, Goodbye, Order, Refused, Seat, Stop
 from taskd.core.types import RankState, Stage
 from taskd.manager import journal, record
 from taskd.manager.journal import Broken, Journal
@@ -229,3 +229,22 @@ def test_rows_that_no_manager_wrote_are_named(data: bytes) -> None:
     if data:
         with pytest.raises(record.Unreadable):
             record.effects_of(data)
+
+
+def test_a_step_is_described_for_people() -> None:
+    """What is told to several nodes is one line, and why stands in the decision alone."""
+    assert record.describe(list(EFFECTS)) == [
+        "dead: rank 0 died",
+        "end of the job with exit code 1: over",
+        "to a and b: epoch 1: park, rank 0 as incarnation 2 on a",
+        "to a: not let in: no",
+        "to a: stop with exit code 1 (over)",
+    ]
+    known = Answer(1, True, "", False, 1, (Confirmed(0, 1), Confirmed(1, 1)), (Refused(2, 1, 0, "it is held"),))
+    again = Order(1, 2, Stage.RUNNING, 1, -1, (Seat(0, 2, "a"), Seat(1, 3, "b")), (), "")
+    on = Order(1, 2, Stage.RUNNING, 1, 7, (Seat(0, 2, "a"),), (), "")
+    assert record.describe([Tell("a", known), Tell("b", again), Tell("b", on)]) == [
+        "to a: ranks 0-1 confirmed; rank 2 refused: it is held",
+        "to b: epoch 2: start again, rank 0 as incarnation 2 on a and rank 1 as incarnation 3 on b",
+        "to b: epoch 2: go on from 7 updates",
+    ]

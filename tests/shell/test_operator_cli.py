@@ -263,6 +263,32 @@ def test_replay_prints_the_decisions_again(manager: ManagerProcess, agent: HandA
     assert [row["step"] for row in rows[:-1]] == list(range(1, len(rows)))
 
 
+def test_replay_reads_like_what_happened(manager: ManagerProcess, agent: HandAgent) -> None:
+    fault(manager, agent)
+    lines = manager.cli("replay", str(manager.folder / "journal.db")).stdout.splitlines()
+    texts = [line.split(None, 3)[3] for line in lines[:-1]]
+    assert "joined: ranks 0-1 joined on node a" in texts and "to a: ranks 0-1 confirmed" in texts
+    died = next(at for at, text in enumerate(texts) if text.startswith("process: rank 1 died"))
+    assert texts[died + 1].startswith("decision: rank 1 died")
+
+
+def test_a_journal_of_another_version_is_named(manager: ManagerProcess, agent: HandAgent) -> None:
+    import sqlite3
+
+    fault(manager, agent)
+    manager.end()
+    path = manager.folder / "journal.db"
+    with sqlite3.connect(path) as database:
+        ((settings,),) = database.execute("SELECT value FROM meta WHERE name = 'settings'")
+        kept = {name: value for name, value in json.loads(settings).items() if name != "max_restarts"}
+        database.execute("UPDATE meta SET value = ? WHERE name = 'settings'", (json.dumps(kept),))
+    database.close()
+    done = manager.cli("replay", str(path))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "another version of taskd wrote it: its settings lack max_restarts" in done.stderr
+    manager.start()
+
+
 def test_replay_names_the_first_difference(manager: ManagerProcess, agent: HandAgent) -> None:
     import sqlite3
 
