@@ -99,6 +99,10 @@ void prove_anew(CounterRecord& record) noexcept {
     put(record.bytes_before, get(record.bytes_out) + get(record.bytes_in));
 }
 
+bool is_proved(const CounterRecord& record) noexcept {
+    return get(record.bytes_out) + get(record.bytes_in) > get(record.bytes_before);
+}
+
 void set_error(CounterRecord& record, int error, int64_t now_ns) noexcept {
     put(record.last_error_ns, now_ns);
     put(record.last_error, error);

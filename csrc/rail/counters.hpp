@@ -87,6 +87,8 @@ void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept;
 void set_error(CounterRecord& record, int error, int64_t now_ns) noexcept;
 // An order has put the rail out of use or back: that it carries has to be seen anew, although its state is the same.
 void prove_anew(CounterRecord& record) noexcept;
+// It has been seen since then.
+bool is_proved(const CounterRecord& record) noexcept;
 
 // The file as its owner has it.
 class Counters {

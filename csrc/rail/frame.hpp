@@ -29,7 +29,7 @@ enum class FrameType : uint8_t {
     kDiffers,   // the answer, if the receiver is in another one
     kVoid,      // a number whose bytes are not needed any more
     kAck,       // what has been received: payload of Ranges above the header's cumulative number
-    kPing,      // `offset` comes back in a
+    kPing,      // `offset` comes back in a; `part`: whether the sender wants the link to be used
     kPong,      // ... of the same link
     kBye,       // the sender leaves the session for good; the payload says why, `offset` in which manner
     kLost       // `offset` names a connection of rail `part` that its sender has lost; the other end may not know
@@ -59,7 +59,9 @@ static_assert(sizeof(FrameHeader) == 104 && sizeof(Form) == 16);
 
 constexpr uint32_t kFrameMagic = 0x4c525354;
 constexpr uint8_t kFrameVersion = 2;
-constexpr uint16_t kHasMark = 1;           // flags: a word follows the payload
+constexpr uint16_t kHasMark = 1;  // flags: a word follows the payload
+constexpr uint32_t kWanted = 0;
+constexpr uint32_t kUnwanted = 1;          // part of a ping: the rail is out of use at that end, by an order
 constexpr uint64_t kAsksAgain = 1;         // an offer whose credit may have come and been dropped
 constexpr uint64_t kAtOnce = 0;            // a farewell: what was under way is given up
 constexpr uint64_t kInGoodOrder = 1;       // everything is acknowledged; an answer is waited for

@@ -191,6 +191,7 @@ void Session::control(Link& link, const FrameHeader& header, const char* payload
     }
     acknowledged(header, nullptr, 0);
     if (header.type == FrameType::kPing) {
+        slot.is_wanted = header.part != kUnwanted;
         // Whoever asks may have missed what went over a link that is silent.
         stage_acknowledgement(slot);
         FrameHeader pong = bare(FrameType::kPong);

@@ -66,6 +66,7 @@ struct Slot {
     Silence silence;
     bool is_usable = true;   // its interface works
     bool is_ordered = true;  // nobody has put it out of use
+    bool is_wanted = true;   // nor has anybody at the other end
     bool is_dialling = false;
     bool has_said_farewell = false;  // on this link
     int64_t dial_at_ns = INT64_MAX;
@@ -83,6 +84,8 @@ struct Slot {
     size_t budget = 0;  // of one pump
 
     bool up() const { return link && !link->is_broken() && silence.standing() == Standing::kUp; }
+
+    bool in_use() const { return is_ordered && is_wanted; }
 };
 
 struct SessionNames {
@@ -182,6 +185,7 @@ class Session : public LinkReader {
     bool is_candidate(const Slot& slot, int rung) const;
     bool has_room(const Slot& slot, bool is_large, const Yardstick& by) const;
     Yardstick yardstick() const;
+    Slot* unproved(bool is_large, const Yardstick& by);
     Slot* choose(size_t bytes, bool is_large);
     Slot* in_turn(Slot* best, size_t bytes, int rung, const Yardstick& by);
     bool alone() const;

@@ -45,6 +45,7 @@ void Session::attach(size_t index, int fd) {
     slot.heard_ns = host_.now_ns();
     slot.connection = sockets_.connection_of(fd, dials_);
     slot.has_said_farewell = false;
+    slot.is_wanted = true;  // until the other end says otherwise, as soon as there is another link
     slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
     was_connected_ = true;
     lost_ns_ = 0;
@@ -161,7 +162,7 @@ void Session::set_order(size_t rail_here, bool in_use) {
         slot.is_ordered = in_use;
         prove_anew(*slot.record);
     }
-    host_.dirty(*this);
+    ask(host_.now_ns());  // which tells the other end, too
 }
 
 Numbered* Session::oldest_on(size_t index) {

@@ -46,7 +46,8 @@ bool Session::is_overtaken(const Numbered& frame, const Slot& slow, const Yardst
     }
     bool has_other = false;
     for (const Slot& other : slots_) {
-        if (&other == &slow || !other.up())
+        // One that is out of use has nothing to wait for: its answers would always be quicker.
+        if (&other == &slow || !other.up() || !other.in_use())
             continue;
         has_other = true;
         if (other.witness_ns >= frame.mark.sent_ns)
@@ -62,7 +63,7 @@ bool Session::is_slower(const Numbered& frame, const Slot& slow, size_t taken, c
     if (frame.payload() == nullptr)
         return false;
     return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& idle) {
-        return &idle != &slow && idle.up() && idle.is_ordered && !idle.link->blocked() && idle.pace.in_flight() == 0 &&
+        return &idle != &slow && idle.up() && idle.in_use() && !idle.link->blocked() && idle.pace.in_flight() == 0 &&
                frame.expected_ns > by.now_ns + 3 * idle.pace.delay_ns(taken + frame.header.length, by) + kGainNs;
     });
 }
@@ -147,6 +148,7 @@ void Session::ask(int64_t now) {
             continue;
         FrameHeader ping = bare(FrameType::kPing);
         ping.offset = static_cast<uint64_t>(now);
+        ping.part = slot.is_ordered ? kWanted : kUnwanted;
         slot.link->stage(ping, std::string());
         slot.silence.probed(now);
         if (slot.pinged_ns == 0)

@@ -34,7 +34,7 @@ bool Session::is_candidate(const Slot& slot, int rung) const {
         return false;
     if (slot.silence.standing() != Standing::kUp)
         return rung == 2;
-    return slot.is_ordered ? rung == 0 : rung == 1;
+    return slot.in_use() ? rung == 0 : rung == 1;
 }
 
 // There is nothing to share.
@@ -69,9 +69,24 @@ Yardstick Session::yardstick() const {
     return by;
 }
 
+// A rail that carries again gets the next frame, whatever is known of it: bytes are the proof that the manager waits
+// for, on every pair of ranks, and where there is little to send the others would do. Null: there is none.
+Slot* Session::unproved(bool is_large, const Yardstick& by) {
+    for (Slot& slot : slots_) {
+        if (is_candidate(slot, 0) && !is_proved(*slot.record) && slot.pace.in_flight() < kShortestPiece &&
+            has_room(slot, is_large, by))
+            return &slot;
+    }
+    return nullptr;
+}
+
 // Where `bytes` would arrive first. Null: nowhere now.
 Slot* Session::choose(size_t bytes, bool is_large) {
     const Yardstick by = yardstick();
+    if (bytes > sizeof(FrameHeader)) {
+        if (Slot* const first = unproved(is_large, by))
+            return first;
+    }
     for (int rung = 0; rung < kRungs; ++rung) {
         Slot* best = nullptr;
         bool any = false;
