@@ -55,7 +55,7 @@ FAULT_GOALS = {"reset": ("reset", 15.0), "down": ("link_down", 30.0), "silence":
 LASTS_S, AFTER_S = 0.4, 0.15
 ABORTS = 60
 REST_S = 10.0
-MANY, FEW = 8, 2
+MANY = 8
 CALM_S = 600.0
 _BUSY = "while True: pass"
 _UNEVEN: dict[str, Any] = {"elements": MEGABYTE, "mixed": True, "idle_every": 50, "idle_s": 1.0}
@@ -271,21 +271,16 @@ def _rest() -> Figures:
     """Memory that one more session costs, and the share of a core that the transport's thread takes when idle."""
     goal = Goal("==", 0)
     try:
-        few, many = (_resting(size) for size in (FEW, MANY))
+        with Ranks("rest", MANY, backend="rail", seconds=REST_S) as ranks:
+            found = ranks.wait("idle_percent", PATIENCE_S)
     except Failed as error:
         reason = _reason(error)
         return {"memory_per_session_kb": unmeasured("kB", reason), "idle_cpu_percent": unmeasured("%", reason, goal)}
-    memory = statistics.median(one["private_kb"] for one in many) - statistics.median(one["private_kb"] for one in few)
-    idle = [one["idle_percent"] for one in [*few, *many]]
+    idle = [one["idle_percent"] for one in found]
     return {
-        "memory_per_session_kb": Figure(memory / (MANY - FEW), "kB", None, (memory / (MANY - FEW),)),
+        "memory_per_session_kb": median([one["kb"] for one in found], "kB"),
         "idle_cpu_percent": Figure(round(max(idle), 2), "%", goal, idle),
     }
-
-
-def _resting(size: int) -> list[dict[str, Any]]:
-    with Ranks("rest", size, backend="rail", seconds=REST_S) as ranks:
-        return ranks.wait("idle_percent", PATIENCE_S)
 
 
 def _calm(seconds: float) -> Figures:

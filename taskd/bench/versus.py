@@ -7,12 +7,14 @@ judges nothing.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import taskd
 from taskd.bench.exchange import Spec, prepare, say
+from taskd.comm import rail
 
 SIDES = ("gloo", "rail")
 THREAD = "taskd-rail"
+WARM, EPOCHS = 4, 24
+FEW, MANY = 1 << 10, 1 << 17
+"""Elements that one small message holds, and that go in pieces."""
 
 
 def _sides(spec: Spec) -> dict[str, Any]:
@@ -143,27 +149,39 @@ def abort(spec: Spec) -> None:
 
 
 def rest(spec: Spec) -> None:
-    """What a group costs while it does nothing, and its memory."""
-    gc.collect()
-    before = _private_kb()
-    group = dist.new_group(backend=spec.backend)
-    data = torch.ones(1 << 10)
-    for _ in range(50):
-        dist.all_reduce(data, group=group)
-    gc.collect()
-    memory = _private_kb() - before
+    """What sessions cost in memory, and what the transport's thread computes while they have nothing to do."""
+    groups = [_opened(spec, epoch) for epoch in range(1, WARM + 1)]  # what is needed once is there afterwards
+    before = _anonymous_kb()
+    groups += [_opened(spec, epoch) for epoch in range(WARM + 1, WARM + EPOCHS + 1)]
+    memory = (_anonymous_kb() - before) / (EPOCHS * (spec.size - 1))
     dist.barrier()
     begin_ns, begin_own = _thread_ns(), time.process_time_ns()
     begin = time.monotonic_ns()
     threading.Event().wait(spec.words["seconds"])  # idleness is what is measured
     whole = time.monotonic_ns() - begin
     share = 100 * (_thread_ns() - begin_ns) / whole
-    say(kb=memory, private_kb=_private_kb(), idle_percent=share, own=100 * (time.process_time_ns() - begin_own) / whole)
+    say(kb=memory, idle_percent=share, own=100 * (time.process_time_ns() - begin_own) / whole, groups=len(groups))
+    dist.barrier()  # who ends first takes its sessions away
 
 
-def _private_kb() -> int:
+def _opened(spec: Spec, epoch: int) -> Any:
+    """A group of its own epoch, which has used its sessions: connections and all they keep belong to one epoch."""
+    store = dist.PrefixStore(f"rest {epoch}", dist.distributed_c10d._get_default_store())
+    limit = timedelta(seconds=spec.timeout_s)
+    members = range(spec.size)
+    inner = rail.make_inner(store, spec.rank, limit, epoch=epoch, identity=f"rest {epoch}", members=members)
+    for _ in range(3):
+        inner.backend.allreduce([torch.ones(FEW)]).wait()
+        inner.backend._allgather_base(torch.empty(MANY * spec.size), torch.ones(MANY)).wait()
+    return inner
+
+
+def _anonymous_kb() -> int:
+    """Memory that no file stands behind, without what is free already and only kept for the next use."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 
 
 def _thread_ns() -> int:
