@@ -38,6 +38,16 @@ def _up(hosts: Hosts, host: int, rail: str) -> None:
     hosts.up(host, rail)
 
 
+def _vanish(hosts: Hosts, host: int, rail: str) -> int:
+    begin_ns = time.monotonic_ns()
+    hosts.unplug(host, rail)
+    return begin_ns
+
+
+def _reappear(hosts: Hosts, host: int, rail: str) -> None:
+    hosts.plug(host, rail)
+
+
 def _silence_one_way(hosts: Hosts, host: int, rail: str) -> int:
     begin_ns = time.monotonic_ns()
     hosts.silence(host, rail)
@@ -118,6 +128,7 @@ FAULTS = {
     for fault in (
         Fault("reset", _reset, _nothing),
         Fault("down", _down, _up),
+        Fault("vanish", _vanish, _reappear),
         Fault("silence", _silence, _speak),
         Fault("one-way", _silence_one_way, _speak),
         Fault("slow", _slow, _fast),

@@ -123,7 +123,7 @@ class Hosts:
             for index, name in enumerate(self._names):
                 self.hosts.append(Host(name, index, self._links))
                 self._open.callback(self.hosts[-1].close)
-                self._address(self.hosts[-1])
+                self._address(self.hosts[-1], self._links)
             self._open = self._open.pop_all()
         return self
 
@@ -147,24 +147,28 @@ class Hosts:
             (folder / "resolv.conf").write_text("")
 
     def _cables(self) -> None:
-        near, far = self._names
         for link in self._links:
-            name = interface(link)
-            _ip("link", "add", "name", name, "netns", near, "type", "veth", "peer", "name", name, "netns", far)
+            self._cable(link)
+
+    def _cable(self, link: str) -> None:
+        (near, far), name = self._names, interface(link)
+        _ip("link", "add", "name", name, "netns", near, "type", "veth", "peer", "name", name, "netns", far)
 
     def _switches(self) -> None:
-        switch = self._spaces[-1]
         for link in self._links:
-            lines = [f"link add name switch-{link} type bridge", f"link set dev switch-{link} up"]
-            for index, name in enumerate(self._names):
-                port = f"{link}{index}"
-                lines.append(f"link add name {port} type veth peer name {interface(link)} netns {name}")
-                lines += [f"link set dev {port} master switch-{link}", f"link set dev {port} up"]
-            _batch(switch, lines)
+            _batch(self._spaces[-1], [f"link add name switch-{link} type bridge", f"link set dev switch-{link} up"])
+            for index in range(len(self._names)):
+                self._port(index, link)
 
-    def _address(self, host: Host) -> None:
+    def _port(self, index: int, link: str) -> None:
+        port = f"{link}{index}"
+        lines = [f"link add name {port} type veth peer name {interface(link)} netns {self._names[index]}"]
+        lines += [f"link set dev {port} master switch-{link}", f"link set dev {port} up"]
+        _batch(self._spaces[-1], lines)
+
+    def _address(self, host: Host, links: Sequence[str]) -> None:
         lines = ["link set dev lo up"]
-        for link in self._links:
+        for link in links:
             lines += [
                 f"address add {host.address(link)}/24 dev {interface(link)}",
                 f"link set dev {interface(link)} up",
@@ -187,6 +191,19 @@ class Hosts:
         (flags,) = struct.unpack("16xH22x", fcntl.ioctl(one, GET_FLAGS, request))
         flags = flags | UP if up else flags & ~UP
         fcntl.ioctl(one, SET_FLAGS, struct.pack("16sH22x", interface(rail).encode(), flags))
+
+    def unplug(self, host: int, rail: str) -> None:
+        """Take the interface away, card and all; a cable between two hosts has no other end without it."""
+        _ip("-n", self.hosts[host].name, "link", "delete", interface(rail))
+
+    def plug(self, host: int, rail: str) -> None:
+        """Put one of the same name and address in its place."""
+        if len(self.hosts) > 2:
+            self._port(host, rail)
+        else:
+            self._cable(rail)
+        for one in [self.hosts[host]] if len(self.hosts) > 2 else self.hosts:
+            self._address(one, [rail])
 
     def silence(self, host: int, rail: str, to: int | None = None) -> None:
         """What this host sends on the rail (to this host, else to all) arrives nowhere; nobody is told."""
