@@ -140,6 +140,7 @@ class AgentLoop:
         """Start these workers without anybody's order: a launcher's own, at the very first."""
         for seat in seats:
             self._spawn(seat)
+        self._work_off()  # before any of them introduces itself: who was not started here is turned away
 
     def run(self) -> int:
         """Serve; returns the exit code that the core gave, 0 when stopped."""
@@ -184,8 +185,7 @@ class AgentLoop:
             # One look per tick, just before it: what is reported is fresh, and a quiet node wakes once per interval.
             self._scan(now)
             self._queue.append(events.Tick())
-        while self._queue:
-            self._step(self._queue.popleft())
+        self._work_off()
         self._deaths.forget()
         self.desk.tell_reason(now)
 
@@ -202,6 +202,10 @@ class AgentLoop:
         due = [at for at in (self.core.next_deadline(), self._deaths.next_check_ns()) if at is not None]
         wait_ms = max(0, -(-(min(due, default=0) - time.monotonic_ns()) // MS))
         return {source for source, _ in poller.poll(wait_ms)}
+
+    def _work_off(self) -> None:
+        while self._queue:
+            self._step(self._queue.popleft())
 
     def _step(self, event: events.AgentEvent, asker: Worker | None = None) -> None:
         for effect in self.core.step(time.monotonic_ns(), event):
