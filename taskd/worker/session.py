@@ -246,6 +246,7 @@ class Session:
     def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
         step = self._current
+        self._updates.forward_ended()
         self._synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
         if step is None or step.rehearsal or not self._repair.records or self.given_up():
             return

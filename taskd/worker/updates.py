@@ -52,12 +52,17 @@ class Updates:
         self._calls: list[str] = []
         self.stepping = False
         """A registered optimizer is at work; others that step meanwhile are parts of it."""
+        self._at_work = ""
         self._patterns: dict[tuple[str, ...], None] = {}
         self._followed: set[str] = set()
         self._called: set[str] = set()  # of those, the ones whose habits are known: they were called, here or elsewhere
         self._with_arguments: set[str] = set()  # and those that nobody else could call
         self._aside: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._aside_small: dict[str, list[dict[str, Any]]] = {}  # in this step: what is no tensor of each state
+        self._aside_states: dict[str, list[tuple[Any, dict[str, Any]]]] = {}  # in this step: each state, by parameter
+        self._closures: set[str] = set()
+        """Optimizers that call for gradients while they step: when it is given up, of those that do not count."""
+        self._spoilt = False
+        """Such an optimizer was at work when this step was given up."""
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -106,8 +111,16 @@ class Updates:
         self._watching = True
         self.stepping = False
         self._calls = []
-        self._aside_small = {}
+        self._spoilt = False
+        if not self._aside_states:
+            self._aside.clear()  # the last step had no need of it
+        self._aside_states = {}
         return between
+
+    def forward_ended(self) -> None:
+        """A backward begins."""
+        if self.stepping:
+            self._closures.add(self._at_work)
 
     def may_end_here(self) -> None:
         """The step calls something, no collective, at which it would end if it were given up."""
@@ -133,14 +146,18 @@ class Updates:
         """
         self._watching = False
         self._operations_at_end = -1  # the groups are made anew, and their numbers, too
+        if self.stepping:  # left in the middle of its work
+            self._calls.append(self._at_work)
+            self.stepping, self._spoilt = False, True
         if not self._optimizers():
             self._clear_halves()
             return NONE
+        if self._spoilt:
+            return self._undo()
         if to_its_end:
             return WHOLE
         rest = self._rest(tuple(self._calls))
         if rest is None:
-            self._clear_halves()
             return self._undo()
         for name in rest:
             item = self._replica.others[name]
@@ -169,22 +186,24 @@ class Updates:
             raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)
-        if name not in self._aside_small and self._may_be_undone((*self._calls, name)):
+        if name not in self._aside_states and self._may_be_undone(name):
             self._keep_aside(name)
-        self.stepping = True
+        self.stepping, self._at_work = True, name
 
     def _after_optimizer(self, name: str) -> None:
         self.stepping = False
+        self._spoilt |= name in self._closures and self._given_up()
         if self._watching:
             self._calls.append(name)
             self._operations_then = self._operations()
             hooks.mark_phase(Phase.APPLIED)
 
-    def _may_be_undone(self, so_far: tuple[str, ...]) -> bool:
-        """Whether this step could be given up at a place from which it cannot be finished."""
+    def _may_be_undone(self, name: str) -> bool:
+        """Whether this step could be given up, once this optimizer begins, at a place where it cannot be finished."""
+        so_far = (*self._calls, name)
         rests = self._rests(so_far)
-        if not rests:
-            return len(self._replica.optimizers) > 1
+        if not rests or name in self._closures:
+            return True
         goes_on = any(name in self._replica.optimizers for rest in rests for name in rest)
         return goes_on or (self._ends_late and self._rest(so_far) is None)
 
@@ -214,19 +233,23 @@ class Updates:
             self._aside[name] = kept
         for source, aside in kept:
             aside.copy_(source)
-        self._aside_small[name] = [
-            {key: copy.deepcopy(value) for key, value in state.items() if not isinstance(value, torch.Tensor)}
-            for state in self._replica.optimizers[name].state.values()
+        self._aside_states[name] = [
+            (
+                parameter,
+                {key: it if isinstance(it, torch.Tensor) else copy.deepcopy(it) for key, it in state.items()},
+            )
+            for parameter, state in self._replica.optimizers[name].state.items()
         ]
 
     def _undo(self) -> str:
+        self._clear_halves()
+        if not self._aside_states.keys() >= {*self._optimizers()}:
+            return TORN
         for name in self._optimizers():
-            optimizer = self._replica.optimizers[name]
-            small = self._aside_small.get(name, [])
-            if len(small) != len(optimizer.state) or name not in self._aside_small:
-                return TORN
+            found = self._replica.optimizers[name].state
+            found.clear()
+            for parameter, values in self._aside_states[name]:
+                found[parameter].update(values)
             for source, aside in self._aside[name]:
                 source.copy_(aside)
-            for state, values in zip(optimizer.state.values(), small, strict=True):
-                state.update(values)
         return NONE
