@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from taskd.cli import table
 from taskd.cli.status import picture
 
 HERE = Path(__file__).resolve().parent
@@ -106,8 +107,9 @@ class Screen:
         self.count += 1
         if self.terminal:
             up = f"\x1b[{self.height}A" if self.height else ""
-            sys.stdout.write(up + "".join(f"\x1b[K{line}\n" for line in text.splitlines()))
-            self.height = len(text.splitlines())
+            lines = [table.cut(line, table.columns()) for line in text.splitlines()]
+            sys.stdout.write(up + "".join(f"\x1b[K{line}\n" for line in lines))
+            self.height = len(lines)
         elif self.count % self.EVERY == 1:
             sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -123,7 +125,7 @@ def run(name: str, directory: str, steps: int, kills: list[tuple[int, int]]) -> 
     job, screen, todo = Job(name, directory, steps), Screen(), list(kills)
     incidents = ""
     for facts in job.status():
-        screen.show(picture(facts, screen.terminal))
+        screen.show(picture(facts, screen.terminal, table.columns()))
         ranks = {rank["rank"]: rank for rank in facts["ranks"] if rank["state"] == "alive"}
         calm = len(ranks) == NODES * RANKS_PER_NODE and not facts["incidents"]["open"]
         if todo and calm and min(rank["step"] or 0 for rank in ranks.values()) >= todo[0][0]:

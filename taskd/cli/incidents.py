@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif not incidents:
         print("no incident: nothing has failed")
     else:
-        table.show(HEADERS, [_row(incident) for incident in incidents], right=("ID", "TOOK"))
+        table.show(HEADERS, [_row(incident) for incident in incidents], right=("ID", "TOOK"), fit=True)
     return 0
 
 

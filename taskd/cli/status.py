@@ -61,7 +61,7 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts))
     else:
-        sys.stdout.write(picture(facts, table.wants_colour()))
+        sys.stdout.write(picture(facts, table.wants_colour(), table.columns()))
 
 
 def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
@@ -81,7 +81,7 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
             else:
                 shown = True
                 if in_place:
-                    _draw(picture(facts, table.wants_colour()))
+                    _draw(picture(facts, table.wants_colour(), table.columns()))
                 else:
                     _print(facts, arguments.json)
                     sys.stdout.flush()
@@ -99,7 +99,8 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
 def _draw(text: str) -> None:
     """One picture in one write: the old one is overwritten line by line and never cleared as a whole."""
     size = shutil.get_terminal_size()
-    lines = text.splitlines()
+    # A line that the terminal breaks would push the others down.
+    lines = [table.cut(line, size.columns) for line in text.splitlines()]
     if len(lines) > size.lines:
         left_out = len(lines) - size.lines + 1
         lines = [*lines[: size.lines - 1], f"... {left_out} more lines; `taskd status` prints all"]
@@ -107,13 +108,14 @@ def _draw(text: str) -> None:
     sys.stdout.flush()
 
 
-def picture(facts: dict[str, Any], colour: bool) -> str:
-    """The whole status as text."""
+def picture(facts: dict[str, Any], colour: bool, limit: int = 0) -> str:
+    """The whole status as text; its head in lines of this many columns, if it matters."""
     rows = [_row(rank) for rank in facts["ranks"]]
-    return _header(facts, colour) + table.render(HEADERS, rows, right=RIGHT, colour=colour) + _footer(facts, colour)
+    ranks = table.render(HEADERS, rows, right=RIGHT, colour=colour)
+    return _header(facts, colour, limit) + ranks + _footer(facts, colour)
 
 
-def _header(facts: dict[str, Any], colour: bool) -> str:
+def _header(facts: dict[str, Any], colour: bool, limit: int) -> str:
     manager = facts["manager"]
     states = [rank["state"] for rank in facts["ranks"]]
     alive = sum(state == "alive" for state in states)
@@ -128,7 +130,7 @@ def _header(facts: dict[str, Any], colour: bool) -> str:
     known, opened = facts["incidents"]["known"], facts["incidents"]["open"]
     incidents = f"{known} incident{'' if known == 1 else 's'}" + (f", {opened} open" if opened else "")
     parts.append(table.paint(incidents, "red" if opened else "", colour))
-    return " | ".join(parts) + "\n\n"
+    return table.wrap(parts, " | ", limit) + "\n\n"
 
 
 def _row(rank: dict[str, Any]) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ operator's terminal. It does NOT fetch, sort or judge what it prints.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -24,6 +26,8 @@ STYLES = {
     "cyan": "36",
 }
 GAP = "  "
+MORE = "…"
+_PAINT = re.compile("(\x1b\\[[0-9;]*m)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,39 @@ def wants_colour(stream: TextIO | None = None) -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
+
+
+def columns(stream: TextIO | None = None) -> int:
+    """How wide a line may be on this stream; 0: as wide as it is, for nobody breaks it."""
+    stream = sys.stdout if stream is None else stream
+    return shutil.get_terminal_size().columns if stream.isatty() else 0
+
+
+def cut(line: str, limit: int) -> str:
+    """A line, painted or not, in at most this many columns (0: whole), with a mark where something is left out."""
+    if not limit or width(_PAINT.sub("", line)) <= limit:
+        return line
+    found, left = "", limit - 1
+    for part in _PAINT.split(line):
+        if _PAINT.fullmatch(part):
+            found += part  # also behind the end, where it switches off what was switched on
+            continue
+        for character in part:
+            left = left - width(character) if left >= 0 else left
+            found += character if left >= 0 else ""
+    return found + MORE
+
+
+def wrap(parts: Sequence[str], between: str, limit: int) -> str:
+    """Parts in as few lines as hold them; 0: in one."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]}{between}{part}" if lines else part
+        if lines and (not limit or width(_PAINT.sub("", longer)) <= limit):
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def paint(text: str, style: str, colour: bool) -> str:
@@ -66,11 +103,19 @@ def render(
 
 
 def show(
-    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), stream: TextIO | None = None
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Iterable[str] = (),
+    stream: TextIO | None = None,
+    fit: bool = False,
 ) -> None:
-    """Print a table, in colours where the stream wants them."""
+    """Print a table, in colours where the stream wants them. `fit`: on a terminal no line is longer than that is wide,
+    because what is cut off can be had otherwise."""
     stream = sys.stdout if stream is None else stream
-    stream.write(render(headers, rows, right=right, colour=wants_colour(stream)))
+    limit = columns(stream) if fit else 0
+    text = render(headers, rows, right=right, colour=wants_colour(stream))
+    stream.write("".join(cut(line, limit) + "\n" for line in text.splitlines()))
 
 
 def clean(value: Any) -> str:

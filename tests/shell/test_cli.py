@@ -172,6 +172,15 @@ def test_tables_are_aligned() -> None:
     assert table.render(("NAME",), []) == "NAME\n"
 
 
+def test_lines_are_cut_and_wrapped_by_what_is_seen_of_them() -> None:
+    red, end = "\x1b[31m", "\x1b[0m"
+    assert table.cut("abc", 3) == "abc" and table.cut("abcd", 0) == "abcd" and table.cut("abcd", 3) == "ab…"
+    assert table.cut(f"a{red}bcd{end}", 4) == f"a{red}bcd{end}" and table.cut(f"a{red}bcd{end}", 3) == f"a{red}b{end}…"
+    assert table.cut("節点節点", 6) == "節点…"
+    assert table.wrap(["job a", f"{red}term 1{end}", "x"], " | ", 14) == f"job a | {red}term 1{end}\nx"
+    assert table.wrap(["a", "b"], " | ", 0) == "a | b"
+
+
 def test_what_others_wrote_cannot_reach_the_terminal() -> None:
     evil = "node\x1b[2J\r\nroot\u202e\x9b"
     shown = table.render(("NODE",), [(evil,)])
