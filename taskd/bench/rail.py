@@ -44,6 +44,8 @@ FAULTS_S = 24.0
 WHOLE_S = 400.0
 """No job begins later than this after the first one."""
 LASTS_S, AFTER_S = 0.4, 0.3
+CALM_BEFORE_NS = 1_000_000_000
+"""So long before a rail carries again, it rests and nothing happens."""
 CARRIES = 1 << 20
 """Bytes that are work: neither probes nor what makes a connection."""
 CALM_S = 600.0
@@ -65,6 +67,7 @@ class _Fault:
     back: int = 0  # the rail carries again; 0: that was not waited for
     cost_ms: float = 0.0
     disturbed: int = 0  # ranks, when the rail came back
+    usual: int = 0  # as many, a while before that, when nothing happened
 
 
 @dataclass
@@ -136,13 +139,21 @@ def _figures(runs: Sequence[_Run], reason: str) -> Figures:
     )
     returned = [fault for fault in faults if fault.back]
     figures["back_s"] = median([(one.back - one.healed) / 1e9 for one in returned if one.is_first], "s")
-    disturbed, none = [float(fault.disturbed) for fault in returned], Goal("==", 0)
-    figures["back_disturbed_ranks"] = (
-        Figure(max(disturbed), "ranks", none, disturbed)
-        if disturbed
-        else unmeasured("ranks", "no rail came back", none)
-    )
+    figures["back_disturbed_ranks"] = _disturbed_ranks(returned)
     return figures
+
+
+def _disturbed_ranks(returned: Sequence[_Fault]) -> Figure:
+    """At a typical return; the text says how it is at all of them, and where nothing happens."""
+    none = Goal("==", 0)
+    if not returned:
+        return unmeasured("ranks", "no rail came back", none)
+    ranks = [float(fault.disturbed) for fault in returned]
+    usual = statistics.mean(fault.usual for fault in returned)
+    text = (
+        f"{statistics.mean(ranks):.2f} at {len(ranks)} returns, {usual:.2f} a second before; {max(ranks):.0f} at most"
+    )
+    return Figure(statistics.median(ranks), "ranks", none, ranks, text)
 
 
 def _undisturbed(two: Hosts) -> tuple[int, str]:
@@ -212,9 +223,14 @@ def _cost(times: list[list[tuple[int, int]]], faults: Sequence[_Fault]) -> None:
     for fault in faults:
         fault.cost_ms = max(0.0, max(_longest(one, fault.begin, fault.healed) for one in times) - normal) / 1e6
         if fault.back:
-            around = int(AFTER_S * 1e9)
-            steps = [_longest(one, fault.back - around, fault.back + around) for one in times]
-            fault.disturbed = sum(longest > 2 * normal for longest in steps)
+            fault.disturbed = _slowed(times, fault.back, 2 * normal)
+            fault.usual = _slowed(times, fault.back - CALM_BEFORE_NS, 2 * normal)
+
+
+def _slowed(times: list[list[tuple[int, int]]], moment: int, limit_ns: float) -> int:
+    """Ranks with a longer step than this around that moment."""
+    around = int(AFTER_S * 1e9)
+    return sum(_longest(one, moment - around, moment + around) > limit_ns for one in times)
 
 
 def _longest(steps: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:

@@ -17,7 +17,7 @@ def test_a_fault_costs_the_longest_step_after_it_less_a_normal_one() -> None:
     alone = rail._Fault("down", True, begin=63 * MS, healed=150 * MS)
     rail._cost([calm, hit], [fault, alone])
     assert fault.cost_ms == alone.cost_ms == pytest.approx(22)  # 95 - 63 - 10
-    assert fault.disturbed == 1  # the step of 30 ms, when the rail came back
+    assert (fault.disturbed, fault.usual) == (1, 0)  # the step of 30 ms, when the rail came back
     assert alone.disturbed == 0  # it did not
 
 
@@ -27,11 +27,12 @@ def test_all_figures_are_there_whatever_has_failed() -> None:
     nothing = rail._figures([], "there can be no hosts")
     assert set(nothing) == names and all(figure.value is None and figure.reason for figure in nothing.values())
     first = rail._Fault("down", True, begin=1, healed=2 * SECOND, back=5 * SECOND, cost_ms=20.0)
-    again = rail._Fault("reset", False, begin=1, healed=2 * SECOND, back=9 * SECOND, cost_ms=5.0, disturbed=2)
+    again = rail._Fault("reset", False, begin=1, healed=2 * SECOND, back=9 * SECOND, cost_ms=5.0, disturbed=2, usual=1)
     found = rail._figures([rail._Run([first, again], True), rail._Run([], False, "it broke")], "")
     values = {name: figure.value for name, figure in found.items()}
     assert values["link_down_p50_ms"] == 20 and values["reset_p99_ms"] == 5 and values["silence_p50_ms"] is None
-    assert values["back_s"] == 3 and values["back_disturbed_ranks"] == 2 and values["bit_equal_share"] == 0.5
+    assert values["back_s"] == 3 and values["back_disturbed_ranks"] == 1 and values["bit_equal_share"] == 0.5
+    assert found["back_disturbed_ranks"].reason == "1.00 at 2 returns, 0.50 a second before; 2 at most"
     assert "it broke" in found["bit_equal_share"].reason
 
 
