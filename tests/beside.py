@@ -1,7 +1,7 @@
 """Runs the tests that measure no time beside those that do, in a second process of low priority.
 
 Half of the tests wait for sockets, deaths and deadlines; the other half computes. `pytest --beside` (which `make test`
-says) starts a helper, another pytest with nice 10: whoever measures time still has the processors when it needs them.
+says) starts a helper, another pytest that is nice: whoever measures time still has the processors when it needs them.
 The helper takes one file of COMPUTE after the other, and what it reports is shown here as if it had run here. When this
 process has run its own files it takes from the other end of that list, so that both end together on any machine.
 
@@ -25,23 +25,33 @@ from typing import Any
 import pytest
 
 COMPUTE = (
-    "tests/rail/test_sessions.py::test_parts",
-    "tests/rail/test_collectives.py::test_over_a_fake_transport",
+    "tests/rail/test_sessions.py",
+    "tests/rail/test_collectives.py",
     "tests/train/test_guard_sanitizers.py",
+    "tests/native/test_sanitizers.py",
     "tests/sim/",
     "tests/rail/test_fuzz.py",
+    "tests/shell/test_launcher.py",
+    "tests/train/test_rail_backend.py::test_drawn",
     "tests/core/",
     "tests/property/",
     "tests/scripts/",
     "tests/test_packaging.py",
 )
 """How the names of those begin that promise nothing about time and wait for nothing that could be late."""
-NICE = 10
+NICE = 5
+"""A third of the others' weight: enough that whoever waits for a minute does not wait in vain."""
 PATIENCE = 5
 """How many times as long a test may take that has to wait for others' processors."""
 LOOKS_EVERY_S = 0.2
 LEAVING_S = 30.0
 File = list[pytest.Item]
+_is_helper = False
+
+
+def patience() -> int:
+    """By what the bounds of tests that promise nothing about time are multiplied in this process."""
+    return PATIENCE if _is_helper else 1
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -84,6 +94,8 @@ class Helper:
     """The other process: takes files from the beginning of the list, and writes down every report."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
+        global _is_helper
+        _is_helper = True
         self.config, self.folder = config, folder
         self.told = (folder / "reports").open("a")
         os.nice(NICE)

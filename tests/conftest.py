@@ -128,7 +128,7 @@ class Limit:
         marker = item.get_closest_marker("limit")
         slow = item.get_closest_marker("slow") is not None
         self.seconds = marker.args[0] if marker else LIMIT_SLOW_S if slow else LIMIT_S
-        self.seconds *= beside.PATIENCE if item.config.option.beside_in else 1
+        self.seconds *= beside.patience()
         self.stderr = item.config.stash[TRUE_STDERR]
 
     def __enter__(self) -> None:
@@ -309,7 +309,7 @@ def run_python(tmp_path: Path) -> RunPython:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=timeout * beside.patience(),
         )
         if check and done.returncode != 0:
             pytest.fail(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}", pytrace=False)

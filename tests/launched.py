@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests import beside
+
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0
 BOUNDED = """
@@ -114,7 +116,9 @@ class Launched:
     def wait_for_line(self, part: str, patience_s: float = PATIENCE_S) -> str:
         """The first line with this part; fails the test, with all that was said, if none comes."""
         with self._heard:
-            found = self._heard.wait_for(lambda: next((x for x in self.lines if part in x), None), patience_s)
+            found = self._heard.wait_for(
+                lambda: next((x for x in self.lines if part in x), None), patience_s * beside.patience()
+            )
         if not found:
             pytest.fail(f"nobody said {part!r}:\n{self.text}", pytrace=False)
         return found
@@ -124,7 +128,7 @@ class Launched:
         codes = []
         try:
             for launcher in self.launchers:
-                codes.append(launcher.wait(patience_s))
+                codes.append(launcher.wait(patience_s * beside.patience()))
         except subprocess.TimeoutExpired:
             shown = subprocess.run(
                 [sys.executable, "-m", "taskd", "status"], env=self.environment, capture_output=True, text=True
@@ -165,7 +169,7 @@ class Launched:
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """Look at other processes' visible state until it is so."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + patience_s * beside.patience()
     while not (found := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.02)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import beside
 from tests.launched import Launched
 
 pytestmark = pytest.mark.slow
@@ -67,7 +68,7 @@ def torchrun(folder: Path, *words: str, **variables: str) -> subprocess.Complete
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=120 * beside.patience(),
     )
 
 

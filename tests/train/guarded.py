@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import beside
 from tests.forked import Forked, start
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,7 +55,7 @@ class Ranks:
         chosen = range(self.size) if ranks is None else ranks
         for rank in chosen:
             try:
-                said[rank] = self.processes[rank].communicate(timeout=timeout_s)[0]
+                said[rank] = self.processes[rank].communicate(timeout=timeout_s * beside.patience())[0]
             except subprocess.TimeoutExpired:
                 self.processes[rank].kill()
                 said[rank] = f"(killed after {timeout_s} s)\n" + self.processes[rank].communicate()[0]

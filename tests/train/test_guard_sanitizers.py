@@ -21,7 +21,7 @@ UNITS = [
 ]
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_storm_over_lanes(kind: str, seed: int) -> None:
