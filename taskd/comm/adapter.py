@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -67,6 +67,7 @@ class Switched:
 
     outcome: Switch
     words: str = ""
+    proof: Callable[[], Switched] | None = None  # of what was `asked`: what bytes say about it by now
 
 
 class Adapter(Protocol):
@@ -102,7 +103,7 @@ class Adapter(Protocol):
         """The names of this process' rails that can be chosen; none where there is no choice."""
 
     def switch_rail(self, name: str, in_use: bool) -> Switched:
-        """Ask that a rail carries nothing, or may carry again; `judge` tells later whether it was followed."""
+        """Ask that a rail carries nothing, or may carry again; the answer's `proof` tells later whether it does."""
 
     def probe(self, guard: Any) -> Fault | None:
         """What ails this guard's inner group as far as it knows itself; None: nothing. Never blocks on a peer."""

@@ -8,7 +8,8 @@ and no names, so `out` means the backup and `back` the rank's own.
 
 torch_npu is loaded when it is first needed, since importing it without CANN fails. Its calls are those of torch_npu
 2.13; in which order they belong is not stated there. A switch that did nothing looks like one that worked, so it is
-only `asked` until bytes have proved it (`adapter.judge`). It does NOT decide anything. None of this was run on an NPU.
+only `asked` until the bytes on both NICs have proved it (nic.py, `adapter.judge`). It does NOT decide anything. None of
+this was run on an NPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
+from taskd.comm import nic
+from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched, judge
 from taskd.config import Config
 from taskd.errors import BackendError
 
@@ -29,7 +31,7 @@ _LINK = ("hccl op retry failed", "error cqe", "link", "remote", "connection")
 _SILENCE = ("timeout", "timed out", "hccl_exec_timeout", "hccl_connect_timeout")
 _ARGUMENTS = ("inconsistent", "parameter", "mismatch", "invalid")
 
-OWN_NIC = "npu"
+OWN_NIC = nic.OWN
 """What this adapter calls the one rail that a rank can leave: its own NIC."""
 
 
@@ -164,7 +166,7 @@ def switch_rail(name: str, in_use: bool) -> Switched:
     if in_use and not _device.lent:
         return Switched(Switch.ASKED, "it uses its own NIC already")
     found = load()
-    rank, use_backup = sys.modules["torch"].distributed.get_rank(), not in_use
+    rank, use_backup, before = sys.modules["torch"].distributed.get_rank(), not in_use, nic.traffic(_device.number)
     try:
         answer = found.npu._comm_switch_nic([rank], [use_backup])
     except AttributeError:
@@ -174,7 +176,11 @@ def switch_rail(name: str, in_use: bool) -> Switched:
     if answer is False:
         return Switched(Switch.REFUSED, f"HCCL does not switch the NIC of rank {rank} for rail {name}")
     _device.lent = use_backup
-    return Switched(Switch.ASKED, f"rank {rank} was asked to use its {'neighbour' if use_backup else 'own'} NIC")
+    words = f"rank {rank} was asked to use its {'neighbour' if use_backup else 'own'} NIC"
+    if len(before) < 2:
+        return Switched(Switch.ASKED, f"{words}; {nic.TOOL} does not tell what the NICs carry, so nothing proves it")
+    number = _device.number
+    return Switched(Switch.ASKED, words, lambda: judge(name, in_use, before, nic.traffic(number)))
 
 
 def probe(guard: Any) -> Fault | None:

@@ -12,13 +12,14 @@ import inspect
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from taskd import config
-from taskd.comm import adapter, cpu, hccl, nccl
+from taskd.comm import adapter, cpu, hccl, nccl, nic
 from taskd.comm.adapter import PROOF_BYTES, Adapter, Fault, Switch, judge
 from taskd.errors import BackendError, UsageError
 
@@ -140,6 +141,56 @@ def test_a_refused_switch_is_not_a_switch(npu: FakeNpu) -> None:
     assert refused.outcome is Switch.REFUSED and "ERR00100" in refused.words
     del npu.npu._comm_switch_nic
     assert hccl.switch_rail("npu", in_use=False).outcome is Switch.UNSUPPORTED
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """The driver's tool, which prints what the NICs of devices 3 and 2 have sent."""
+    tool = tmp_path / nic.TOOL
+    tool.write_text(f"#!/bin/sh\necho packet statistics:\necho mac_tx_total_oct_num:$(cat {tmp_path}/$2)\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    def set_sent(own: int, beside: int) -> None:
+        (tmp_path / "3").write_text(str(own))
+        (tmp_path / "2").write_text(str(beside))
+
+    set_sent(1_000, 5_000)
+    return set_sent
+
+
+def test_a_switch_of_hccl_is_proved_by_the_bytes_on_both_nics(
+    npu: FakeNpu, counted: Callable[[int, int], None]
+) -> None:
+    hccl.make_inner(None, 0, 4, WITHIN, **MEET)
+    lent = hccl.switch_rail("npu", in_use=False)
+    assert lent.outcome is Switch.ASKED and lent.proof is not None
+    assert lent.proof().outcome is Switch.ASKED, "nothing has been sent since"
+    counted(1_000 + 8 * PROOF_BYTES, 5_000)
+    assert lent.proof().outcome is Switch.NO_OP, "it reported success, and bytes flow as before"
+    counted(1_000, 5_000 + 8 * PROOF_BYTES)
+    assert lent.proof().outcome is Switch.MOVED
+    back = hccl.switch_rail("npu", in_use=True)
+    counted(1_000, 5_000 + 16 * PROOF_BYTES)
+    assert back.proof is not None and back.proof().outcome is Switch.NO_OP
+
+
+def test_where_nobody_counts_a_switch_of_hccl_stays_asked(npu: FakeNpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    hccl.make_inner(None, 0, 4, WITHIN, **MEET)
+    lent = hccl.switch_rail("npu", in_use=False)
+    assert lent.outcome is Switch.ASKED and lent.proof is None and nic.TOOL in lent.words
+
+
+@pytest.mark.parametrize("says", ["", "mac_tx_total_oct_num:many", "error: no such device"])
+def test_a_tool_that_says_something_else_counts_nothing(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / nic.TOOL
+    tool.write_text(f"#!/bin/sh\necho '{says}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert nic.sent(0) is None and nic.traffic(0) == {}
 
 
 def test_a_no_op_that_reports_success_is_recognised() -> None:

@@ -13,13 +13,14 @@ import pytest
 
 from taskd import config
 from taskd.comm import adapter
+from taskd.comm.adapter import Switch, Switched
 from taskd.core.messages import RailOrder, RailsFollowed, WorkerHello
 from taskd.errors import UsageError
 from taskd.wire import local
 from taskd.wire.codec import Envelope, decode, encode
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
-from taskd.worker.rails import NO_RAILS, TRANSPORT, RailFollower
+from taskd.worker.rails import NO_RAILS, PROOF_SECONDS, TRANSPORT, RailFollower
 from tests.shell.manager_process import wait_for
 
 
@@ -97,6 +98,63 @@ def test_a_process_over_nccl_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     adapter.of("nccl")
     answer = RailFollower(3, expected=False).follow(order(1, "red"), 2)
     assert answer is not None and not answer.ok and answer.reason.startswith("unsupported: NCCL lists its network")
+
+
+class NpuRail:
+    """An adapter with one rail, whose switches report success, and what bytes prove of them."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+        self.proves = Switch.ASKED
+
+    def rails(self) -> tuple[str, ...]:
+        return ("npu",)
+
+    def switch_rail(self, name: str, in_use: bool) -> Switched:
+        self.asked.append(in_use)
+        return Switched(Switch.ASKED, "", lambda: Switched(self.proves, "rail npu still carries: 8 bytes"))
+
+
+@pytest.fixture
+def npu(monkeypatch: pytest.MonkeyPatch) -> NpuRail:
+    rail = NpuRail()
+    monkeypatch.setattr(adapter, "loaded", lambda: [rail])
+    return rail
+
+
+def test_a_switch_that_has_to_prove_itself_is_answered_when_it_has(npu: NpuRail) -> None:
+    follower = RailFollower(3, expected=False, now=lambda: 0.0)
+    assert follower.follow(order(1, "npu"), 2) is None and follower.follow(order(1, "npu"), 2) is None
+    npu.proves = Switch.MOVED
+    assert follower.follow(order(1, "npu"), 2) == answered(1)
+    assert npu.asked == [False], "told again it is not done again"
+
+
+def test_a_no_op_is_told_as_what_it_is(npu: NpuRail) -> None:
+    follower = RailFollower(3, expected=False, now=lambda: 0.0)
+    assert follower.follow(order(1, "npu"), 2) is None
+    npu.proves = Switch.NO_OP
+    assert follower.follow(order(1, "npu"), 2) == answered(1, "no-op: rail npu still carries: 8 bytes")
+    npu.proves = Switch.MOVED
+    assert follower.follow(order(2), 2) == answered(2), "and undone"
+    assert npu.asked == [False, True]
+
+
+def test_a_job_that_sends_nothing_is_not_asked_for_proof_for_ever(npu: NpuRail) -> None:
+    now = [0.0]
+    follower = RailFollower(3, expected=False, now=lambda: now[0])
+    assert follower.follow(order(1, "npu"), 2) is None
+    now[0] = PROOF_SECONDS
+    assert follower.follow(order(1, "npu"), 2) == answered(1)
+
+
+def test_a_newer_order_needs_no_proof_of_the_one_before(npu: NpuRail) -> None:
+    follower = RailFollower(3, expected=False, now=lambda: 0.0)
+    assert follower.follow(order(1, "npu"), 2) is None
+    assert follower.follow(order(2), 2) is None
+    npu.proves = Switch.MOVED
+    assert follower.follow(order(2), 2) == answered(2) and npu.asked == [False, True]
+    assert follower.follow(order(1, "npu"), 2) == answered(2)
 
 
 def test_a_process_whose_rails_are_yet_to_come_waits(rails: NotedRails) -> None:
