@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from meeting import Meeting
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d, _native
@@ -51,8 +52,10 @@ def adopt() -> None:
     identities = guard.adopt()
     same = train(model, 2)
     later = dist.new_group([0, 1])
-    store = dist.PrefixStore("heal", dist.FileStore(str(FOLDER / "heal"), SIZE))
+    everybody = Meeting(FOLDER, SIZE)
+    store = dist.PrefixStore("heal", everybody.store)
     for epoch in (1, 2):
+        everybody()  # has ended what was before
         control.drain(epoch)
         rebuilt = guard.rebuild(epoch, store, within=timedelta(seconds=30))
         control.resume(epoch)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from meeting import Meeting
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -30,6 +31,7 @@ TIMEOUT = timedelta(seconds=60)
 control = _c10d.control
 scenarios: dict[str, Callable[[], None]] = {}
 meet: Any = None
+everybody: Any = None
 
 
 def scenario(body: Callable[[], None]) -> Callable[[], None]:
@@ -44,6 +46,7 @@ def begin(name: str, backend: str = "gloo") -> None:
 
 def heal() -> None:
     """A step is given up with an operation under way that cannot end, and every group gets a new inner one."""
+    everybody()  # has ended what was before: whoever begins an epoch takes the connections of the one before away
     epoch = control.epoch + 1
     work = dist.all_reduce(torch.ones(50_000), async_op=True) if RANK else None
     control.drain(epoch)
@@ -226,11 +229,12 @@ def a_device_that_is_not_here_beside_the_cpu() -> None:
 
 
 def main() -> None:
-    global meet
+    global meet, everybody
     torch.set_num_threads(1)
     guard.install(hostname="127.0.0.1")
     begin("store")
-    meet = dist.FileStore(str(FOLDER / "meeting"), SIZE)
+    everybody = Meeting(FOLDER, SIZE)
+    meet = everybody.store
     control.attached = True
     for name in sys.argv[4:] or scenarios:
         try:
