@@ -36,6 +36,7 @@ class _Place:
         self.counts: dict[tuple[int, ...], int] = {}
         self.options: dict[str, Any] = {}  # what torch gave for a group on a device, by its identity
         self.prepared: set[str] = set()  # backends whose settings stand in the environment
+        self.ahead: dict[str, _c10d.Guard] = {}  # made before the script has come to it, by identity
         self.rebuilt = -1  # the last epoch that a rebuild was begun for
         self.ending = threading.Lock()  # inner groups are ended by one thread at a time
         self.ended: dict[str, int] = {}  # by backend: the epoch for which its inner groups were ended last
@@ -64,6 +65,9 @@ def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedel
     members = stand_in.members.get() or list(range(size))
     ordinal = _place.next_ordinal(members)
     epoch, identity = _c10d.control.epoch, _c10d.identity_of(members, ordinal)
+    ahead = _place.ahead.pop(identity, None)
+    if ahead is not None:
+        return ahead
     if transport.STREAM_ORDERED:
         living = {guard.identity for guard in _c10d.live_guards()}
         _place.options = {name: kept for name, kept in _place.options.items() if name in living} | {identity: options}
@@ -145,6 +149,20 @@ def _adopt_group(group: Any) -> Iterator[str]:
         # torch looks a group up by the name that its backend knows.
         group._set_group_name(name)
         group._set_group_desc(description)
+
+
+def make_ahead(members: Sequence[int], ordinal: int, backend: str, timeout: timedelta, rank: int) -> str:
+    """A guard for a group that the other members have and this rank's script will come to make; it is rebuilt with the
+    others. Its identity; empty when this process has one."""
+    identity = _c10d.identity_of(members, ordinal)
+    if any(one.identity == identity for one in _c10d.live_guards()):
+        return ""
+    _prepare(backend)
+    place = members.index(rank)
+    _place.ahead[identity] = _c10d.Guard(
+        place, len(members), None, members, ordinal, timeout=timeout, sockets=(), backend=backend
+    )
+    return identity
 
 
 def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[str]:

@@ -47,7 +47,7 @@ from taskd.worker.link import Link
 
 try:
     from taskd import _c10d
-    from taskd.comm import cpu, guard
+    from taskd.comm import cpu, forest, guard
 
     _UNFIT = ""
 except ImportError as error:
@@ -276,7 +276,11 @@ def _rebuild(request: Request) -> Callable[[int], None]:
     within = timedelta(microseconds=limits.DEADLINE_REBUILD_NS // 1000)
 
     def rebuild(epoch: int) -> None:
-        guard.rebuild(epoch, job_store(request, "repair", within), within=within)
+        store = job_store(request, "repair", within)
+        forest.tell(store, epoch, request.rank)
+        if request.newcomer:
+            forest.complete(store, epoch, request.rank, request.world_size, within)
+        guard.rebuild(epoch, store, within=within)
 
     return rebuild
 

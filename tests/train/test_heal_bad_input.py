@@ -139,6 +139,13 @@ def test_groups_of_some_ranks(start: Start, calm: list[str]) -> None:
         check_healed(job, calm)
 
 
+def test_a_group_that_was_made_after_the_set_up(start: Start, calm: list[str]) -> None:
+    """The newcomer's script comes to it only in the step that is done again; nobody waits for that."""
+    with start("late group") as job:
+        check_healed(job, calm)
+        assert "did not rebuild" not in job.text, job.text
+
+
 def test_a_group_that_not_all_of_its_members_have() -> None:
     every, pair, alone = "0@0-3", "0@1,3", "1@2"
     alike = [{GROUPS: [every]}, {GROUPS: [every, pair]}, {GROUPS: [every, alone]}, {GROUPS: [pair, every]}]

@@ -221,6 +221,7 @@ class Training:
             handle_term(rank)
         narrow(rank)
         torch.manual_seed(100 + rank)
+        self.late: Any = None
         self.number = -1
 
     def die(self, _: torch.Tensor) -> None:
@@ -240,6 +241,9 @@ class Training:
         self.number = -2 if step.rehearsal else step.number
         if CASE == "error" and self.rank == 1 and self.number == 3:
             raise ValueError("this batch cannot be used")
+        if CASE == "late group" and step.number >= 3:
+            self.late = self.late or dist.new_group([0, 1])
+            dist.all_reduce(torch.zeros(1), group=self.late)
         (inputs,) = batch
         self.count.steps += 1
         carried = CASE == "carried gradients" and step.number % 2 == 0
