@@ -122,7 +122,7 @@ def all_gather(group: Any, mine: torch.Tensor) -> Any:
 
 
 def all_gather_into_tensor(group: Any, mine: torch.Tensor) -> Any:
-    output = torch.zeros((SIZE, *mine.shape), dtype=mine.dtype)
+    output = torch.zeros((SIZE * mine.shape[0], *mine.shape[1:]) if mine.dim() else SIZE, dtype=mine.dtype)
     dist.all_gather_into_tensor(output, mine, group=group)
     return output
 
@@ -178,7 +178,8 @@ LAYOUTS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
 
 
 if HOW == "adopt":  # which goes on over gloo
-    del LAYOUTS["every other"]
+    for scattered in ("transposed", "every other", "of a channel"):
+        del LAYOUTS[scattered]
 
 
 def moved_rows() -> Iterator[tuple[str, Row]]:
