@@ -272,7 +272,7 @@ def free_port() -> Callable[[], int]:
 
     def find() -> int:
         while True:
-            port = random.SystemRandom().randrange(12000, 30000)
+            port = random.SystemRandom().choice(beside.ports())
             with socket.socket() as probe:
                 try:
                     probe.bind(("0.0.0.0", port))
