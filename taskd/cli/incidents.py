@@ -77,17 +77,25 @@ def story(incident: dict[str, Any], colour: bool) -> str:
         f"  opened    {clock(incident['opened_wall_ns'])}, {took}",
         f"  ranks     {_ranks(incident['ranks'])}",
         f"  nodes     {', '.join(table.clean(node) for node in incident['nodes']) or '-'}",
-        f"  strategy  {incident['strategy']}, {incident['attempts']} attempt{'' if incident['attempts'] == 1 else 's'}",
+        f"  strategy  {incident['strategy']}{_attempts(incident['attempts'])}",
         f"  why       {table.clean(incident['reason'])}",
     ]
     if incident["phases"]:
         lines.append("  phases")
         width = max(len(phase["name"]) for phase in incident["phases"])
         lines += [f"    {table.clean(phase['name']).ljust(width)}  {phase['ms']:>8} ms" for phase in incident["phases"]]
+    if incident["cost"]:  # of a rail's
+        paid = ", ".join(f"{count} {table.clean(name).replace('_', ' ')}" for name, count in incident["cost"].items())
+        lines.append(f"  cost      {paid}")
     if incident["notes"]:
         lines.append("  notes")
         lines += [f"    {table.clean(note)}" for note in incident["notes"]]
     return "\n".join(lines) + "\n"
+
+
+def _attempts(count: int) -> str:
+    """A rail that others carry for needs none."""
+    return "" if not count else f", {count} attempt{'' if count == 1 else 's'}"
 
 
 def _ranks(ranks: list[int]) -> str:

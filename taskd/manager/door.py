@@ -248,7 +248,7 @@ class Door:
             # Mostly a port scan, a health check or an agent that asks whether anybody listens: no warning. Of two sides
             # that do not agree on encryption, though, the other one may be the first to hang up.
             sentence = f"{address} hung up before it had proved anything: a look at the port, or a peer without a key"
-            self.refusals.count("silent", address, sentence, logging.INFO)
+            self.refusals.count("port looked at", address, sentence, logging.INFO)
         else:
             self.refusals.count("not taskd", address, f"{address} was refused: what it sent is no message of taskd")
 

@@ -34,7 +34,7 @@ def refused(manager: ManagerProcess) -> dict[str, int]:
 def strangers(manager: ManagerProcess) -> int:
     """Of two sides that do not agree on encryption either may hang up first."""
     counts = refused(manager)
-    return counts.get("no key", 0) + counts.get("silent", 0)
+    return counts.get("no key", 0) + counts.get("port looked at", 0)
 
 
 def lines(manager: ManagerProcess, words: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager:
 def test_who_only_looks_whether_anybody_listens_is_no_warning(manager: ManagerProcess) -> None:
     for _ in range(3):
         socket.create_connection(("127.0.0.1", manager.port)).close()
-    wait_for(lambda: refused(manager).get("silent", 0) >= 3, "three silent peers are counted")
+    wait_for(lambda: refused(manager).get("port looked at", 0) >= 3, "three silent peers are counted")
     assert not lines(manager, "refused")
 
 

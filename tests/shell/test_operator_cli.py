@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from taskd.cli.incidents import story
+from taskd.core.incident import Incident, IncidentCause
 from taskd.core.messages import Evidence
-from taskd.core.types import EvidenceKind, RankState
+from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
 from tests.shell.manager_process import ROOT, HandAgent, ManagerProcess, wait_for
 
 ESCAPE = "\x1b"
@@ -261,6 +263,18 @@ def test_replay_prints_the_decisions_again(manager: ManagerProcess, agent: HandA
     rows = [json.loads(line) for line in manager.cli("replay", path, "--json").stdout.splitlines()]
     assert rows[-1] == {"steps": len(rows) - 1, "same": True}
     assert [row["step"] for row in rows[:-1]] == list(range(1, len(rows)))
+
+
+def test_the_story_of_a_rail_tells_its_cost_and_no_attempts() -> None:
+    incident = Incident(2, "rail", 10, strategy=Strategy.BORROW, reason="rail red of a to b is lost")
+    incident.move(IncidentCause.REPAIR)
+    incident.close(IncidentCause.HEALED, Outcome.HEALED, 5_000_000_010)
+    incident.cost = {"borrowed_bytes": 952_865_276, "hedged_frames": 8}
+    told = story({**incident.facts(0), "opened_wall_ns": 1, "closed_wall_ns": 2}, colour=False).splitlines()
+    assert "  strategy  borrow" in told and "  cost      952865276 borrowed bytes, 8 hedged frames" in told
+    incident.cost, incident.attempts = {}, 2
+    told = story({**incident.facts(0), "opened_wall_ns": 1, "closed_wall_ns": 2}, colour=False).splitlines()
+    assert "  strategy  borrow, 2 attempts" in told and not any("cost" in line for line in told)
 
 
 def test_replay_reads_like_what_happened(manager: ManagerProcess, agent: HandAgent) -> None:
