@@ -40,7 +40,9 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
         "ProcessGroupGloo": _class("gloo", PlainGloo, make),
         "_new_process_group_helper": _remembering_members(c10d._new_process_group_helper, make, of_default_group),
         "_tensor_to_object": _none_for_nothing(c10d._tensor_to_object),
+        "broadcast_object_list": _none_in_rehearsal(c10d.broadcast_object_list),
     }
+    dist.broadcast_object_list = replaced["broadcast_object_list"]  # by which scripts know it
     if dist.is_nccl_available():
         replaced["ProcessGroupNCCL"] = _class("nccl", dist.ProcessGroupNCCL, make)
     for name, value in replaced.items():
@@ -159,3 +161,24 @@ def _none_for_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(tensor, tensor_size, *args, **more) if int(tensor_size) > 0 else None
 
     return tensor_to_object
+
+
+def _none_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
+    """In a rehearsal nothing comes from the source, so what is received is None. The lengths, which torch receives
+    first into memory that it has not cleared, would be whatever that held."""
+
+    @functools.wraps(original)
+    def broadcast_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, *args: Any, **more: Any
+    ) -> Any:
+        control = _c10d.control
+        if control.rehearsing and control.mode == _c10d.Mode.SANDBOX:
+            source = more.get("group_src")
+            if source is None:
+                source = dist.get_group_rank(group or c10d._get_default_group(), src or 0)
+            if dist.get_rank(group) != source:
+                object_list[:] = [None] * len(object_list)
+            return None
+        return original(object_list, src, group, *args, **more)
+
+    return broadcast_object_list

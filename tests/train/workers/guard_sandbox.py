@@ -104,6 +104,12 @@ def main() -> None:
         rehearsed = torch.full((3,), 4.0)
         dist.all_reduce(rehearsed)
         assert torch.equal(rehearsed, torch.full((3,), 4.0))
+        torch.use_deterministic_algorithms(True)  # so that memory which nobody has written is full of large numbers
+        objects = [RANK]
+        dist.broadcast_object_list(objects, (RANK + 1) % SIZE)
+        assert objects == [None]
+        everyone = [None] * SIZE
+        dist.all_gather_object(everyone, RANK)
         control.rehearsing = False
     else:
         control.stop_record()
