@@ -99,6 +99,16 @@ def test_several_at_once(start: Start, undisturbed: Callable[..., list[str]], ki
 
 
 @pytest.mark.slow
+def test_over_gloo(start: Start) -> None:
+    """Where the job asks for torch's own gloo. It adds up in another order, so its bits are its own."""
+    with start("", TASKD_INNER="gloo") as calm:
+        calm.end()
+        wanted = sorted(calm.said("weights"))
+    with start("2:5:backward,0:14:applied", TASKD_INNER="gloo") as launched:
+        check(launched, wanted)
+
+
+@pytest.mark.slow
 def test_twenty_faults_with_loader_workers_and_accumulation(
     start: Start, undisturbed: Callable[..., list[str]]
 ) -> None:
