@@ -174,8 +174,9 @@ class Recovery:
     def outrun(self, report: RankReport) -> bool:
         """A rank runs in this epoch before anybody was told to: only a manager that has lost the end of its journal can
         see this."""
-        ahead = report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING
-        return ahead and report.epoch == self.epoch and report.state is RankState.ALIVE
+        if self.state is RepairState.ENDED or report.epoch != self.epoch or report.state is not RankState.ALIVE:
+            return False
+        return report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING
 
     def _may_be_useless(self, report: RankReport) -> bool:
         """A survivor that stopped inside its update has parked all right; it only has to fetch what others hold."""

@@ -19,8 +19,13 @@ from taskd.sim.story import simulate
 BLOCK = 10
 FIXED = range(200)
 FRESH = 50
-FOUND = (Options(5, 1.0, 33658058218078),)
-"""Found by a search: the manager comes back with half of its journal, in the middle of a respawn that was over."""
+FOUND = (
+    Options(5, 1.0, 33658058218078),  # the manager comes back with half of its journal, in a respawn that was over
+    Options(32, 0.5, 241688739748405),  # a repair was over while the manager was away: nothing is ordered any more
+    Options(12, 1.0, 61642425681879),  # a rank runs on while the next attempt is yet to be decided
+    Options(12, 2.0, 153803250752365),  # a phase was so long only because the manager was away
+)
+"""What searches have found."""
 PACKAGE = Path(__file__).resolve().parents[2] / "taskd"
 
 
