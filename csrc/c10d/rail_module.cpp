@@ -122,9 +122,9 @@ void RailEngine::abort(int64_t epoch, const std::string& reason) {
                 ending.push_back(std::move(backend));
         }
     }
+    engine_->abort(epoch, reason);  // of all groups at once, however many there are
     for (const BackendPointer& backend : ending)
         backend->end(reason);
-    engine_->abort(epoch, reason);
 }
 
 void bind_rail(py::module_& m) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "engine_core.hpp"
 #include "socket.hpp"
@@ -45,9 +46,13 @@ struct Engine::State {
 };
 
 Engine::Engine(Settings settings, SocketLayer* sockets) : state_(std::make_unique<State>()) {
-    state_->core = std::make_shared<EngineCore>(std::move(settings), sockets ? *sockets : system_sockets());
+    try {
+        state_->core = std::make_shared<EngineCore>(std::move(settings), sockets ? *sockets : system_sockets());
+        state_->core->start();
+    } catch (const std::system_error& error) {
+        throw Trouble("The rail engine of this process cannot be made: " + words_of(error.code().value()) + ".");
+    }
     state_->endpoint = state_->core->endpoint();
-    state_->core->start();
 }
 
 Engine::~Engine() {
@@ -114,16 +119,17 @@ void Engine::abort(int64_t epoch, const std::string& reason) {
     EngineCore& core = *state_->core;
     core.check_process();
     std::vector<std::shared_ptr<Group>> groups;
-    {
-        const Hold hold(core);
-        core.abort(epoch, reason);
+    core.urge([&] {
+        core.give_up(epoch, reason);
         for (const auto& [its_epoch, group] : state_->groups) {
             if (auto alive = its_epoch <= epoch ? group.lock() : nullptr)
                 groups.push_back(std::move(alive));
         }
-    }
+    });
     for (const auto& group : groups)
         group->abort(reason);
+    const Hold hold(core);
+    core.end_epoch(epoch, reason);
 }
 
 void Engine::set_rail(const std::string& name, bool in_use) {

@@ -1,4 +1,4 @@
-// The lock, the thread and what they drive; epochs and sessions are in engine_epochs.cpp.
+// The descriptors, the times and the thread; the lock is in engine_lock.cpp, epochs and sessions in engine_epochs.cpp.
 #include "engine_core.hpp"
 
 #include <sys/epoll.h>
@@ -38,6 +38,15 @@ EngineCore::EngineCore(Settings settings, SocketLayer& sockets)
       ordered_(settings_.rails.size(), true),
       door_(*this, sockets, settings_.key, (me_.process = random_bytes(kProcessIdBytes))),
       scratch_(new char[kScratchBytes]) {
+    try {
+        open();
+    } catch (...) {
+        close_all();
+        throw;
+    }
+}
+
+void EngineCore::open() {
     epoll_ = checked(epoll_create1(EPOLL_CLOEXEC), "cannot create an epoll descriptor");
     wake_ = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "cannot create an event descriptor");
     timer_ = checked(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "cannot create a timer descriptor");
@@ -63,22 +72,28 @@ EngineCore::~EngineCore() {
     lock();
     sessions_.clear();
     settle();
+    mutex_.unlock();
+    close_all();
+}
+
+void EngineCore::close_all() {
     std::vector<int> listeners;
     for (const auto& [number, source] : sources_) {
         if (source.kind == Source::Kind::kListener)
             listeners.push_back(source.fd);
     }
-    mutex_.unlock();
     for (const int fd : listeners) {
         remove(fd);
         sockets_.close(fd);
     }
-    for (const int fd : {epoll_, wake_, timer_, counters_.fd()}) {
-        if (settings_.keep_on_fork)
+    for (const int fd : {epoll_, wake_, timer_, counters_.fd(), interfaces_ ? interfaces_->fd() : -1}) {
+        if (fd >= 0 && settings_.keep_on_fork)
             settings_.keep_on_fork(fd);
     }
-    for (const int fd : {epoll_, wake_, timer_})
-        ::close(fd);
+    for (const int fd : {epoll_, wake_, timer_}) {
+        if (fd >= 0)
+            ::close(fd);
+    }
 }
 
 void EngineCore::check_process() const {
@@ -90,86 +105,6 @@ int64_t EngineCore::now_ns() const {
     timespec time{};
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * kSecondNs + time.tv_nsec;
-}
-
-// ---- the lock
-
-void EngineCore::lock() {
-    waiting_.fetch_add(1, std::memory_order_relaxed);
-    gate_.lock();
-    mutex_.lock();
-    gate_.unlock();
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-void EngineCore::unlock() {
-    settle();
-    if (!unfinished_.empty() && !in_thread_)
-        wake();
-    in_thread_ = false;
-    std::vector<std::function<void()>> jobs;
-    jobs.swap(jobs_);
-    mutex_.unlock();
-    for (const auto& job : jobs)
-        job();
-}
-
-void EngineCore::wait_for_change(int64_t until_ns) {
-    settle();
-    if (!unfinished_.empty())
-        wake();
-    if (!jobs_.empty()) {
-        unlock();
-        lock();
-        return;
-    }
-    std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
-    changes_.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(until_ns - now_ns(), 0)));
-    held.release();
-}
-
-// Lets those go first who wait.
-void EngineCore::breathe() {
-    settle();
-    if (waiting_.load(std::memory_order_relaxed) == 0 && jobs_.empty())
-        return;
-    unlock();
-    lock();
-    in_thread_ = true;
-}
-
-void EngineCore::dirty(Session& session) {
-    if (std::find(dirty_.begin(), dirty_.end(), &session) == dirty_.end())
-        dirty_.push_back(&session);
-}
-
-void EngineCore::settle() {
-    for (;;) {
-        if (!events_.empty()) {
-            const Event event = std::move(events_.front());
-            events_.pop_front();
-            deliver(event, event.what == Event::What::kWoken ? now_ns() : 0);
-        } else if (!failed_.empty()) {
-            Session* const session = failed_.back();
-            failed_.pop_back();
-            for (Seat* seat : seats_) {
-                if (seat->has(*session))
-                    seat->lost(*session);
-            }
-        } else if (!dirty_.empty()) {
-            Session* const session = dirty_.back();
-            dirty_.pop_back();
-            const bool more = session->pump();
-            if (session->reap())
-                continue;
-            if (more && std::find(unfinished_.begin(), unfinished_.end(), session) == unfinished_.end())
-                unfinished_.push_back(session);
-        } else {
-            break;
-        }
-    }
-    if (draining_)
-        changes_.notify_all();
 }
 
 void EngineCore::forget(Party& party) {
@@ -274,7 +209,7 @@ void EngineCore::run() {
         for (Session* session : more)
             dirty(*session);
         settle();
-        is_busy = !readable_.empty() || !unfinished_.empty();
+        is_busy = !readable_.empty() || has_work();
         const bool is_over = stopping_ && !draining_;
         unlock();
         if (is_over)

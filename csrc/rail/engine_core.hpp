@@ -52,7 +52,10 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     // Throws Trouble. Returns with the lock held, all sessions connected.
     std::vector<std::shared_ptr<Session>> connect(int64_t epoch, const std::vector<Endpoint>& members,
                                                   const std::vector<int>& ranks, size_t me, int64_t within_ns);
-    void abort(int64_t epoch, const std::string& reason);
+    // Two steps of an abort: all operations fail, and nobody can join any more; then the sessions end. Whoever waits
+    // for an operation need not wait for sockets to be closed.
+    void give_up(int64_t epoch, const std::string& reason);
+    void end_epoch(int64_t epoch, const std::string& reason);
     void set_rail(const std::string& name, bool in_use);
 
     void seated(Seat& seat) { seats_.push_back(&seat); }
@@ -74,6 +77,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     // ---- Gate
     void lock() override;
     void unlock() override;
+
+    void urge(const std::function<void()>& order) override;
 
     // ---- SessionHost, DoorKeeper
     int64_t now_ns() const override;
@@ -105,6 +110,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
         size_t slot = 0;
     };
 
+    void open();
+    void close_all();
     void listen();
     void run();
     void ready(uint64_t number, uint32_t events);
@@ -114,6 +121,12 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void breathe();
     // Until something has changed; the lock is let go meanwhile.
     void wait_for_change(int64_t until_ns);
+    void deliver_next();
+    void deliver_events();
+    void obey();
+
+    bool has_work() const { return !(events_.empty() && failed_.empty() && dirty_.empty() && unfinished_.empty()); }
+
     void settle();
     void wake();
     uint64_t add(const Source& source, uint32_t events);
@@ -147,6 +160,12 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     bool stopping_ = false;
     bool in_thread_ = false;  // who settles now is the engine's thread
     bool draining_ = false;
+
+    // Orders of callers who wait for the lock; whoever has it, obeys.
+    std::mutex order_mutex_;
+    std::vector<const std::function<void()>*> orders_;
+    std::atomic<bool> is_asked_{false};
+    bool has_obeyed_ = false;  // so what waits for the lock to be let go comes before the rest of the work
 
     std::unordered_map<uint64_t, Source> sources_;
     std::unordered_map<int, uint64_t> by_fd_;

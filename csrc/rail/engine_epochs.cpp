@@ -62,7 +62,7 @@ void EngineCore::listen() {
         me_.rails.push_back({rail.name, rail.address, fd < 0 ? 1 : sockets_.port_of(fd),
                              prefix_of(interfaces, rail.address), rail.expected});
         if (fd < 0) {
-            tried += (tried.empty() ? "" : ", ") + rail.name + " (" + rail.address + ": " + std::strerror(-fd) + ")";
+            tried += (tried.empty() ? "" : ", ") + rail.name + " (" + rail.address + ": " + words_of(-fd) + ")";
             continue;
         }
         ++listening;
@@ -252,6 +252,8 @@ void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, 
         text += " rank " + std::to_string(ranks[member]) + " (" + session->peer().node + "; " +
                 (session->failure().empty() ? session->what_was_tried() : session->failure()) + ")";
     }
+    if (!full_.empty())
+        text += ". This process can accept no connection: " + words_of(EMFILE);
     throw Trouble(text + ". Are these processes alive, and may they be reached from here?");
 }
 
@@ -265,18 +267,23 @@ void EngineCore::end_sessions(int64_t epoch, const std::string& reason) {
     }
 }
 
-void EngineCore::abort(int64_t epoch, const std::string& reason) {
+void EngineCore::give_up(int64_t epoch, const std::string& reason) {
     over_ = std::max(over_, epoch);
     for (Seat* seat : seats_) {
         if (seat->epoch() <= epoch)
             seat->fail(Failure::Code::kAborted, reason);
     }
+    changes_.notify_all();
+}
+
+void EngineCore::end_epoch(int64_t epoch, const std::string& reason) {
     end_sessions(epoch, reason);
     door_.drop(epoch);
     changes_.notify_all();
 }
 
 void EngineCore::unseated(Seat& seat) {
+    settle();  // what is marked may be the last thing that this group's sessions do
     seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
 }
 

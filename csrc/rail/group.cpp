@@ -355,23 +355,23 @@ uint64_t Group::receive(void* data, size_t bytes, int from, uint32_t tag, int64_
 // ---- ends
 
 void Group::cancel(uint64_t handle, const std::string& reason) {
-    const Hold hold(state_->gate);
-    const auto found = state_->operations.find(handle);
-    if (found == state_->operations.end())
-        return;
-    const std::shared_ptr<Operation> operation = found->second;
-    operation->fail({Failure::Code::kAborted, reason});
+    state_->gate.urge([&] {
+        const auto found = state_->operations.find(handle);
+        if (found == state_->operations.end())
+            return;
+        const std::shared_ptr<Operation> operation = found->second;
+        operation->fail({Failure::Code::kAborted, reason});
+    });
 }
 
 void Group::abort(const std::string& reason) {
-    {
-        const Hold hold(state_->gate);
+    state_->gate.urge([&] {
         if (!state_->aborted) {
             state_->abortion.text = reason;
             state_->aborted = true;
         }
         state_->end_all(state_->abortion);
-    }
+    });
     const std::lock_guard<std::shared_mutex> nobody_copies(state_->copying);
 }
 

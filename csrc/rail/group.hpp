@@ -76,6 +76,13 @@ class Gate {
     virtual ~Gate() = default;
     virtual void lock() = 0;
     virtual void unlock() = 0;
+
+    // Does this with the lock held, and lets go of it. Whoever has the lock now may do it first, at the end of a step.
+    virtual void urge(const std::function<void()>& order) {
+        lock();
+        order();
+        unlock();
+    }
 };
 
 class Group {
