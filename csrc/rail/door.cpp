@@ -52,7 +52,7 @@ void Door::dial(const Hello& hello, const SocketAddress& local, const SocketAddr
     Greeting greeting;
     greeting.fd = sockets_.dial(local, remote);
     if (greeting.fd < 0) {
-        keeper_.dial_failed(hello, -greeting.fd, std::strerror(-greeting.fd));
+        keeper_.dial_failed(hello, -greeting.fd, words_of(-greeting.fd));
         return;
     }
     greeting.stage = Stage::kConnecting;

@@ -69,6 +69,15 @@ SocketAddress parse_address(const std::string& text, int port) {
     return address;
 }
 
+std::string words_of(int error) {
+    const std::string text = std::strerror(error);
+    if (error == EMFILE)
+        return text + " in this process: raise its limit (ulimit -n)";
+    if (error == ENFILE)
+        return text + " in this system: raise its limit (sysctl fs.file-max)";
+    return text;
+}
+
 int SocketLayer::dial(const SocketAddress& local, const SocketAddress& remote) {
     const int fd = ::socket(remote.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)

@@ -28,6 +28,9 @@ struct SocketAddress {
 // From a numeric address (IPv6 with or without a scope). Throws std::invalid_argument with one sentence.
 SocketAddress parse_address(const std::string& text, int port);
 
+// The system's words for an errno, and the cure where that is known.
+std::string words_of(int error);
+
 // A result below zero is -errno.
 class SocketLayer {
   public:

@@ -1,0 +1,99 @@
+"""A process at its limit of descriptors: what cannot be is said with the cure, and what can be later comes to be."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+importlib.import_module("torch")  # its libraries are those that the extension needs
+pytestmark = [
+    pytest.mark.limit(120),
+    pytest.mark.skipif(
+        not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
+    ),
+]
+ROOT = Path(__file__).resolve().parents[2]
+CURE = "Too many open files in this process: raise its limit (ulimit -n)"
+
+# Two engines in one process of 1,024 descriptors, whose number that is left is chosen.
+POOR = """
+import json, os, resource, sys, threading
+from datetime import timedelta
+import torch
+from taskd import _c10d
+
+taken = []
+found = {}
+
+def leave(number):
+    while True:
+        try:
+            taken.append(os.dup(0))
+        except OSError:
+            break
+    for _ in range(number):
+        os.close(taken.pop())
+
+def engine():
+    return _c10d.RailEngine([("a", "127.0.0.2", "", True)], b"k" * 32, node="here")
+
+def join(epoch, seconds):
+    def one(rank):
+        limit = timedelta(seconds=seconds)
+        try:
+            group = engines[rank].join(epoch, "g", ends, [0, 1], rank, within=limit, timeout=limit)
+            group.barrier().wait()
+            texts[rank] = "joined"
+        except RuntimeError as error:
+            texts[rank] = str(error)
+    texts = ["", ""]
+    ranks = [threading.Thread(target=one, args=(rank,)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return texts
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+engines = [engine(), engine()]
+ends = [one.endpoint for one in engines]
+found["first"] = join(1, 20)
+count = len(os.listdir("/proc/self/fd"))
+leave(0)
+refused = []
+for number in range(4):
+    try:
+        engine()
+        refused.append("made")
+    except RuntimeError as error:
+        refused.append(str(error))
+    os.close(taken.pop())
+found["refused"] = refused
+while taken:
+    os.close(taken.pop())
+found["kept"] = len(os.listdir("/proc/self/fd")) - count
+leave(0)
+found["none"] = join(2, 1)
+leave(1)
+found["one"] = join(3, 2)
+while taken:
+    os.close(taken.pop())
+found["later"] = [join(epoch, 20) for epoch in (2, 3)]
+print(json.dumps(found))
+"""
+
+
+def test_a_process_without_descriptors_says_so_and_goes_on_when_there_are_some() -> None:
+    done = subprocess.run([sys.executable, "-c", POOR], capture_output=True, text=True, cwd=ROOT, check=True)
+    found = json.loads(done.stdout)
+    assert found["first"] == ["joined", "joined"]
+    assert all(CURE in text for text in found["refused"]) and found["kept"] == 0, found
+    # Who dials has none for its end; or else who is dialled has none for the other.
+    for case in ("none", "one"):
+        assert "joined" not in found[case] and any(CURE in text for text in found[case]), found
+    assert found["later"] == [["joined", "joined"]] * 2
