@@ -16,7 +16,7 @@ from taskd.bench.faults import FAULTS, Fault
 from taskd.bench.hosts import Hosts
 from taskd.bench.members import Failed, Ranks, until
 
-pytestmark = [pytest.mark.root, pytest.mark.limit(90)]
+pytestmark = [pytest.mark.root, pytest.mark.limit(120)]
 importlib.import_module("torch")  # its libraries are those that the extension needs
 needs_rail = pytest.mark.skipif(
     not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
