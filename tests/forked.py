@@ -158,8 +158,15 @@ def script_of(request: bytes, say: int, end: int) -> list[str] | None:
     if pid:
         os.close(say)
         os.write(end, f"{pid:{WIDTH}}".encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         os.write(end, f"{code:{WIDTH}}".encode())
+        # Its pid stays its own until whoever asked has read that, as with a child of his.
+        poller = select.poll()
+        poller.register(end, 0)
+        poller.poll()
+        os.waitpid(pid, 0)
         return None
     os.close(end)
     os.dup2(say, 1)
