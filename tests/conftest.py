@@ -51,6 +51,7 @@ FOREIGN_NAMES = {
     "MASTER_ADDR",
     "MASTER_PORT",
     "POD_IP",
+    "GLOO_SOCKET_IFNAME",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
