@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from taskd import log
 from taskd.errors import UsageError
@@ -96,7 +97,8 @@ class Feed:
         loader: Any = self.loader
         batches, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
         data: Any = getattr(loader, "dataset", None)
-        if batches is not None and collate is not None and hasattr(data, "__getitem__"):
+        numbered = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)  # which has it and refuses
+        if batches is not None and collate is not None and numbered:
             return collate([data[index] for index in next(iter(batches))])
         return next(iter(loader))
 

@@ -213,7 +213,7 @@ class Session:
         if self._current is not None:
             raise UsageError("a step was entered inside of another one")
         self._current = step
-        if self._updates.begin():
+        if self._updates.begin(step.rehearsal):
             self._warn([BETWEEN])
         if step.rehearsal:
             return

@@ -48,7 +48,7 @@ class Updates:
         """Objects were registered that a step changes without a call that could be made in its place."""
         self._ends_late = False
         """Steps call something after their last optimizer at which a step that is given up ends."""
-        self._watching = False
+        self._watching = self._rehearsal = False
         self._calls: list[str] = []
         self.stepping = False
         """A registered optimizer is at work; others that step meanwhile are parts of it."""
@@ -72,7 +72,9 @@ class Updates:
             raise UsageError(
                 f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed"
             )
-        optimizer.register_step_pre_hook(lambda *_: self._before_optimizer(name))
+        optimizer.register_step_pre_hook(
+            lambda _, args, more: self._before_optimizer(name, (*args[1:], *more.values()))
+        )
         optimizer.register_step_post_hook(lambda *_: self._after_optimizer(name))
 
     def follow_call(self, name: str, item: Any, method: str) -> None:
@@ -104,11 +106,12 @@ class Updates:
         """What was done since the last step was no part of a loop."""
         self._operations_at_end = -1
 
-    def begin(self) -> bool:
+    def begin(self, rehearsal: bool = False) -> bool:
         """A step begins. Whether something was communicated since the one before, which is said once."""
         between = 0 <= self._operations_at_end < self._operations() and not self._told_between
         self._told_between |= between
         self._watching = True
+        self._rehearsal = rehearsal
         self.stepping = False
         self._calls = []
         self._spoilt = False
@@ -179,10 +182,13 @@ class Updates:
         rest = rests.pop()
         return None if any(name in self._replica.optimizers or name in self._with_arguments for name in rest) else rest
 
-    def _before_optimizer(self, name: str) -> None:
+    def _before_optimizer(self, name: str, given: tuple[Any, ...] = ()) -> None:
         if not self._watching:
             return
         if self._given_up():
+            for closure in filter(callable, given if self._rehearsal else ()):
+                with torch.enable_grad():
+                    closure()  # in which forward and backward are, and all that there is to rehearse
             raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)

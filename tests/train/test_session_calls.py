@@ -6,6 +6,7 @@ that stands between the optimizer and what follows it, or inside of a scaler's s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, IterableDataset
 
+from taskd.errors import StepAbandoned
 from taskd.state.coverage import Coverage
 from taskd.state.replica import Replica
+from taskd.worker.feed import Feed
 from taskd.worker.session import Session
 from taskd.worker.updates import Updates
 from tests.train.test_session import FakeRepair
@@ -206,6 +210,32 @@ def test_what_is_communicated_between_two_steps_is_noticed_once() -> None:
         updates.loop_begins()
         assert not updates.begin()
         updates.commit()
+
+
+def test_a_rehearsal_goes_through_the_closure_and_no_further() -> None:
+    repair = FakeRepair()
+    repair.on = True
+    updates = Updates(Replica(), repair.ordered, repair.operations)
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.LBFGS([weight])
+    updates.follow_optimizer("optimizer", optimizer)
+    calls = []
+    for rehearsal in (True, False):
+        updates.begin(rehearsal)
+        with pytest.raises(StepAbandoned):
+            optimizer.step(lambda: calls.append(torch.is_grad_enabled()))
+    assert calls == [True] and torch.equal(weight, torch.ones(2))
+
+
+def test_a_sample_of_a_stream_is_its_first_batch() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(6))
+
+        def __len__(self) -> int:
+            return 6
+
+    assert Feed(DataLoader(Stream(), batch_size=2), 1).sample().tolist() == [0, 1]
 
 
 # ---- what nobody registered ----------------------------------------------------------------------------------------
