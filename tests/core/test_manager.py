@@ -197,10 +197,10 @@ def test_a_quarter_of_a_million_rank_reports_are_a_matter_of_seconds() -> None:
         core.step(0, node.report(*(rank_report(i * 64 + j, acknowledged=False) for j in range(64)), full=True))
     beats = [[rank_report(i * 64 + j, step=9) for j in range(64)] for i in range(400)]
     said = [node.report(*beat) for node, beat in zip(nodes, beats, strict=True)]
-    before = time.perf_counter()
+    before = time.process_time()
     for event in said:
         assert core.step(MS, event) == []
-    assert time.perf_counter() - before < 1.0, "25,600 rank reports took longer than a second"
+    assert time.process_time() - before < 1.0, "25,600 rank reports took longer than a second"
 
 
 def test_a_broken_connection_of_an_unknown_node_is_nothing() -> None:

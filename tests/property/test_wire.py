@@ -227,7 +227,7 @@ def test_a_full_report_is_read_quickly() -> None:
 
 
 def _seconds(data: bytes) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(20):
         decode(data)
-    return (time.perf_counter() - begin) / 20
+    return (time.process_time() - begin) / 20
