@@ -22,6 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 COMPUTE = (
@@ -104,6 +105,9 @@ class Helper:
         self.config, self.folder = config, folder
         self.told = (folder / "reports").open("a")
         os.nice(NICE)
+        unhurried = [hypothesis.HealthCheck.too_slow]
+        hypothesis.settings.register_profile("beside", deadline=None, suppress_health_check=unhurried)
+        hypothesis.settings.load_profile("beside")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
