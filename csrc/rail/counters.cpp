@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace taskd::rail {
 namespace {
@@ -116,10 +117,11 @@ Counters::Counters(uint32_t capacity) : capacity_(capacity), owner_(getpid()), b
     if (ftruncate(fd_, static_cast<off_t>(bytes_)) == 0 && fcntl(fd_, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) == 0)
         address = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (address == MAP_FAILED) {
-        const int error = errno;
-        ::close(fd_);
-        errno = error;
-        fail("cannot map the memory file of the rail counters");
+        // Under a limit on the size of files, say. Rails that nobody can watch are better than none.
+        ::close(std::exchange(fd_, -1));
+        address = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (address == MAP_FAILED)
+            fail("cannot map memory for the rail counters");
     }
     header_ = static_cast<CounterHeader*>(address);
     records_ = reinterpret_cast<CounterRecord*>(header_ + 1);
@@ -133,7 +135,8 @@ Counters::Counters(uint32_t capacity) : capacity_(capacity), owner_(getpid()), b
 
 Counters::~Counters() {
     munmap(header_, bytes_);
-    ::close(fd_);
+    if (fd_ >= 0)
+        ::close(fd_);
 }
 
 CounterRecord* Counters::find(const std::string& rail, int32_t peer, const std::string& node) const {

@@ -99,6 +99,7 @@ class Counters {
     Counters(const Counters&) = delete;
     Counters& operator=(const Counters&) = delete;
 
+    // -1: the file could not be made as large as it has to be, and no other process will see these figures.
     int fd() const noexcept { return fd_; }
 
     CounterHeader& header() const noexcept { return *header_; }

@@ -51,7 +51,7 @@ void EngineCore::open() {
     wake_ = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "cannot create an event descriptor");
     timer_ = checked(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), "cannot create a timer descriptor");
     for (const int fd : {epoll_, wake_, timer_, counters_.fd()}) {
-        if (settings_.close_on_fork)
+        if (fd >= 0 && settings_.close_on_fork)
             settings_.close_on_fork(fd);
     }
     add({Source::Kind::kWake, wake_}, EPOLLIN);

@@ -123,12 +123,12 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         if _process.engine is not None and (_process.key, _process.place) == (key, place):
             return _process.engine
         settings = cpu.settings()
-        rails = _rails(settings, place)
+        rails, title = _rails(settings, place), f"rank {rank}"
         retry = settings.retry
         engine = _c10d.RailEngine(
             [(one.name, one.address, one.interface, one.expected) for one in rails],
             key,
-            title=f"rank {rank}",
+            title=title,
             node=settings.job.node,
             ports=discovery.ports(settings),
             retry_enabled=bool(retry.levels),
@@ -139,7 +139,10 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         # Groups over the one before keep it for as long as they live.
         _process.engine, _process.key, _process.place = engine, key, place
         _process.rails = rails
-        counters.show(engine.counters_fd)
+        if engine.counters_fd >= 0:
+            counters.show(engine.counters_fd)
+        else:
+            _logger.warning("no memory file can be made (see ulimit -f); nobody sees how the rails of %s stand", title)
         for name in _process.out.intersection(states()):
             engine.set_rail(name, False)
         return engine

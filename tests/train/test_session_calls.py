@@ -25,6 +25,8 @@ from taskd.worker.updates import Updates
 from tests.train.test_session import FakeRepair
 
 STEPS = 12
+# Some of these steps are left early, or have their scheduler in an unusual place, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 
 
 class Trainer(FakeRepair):
