@@ -1,8 +1,9 @@
 """One rank of `taskd bench overhead`: RANK SIZE FOLDER TURNS; prints all runs of both sides as one JSON line.
 
 Both sides are process groups of torch's own making whose backend was replaced in the same way, once by a bare inner
-group and once by a guard over another of the same kind. Which side goes first changes with every turn. Each run gives
-the median of its operations or steps. It judges nothing.
+group and once by a guard over another of the same kind. In every turn the sides change many times: how the ranks are
+spread over the processors moves an operation more than a guard does, and so it moves both sides. Each turn gives each
+side's median of its operations or steps. It judges nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from taskd import _c10d
 from taskd.comm import cpu
 
 OPERATIONS, STEPS, WARM_UP = 1000, 40, 5
+SLICES = 20
+"""How often each side has its turn within a turn."""
 WIDTH, DEPTH, SAMPLES = 512, 4, 64
 TIMEOUT = timedelta(seconds=60)
 
@@ -85,13 +88,23 @@ def operation(group: Any) -> Callable[[], None]:
     return all_reduce
 
 
-def median_s(call: Callable[[], None], count: int) -> float:
+def times_s(call: Callable[[], None], count: int) -> list[float]:
     times = []
     for _ in range(count):
         begin = time.perf_counter()
         call()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return times
+
+
+def take_turns(calls: dict[str, Callable[[], None]], count: int) -> dict[str, float]:
+    """The median of `count` calls of each side."""
+    times: dict[str, list[float]] = {side: [] for side in calls}
+    for number in range(SLICES):
+        for side in sorted(calls, reverse=number % 2 == 1):
+            dist.barrier()
+            times[side] += times_s(calls[side], count // SLICES)
+    return {side: statistics.median(taken) for side, taken in times.items()}
 
 
 def main(rank: int, size: int, folder: str, turns: int) -> None:
@@ -108,11 +121,10 @@ def main(rank: int, size: int, folder: str, turns: int) -> None:
     for name, (make, count, unit) in makers.items():
         calls = {side: make(group) for side, group in groups.items()}
         for call in calls.values():
-            median_s(call, WARM_UP)
-        for turn in range(turns):
-            for side in sorted(groups, reverse=turn % 2 == 1):
-                dist.barrier()
-                found[side][name].append(median_s(calls[side], count) * unit)
+            times_s(call, WARM_UP)
+        for _ in range(turns):
+            for side, median in take_turns(calls, count).items():
+                found[side][name].append(median * unit)
     dist.barrier()
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
