@@ -12,6 +12,7 @@ import ast
 import re
 from pathlib import Path
 
+from taskd.config import leaves
 from tests.source import ROOT, clean, python, texts
 
 FILE_LINES = {".py": 400, ".cpp": 450, ".hpp": 450, ".h": 450}
@@ -152,6 +153,20 @@ def test_durations_carry_their_unit() -> None:
             if bare.fullmatch(name.removeprefix("self.").lower()) and re.search(r"\b(int|float)\b", kind):
                 breaches.append(f"{source.at(node)} {name}: {kind} has no unit; it comes last: {name}_ms, {name}_ns")
     clean(breaches)
+
+
+def test_every_setting_is_read() -> None:
+    """A setting that nobody reads promises what does not happen."""
+    through_a_property = {"recover.strategies", "recover.restart_fault_process"}  # RecoverConfig.allowed
+    without_effect = {"pause.limit_ms"}  # and its sentence says so
+    shells = "\n".join(source.text for source in python("taskd") if source.room != "config")
+    clean(
+        [
+            f"taskd/config/tree.py:1 nobody reads {path}; follow it where it matters, or take it out"
+            for path in leaves()
+            if path not in through_a_property | without_effect and not re.search(rf"\b{re.escape(path)}\b", shells)
+        ]
+    )
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -125,9 +125,6 @@ class ManagerConfig:
     )
     key_file: str = option("", "File that holds the job's key, mode 0600; empty: none.", env=("TASKD_KEY_FILE",))
     journal: bool = option(True, "Whether the manager writes its decisions to disk, so that it may be restarted.")
-    node_silence_ms: int = option(
-        1500, "Silence of a node that counts as evidence before its own rhythm is known.", low=100, high=600_000
-    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,6 @@ class WorkerConfig:
     register_wait_ms: int = option(
         3000, "How long start_taskd_worker() waits for the manager's acknowledgement.", low=0, high=600_000
     )
-    framework: str = option("pt", "Training framework: pt is full, ms gives beats only.", choices=("pt", "ms"))
     inner: str = option(
         "rail",
         "What carries guarded collectives of CPU tensors: rail heals itself and can be aborted, gloo is torch's own.",
@@ -241,10 +237,14 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class PauseConfig:
-    """Holding all ranks at one step boundary."""
+    """Holding all ranks at one step boundary. taskd parks ranks for repairs only, each of which has its own bounds, so
+    this is judged for the jobs that set it and bounds nothing."""
 
     limit_ms: int = option(
-        300_000, "Longest pause; HCCL_CONNECT_TIMEOUT (s) sets 2.5 times itself.", low=1000, high=PAUSE_LIMIT_MS_MAX
+        300_000,
+        "Longest pause; HCCL_CONNECT_TIMEOUT (s) sets 2.5 times itself. Nothing pauses a job, so it bounds nothing.",
+        low=1000,
+        high=PAUSE_LIMIT_MS_MAX,
     )
 
 

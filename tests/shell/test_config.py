@@ -33,12 +33,10 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "manager.key": ("", "TASKD_MANAGER_KEY TASKD_KEY"),
     "manager.key_file": ("", "TASKD_MANAGER_KEY_FILE TASKD_KEY_FILE"),
     "manager.journal": (True, "TASKD_MANAGER_JOURNAL"),
-    "manager.node_silence_ms": (1500, "TASKD_MANAGER_NODE_SILENCE_MS"),
     "agent.beat_interval_ms": (100, "TASKD_AGENT_BEAT_INTERVAL_MS"),
     "agent.linger_ms": (2000, "TASKD_AGENT_LINGER_MS"),
     "worker.beat_period_ms": (50, "TASKD_WORKER_BEAT_PERIOD_MS"),
     "worker.register_wait_ms": (3000, "TASKD_WORKER_REGISTER_WAIT_MS"),
-    "worker.framework": ("pt", "TASKD_WORKER_FRAMEWORK"),
     "worker.inner": ("rail", "TASKD_WORKER_INNER TASKD_INNER"),
     "proxy.host": ("127.0.0.1", "TASKD_PROXY_HOST"),
     "proxy.port": (9602, "TASKD_PROXY_PORT"),
@@ -104,7 +102,7 @@ def test_the_set_of_options_is_a_decision() -> None:
 def test_every_option_has_a_sentence_and_a_unit() -> None:
     for path, leaf in config.leaves().items():
         assert leaf.doc.endswith(".") and len(leaf.doc) > 20, path
-        if any(word in path for word in ("period", "interval", "wait", "limit", "linger", "silence", "hold")):
+        if any(word in path for word in ("period", "interval", "wait", "limit", "linger", "hold")):
             assert path.endswith("_ms"), f"{path} is a duration without its unit"
 
 
@@ -233,7 +231,7 @@ REFUSED = [
     ({}, {"job_run_dir": "here"}, ["job.run_dir", "'here'", "an absolute path"]),
     ({}, {"recover_strategies": ["retry", "pray"]}, ["recover.strategies", "'pray'", "elastic-training"]),
     ({}, {"recover_strategies": 5}, ["recover.strategies", "not a list of names"]),
-    ({}, {"worker_framework": "tf"}, ["worker.framework", "'tf'", "pt, ms"]),
+    ({}, {"worker_inner": "tcp"}, ["worker.inner", "'tcp'", "rail, gloo"]),
     ({}, {"enabled": "perhaps"}, ["enabled", "'perhaps'", "on or off"]),
     ({"TASKD_MANAGER_PORT": "high"}, {}, ["manager.port", "'high'", "environment TASKD_MANAGER_PORT", "65535"]),
     ({"TASKD_MANAGER_PORT": "65536"}, {}, ["manager.port", "too large"]),
