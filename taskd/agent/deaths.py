@@ -117,7 +117,7 @@ class Deaths:
         if code is None:
             code = 0 if worker.leaving else UNKNOWN_EXIT
             reason = "its exit code was taken by its parent before it could be read"
-        self._found.append(Gone(worker.rank, worker.incarnation, code, worker.leaving, reason))
+        self._found.append(Gone(worker.rank, worker.incarnation, code, reason))
 
 
 def reaped_code(pidfd: int) -> int | None:

@@ -106,7 +106,6 @@ class AgentLoop:
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, self.uplink, self._step)
         self._on_stop = on_stop
         self._queue: deque[events.AgentEvent] = deque()
-        self._posted: deque[events.AgentEvent] = deque()
         self._stop_reason: str | None = None
         self._ended = False
         self._wake_lock = threading.RLock()  # a signal handler may call stop() while this thread holds it
@@ -121,11 +120,6 @@ class AgentLoop:
     def stop(self, reason: str) -> None:
         """End the loop in good order, soon."""
         self._stop_reason = reason
-        self._wake()
-
-    def post(self, event: events.AgentEvent) -> None:
-        """Hand the core an event that was seen elsewhere."""
-        self._posted.append(event)
         self._wake()
 
     def _wake(self) -> None:
@@ -162,8 +156,6 @@ class AgentLoop:
             self._deaths.take(now)
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
-        while self._posted:
-            self._queue.append(self._posted.popleft())
         self._serve_uplink()
         self._serve_heirs()
         if self.desk.fd in ready:
@@ -283,7 +275,7 @@ class AgentLoop:
         if worker is None:
             code = self.spawner.reap(pid)
             reason = "it ended as soon as it was started"
-            self._queue.append(events.Gone(seat.rank, seat.incarnation, 255 if code is None else code, False, reason))
+            self._queue.append(events.Gone(seat.rank, seat.incarnation, 255 if code is None else code, reason))
             return
         self.workers.seat(worker, seat.rank, seat.incarnation)
 

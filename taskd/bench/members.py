@@ -22,7 +22,6 @@ from taskd.bench.hosts import CONTROL, Hosts, interface
 from taskd.bench.job import free_port
 
 PATIENCE_S = 60.0
-LINE_BYTES = 1 << 16
 
 
 class Failed(RuntimeError):

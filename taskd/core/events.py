@@ -134,12 +134,11 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A worker's process is ending or has ended; `exit_code` is negative for a signal. `orderly`: it had said so."""
+    """A worker's process is ending or has ended; `exit_code` is negative for a signal, 0 for good order."""
 
     rank: int
     incarnation: int
     exit_code: int
-    orderly: bool
     reason: str
 
 

@@ -10,7 +10,7 @@ record that people read afterwards. What can go wrong, and what follows:
   when all of it is back.
 
 Invariants: an incident that is closed stays closed; a strategy that is exhausted is not chosen again in it.
-Not here: how a strategy is carried out (recovery), and policies by exit code (later, in front of `decide`).
+Not here: how a strategy is carried out (recovery).
 """
 
 from __future__ import annotations

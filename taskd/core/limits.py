@@ -30,7 +30,6 @@ MAX_NAME = 128
 """Names of jobs, nodes, hosts."""
 MAX_TEXT = 1_024
 """A sentence: a reason, an error. Longer ones are cut by whoever makes them."""
-MAX_BLOB = 1 << 20
 MAX_MESSAGE_BYTES = 8 << 20
 """One message on the wire; larger ones are refused before they are parsed."""
 MAX_REPLY_TEXT = 8 << 20

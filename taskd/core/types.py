@@ -47,17 +47,14 @@ PROGRESS = {Stage.SETUP: 0, Stage.PARKED: 1, Stage.REBUILT: 2, Stage.RESTORED: 3
 
 
 class EvidenceKind(IntEnum):
-    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness."""
+    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness. A number that stood
+    for something else once is not given again."""
 
     PROCESS_EXIT = 1
     COLLECTIVE_ERROR = 2
-    NODE_SILENT = 3
-    CONNECTION_LOST = 4
-    BEAT_SILENT = 5
     LINK_DOWN = 6
     LINK_UP = 7
     EXCEPTION = 8  # user code raised out of the training loop
-    AGENT_LOST = 9  # the workers of a node live, their agent does not
 
 
 class RailState(IntEnum):

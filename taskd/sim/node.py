@@ -143,7 +143,7 @@ class SimNode:
 
     def _gone(self, life: int, worker: SimWorker, exit_code: int, reason: str) -> None:
         if self.core is not None and life == self.life:
-            self._step(Gone(worker.rank, worker.incarnation, exit_code, exit_code == 0, reason))
+            self._step(Gone(worker.rank, worker.incarnation, exit_code, reason))
 
     def _step(self, event: Any, speaker: SimWorker | None = None) -> None:
         world = self.world

@@ -173,8 +173,3 @@ class Watch:
         if epoch < seen:
             raise Violation("epochs-grow", f"the agent of {node} relays epoch {epoch} after epoch {seen}")
         self._seen_by_agents[(node, life)] = epoch
-
-
-def sorted_counts(counts: dict[str, Any]) -> dict[str, Any]:
-    """The counters in a fixed order, for tables and for comparing two runs."""
-    return {name: counts[name] for name in sorted(counts)}

@@ -125,7 +125,7 @@ def test_nothing_is_sent_without_a_connection_and_everything_afterwards() -> Non
     core.step(0, Disconnected())
     assert core.step(100 * MS, Tick()) == []
     core.step(150 * MS, WorkerSaid(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 0, 0, 0, "reset")))
-    assert core.step(200 * MS, Gone(0, 1, -9, False, "")) == []
+    assert core.step(200 * MS, Gone(0, 1, -9, "")) == []
     effects = core.step(300 * MS, Connected())
     assert [type(e.message) for e in of(Send, effects)] == [AgentHello, Report, Evidence]
     assert reports(effects)[0].ranks[0].state is RankState.DEAD and reports(effects)[0].ranks[0].exit_code == -9
@@ -145,7 +145,7 @@ def test_where_a_launcher_starts_the_workers_nobody_claims_a_rank_of_another_nod
     refused = of(Refuse, joined(spawns=True).step(0, claims))
     assert refused[0].message.reason == "this node's launcher has started no process for rank 3"
     core = joined(spawns=True)
-    core.step(0, Gone(0, 1, -9, False, ""))
+    core.step(0, Gone(0, 1, -9, ""))
     assert of(Refuse, core.step(0, WorkerSaid(hello(0, 99, incarnation=2)))), "nor one that has died"
 
 
@@ -204,13 +204,13 @@ def test_a_seat_that_goes_on_here_is_ended_first() -> None:
     core = joined()
     effects = core.step(0, order(2, Stage.PARKED, Seat(0, 2, "a")))
     assert of(End, effects)[0].incarnation == 1 and of(Spawn, effects) == []
-    assert of(Spawn, core.step(0, Gone(0, 1, -9, False, ""))) == [Spawn(0, 2, 2, newcomer=True)]
+    assert of(Spawn, core.step(0, Gone(0, 1, -9, ""))) == [Spawn(0, 2, 2, newcomer=True)]
 
 
 def test_a_seat_that_goes_on_elsewhere_is_ended_and_not_started() -> None:
     core = joined()
     assert of(End, core.step(0, order(2, Stage.PARKED, Seat(0, 2, "b"))))
-    assert of(Spawn, core.step(0, Gone(0, 1, -9, False, ""))) == []
+    assert of(Spawn, core.step(0, Gone(0, 1, -9, ""))) == []
 
 
 def test_a_plain_membership_starts_nobody_and_a_respawn_does() -> None:
@@ -242,18 +242,18 @@ def test_stop_ends_everybody_and_the_agent_last() -> None:
     stop = Heard(Stop(1, 3, "over"))
     assert [type(e) for e in core.step(0, stop)] == [Relay]
     assert of(End, core.step(limits.STOP_GRACE_NS, Tick()))
-    effects = core.step(6 * SECOND, Gone(0, 1, -9, False, ""))
+    effects = core.step(6 * SECOND, Gone(0, 1, -9, ""))
     assert of(Leave, effects) == [Leave(3, "over")]
     assert core.step(7 * SECOND, Tick()) == [] and core.next_deadline() is None
 
 
 def test_a_side_agent_leaves_after_its_workers_unless_others_come() -> None:
     core = joined(spawns=False)
-    core.step(1 * SECOND, Gone(0, 1, 0, True, ""))
+    core.step(1 * SECOND, Gone(0, 1, 0, ""))
     assert of(Leave, core.step(2 * SECOND, Tick())) == []
     core.step(3 * SECOND, WorkerSaid(hello(0, 60)))
     assert core.crew.ranks[0].incarnation == 2
-    core.step(4 * SECOND, Gone(0, 2, 0, True, ""))
+    core.step(4 * SECOND, Gone(0, 2, 0, ""))
     core.step(5 * SECOND, Tick())
     assert of(Leave, core.step(5 * SECOND + limits.LINGER_NS, Tick())) == [
         Leave(0, "all workers of this node have ended")
@@ -263,7 +263,7 @@ def test_a_side_agent_leaves_after_its_workers_unless_others_come() -> None:
 def test_a_launcher_waits_for_the_manager_and_not_for_ever() -> None:
     core = joined()
     core.step(0, Disconnected())
-    core.step(0, Gone(0, 1, 3, False, ""))
+    core.step(0, Gone(0, 1, 3, ""))
     assert of(Leave, core.step(limits.ABANDONED_NS - SECOND, Tick())) == []
     assert of(Leave, core.step(limits.ABANDONED_NS, Tick()))[0].exit_code == 3
 
@@ -272,7 +272,7 @@ def test_a_manager_that_is_late_is_waited_for_as_long() -> None:
     core, began = agent(), 1_000 * limits.ABANDONED_NS  # the clock does not begin with the job
     core.step(began, Started(0, 1, 50))
     core.step(began, WorkerSaid(hello(incarnation=1)))
-    core.step(began, Gone(0, 1, 3, False, ""))
+    core.step(began, Gone(0, 1, 3, ""))
     assert of(Leave, core.step(began + SECOND, Tick())) == []
     assert of(Leave, core.step(began + limits.ABANDONED_NS - SECOND, Tick())) == []
     assert of(Leave, core.step(began + 2 * limits.ABANDONED_NS, Tick()))[0].exit_code == 3
@@ -284,10 +284,7 @@ def test_an_exception_is_the_reason_of_the_end_that_follows() -> None:
         kind = EvidenceKind.EXCEPTION if rank == 0 else EvidenceKind.COLLECTIVE_ERROR
         core.step(SECOND, WorkerSaid(Evidence(kind, rank, 1, rank, 0, text)))
     found = [
-        row
-        for rank in (0, 1)
-        for report in reports(core.step(SECOND, Gone(rank, 1, 1, False, "")))
-        for row in report.ranks
+        row for rank in (0, 1) for report in reports(core.step(SECOND, Gone(rank, 1, 1, ""))) for row in report.ranks
     ]
     assert [(row.rank, row.reason) for row in found] == [(0, "ValueError: no"), (1, "")]
 
@@ -301,7 +298,7 @@ ANY = st.one_of(
     st.builds(WorkerSaid, st.builds(WorkerLeaving, ranks, numbers, st.just("bye"))),
     st.builds(Started, ranks, numbers, st.integers(1, 4)),
     st.builds(StartFailed, ranks, numbers, st.just("no")),
-    st.builds(Gone, ranks, numbers, st.integers(-9, 1), st.booleans(), st.just("")),
+    st.builds(Gone, ranks, numbers, st.integers(-9, 1), st.just("")),
     st.builds(Heard, st.builds(Order, numbers, numbers, st.sampled_from(list(Stage)), st.just(1),
                                st.integers(-1, 2), seats, st.just(()), st.just(""))),
     st.builds(lambda rank, number, following, term, want: answer(

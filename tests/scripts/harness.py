@@ -240,7 +240,7 @@ class Node:
 
     def gone(self, process: Process, exit_code: int, reason: str) -> None:
         if self.agent is not None and process.incarnation:
-            self.step(Gone(process.rank, process.incarnation, exit_code, exit_code == 0, reason))
+            self.step(Gone(process.rank, process.incarnation, exit_code, reason))
 
     def hear(self, message: Any, process: Process) -> None:
         if self.agent is None and self.up and not self.spawns:
