@@ -15,7 +15,6 @@ optimizer is registered. It repairs nothing.
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.state import movers
+from taskd.state.living import living
 from taskd.state.movers import Mover
 from taskd.state.replica import Replica
 
@@ -79,19 +79,24 @@ class Coverage:
     def look(self) -> list[str]:
         """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
         with the registered ones already."""
-        found = _live_modules()
+        alive = living(torch.nn.Module, *movers.KINDS)
+        # One whose constructor has not come to Module's has no contents yet.
+        found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
         known = self._known()
         wrappers, outside = [], []
         for module in found:
+            outer, wraps = id(module) not in inner, isinstance(module, DistributedDataParallel)
+            if not outer and not wraps:
+                continue  # what it has belongs to the one around it, whose tensors are compared
             strange = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
-            if isinstance(module, DistributedDataParallel) and not strange:
+            if wraps and not strange:
                 wrappers.append(module)
-            if strange and id(module) not in inner:
+            if outer and strange:
                 outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
         self.replica.wrappers = wrappers
         self._outside = outside
-        self._movers = movers.unregistered((*self.replica.others.values(), *self.local.values()))
+        self._movers = movers.unregistered(alive, (*self.replica.others.values(), *self.local.values()))
         shards = [] if self.flaws else self._shards()
         self.flaws += shards
         return shards
@@ -160,17 +165,6 @@ def _kind(module: str, name: str) -> type | tuple[()]:
     """A class that no object here has unless somebody has imported its module, which takes a second: nobody for us."""
     found: type | tuple[()] = getattr(sys.modules.get(module), name, ())
     return found
-
-
-def _live_modules() -> list[torch.nn.Module]:
-    """Every module that lives, found by its type: asking an object itself could wake up something lazy."""
-    kinds: set[type] = {torch.nn.Module}
-    fresh = [torch.nn.Module]
-    while fresh:
-        below = [kind for kind in type.__subclasses__(fresh.pop()) if kind not in kinds]
-        kinds.update(below)
-        fresh += below
-    return [item for item in gc.get_objects() if type(item) in kinds and "_parameters" in vars(item)]
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -7,7 +7,6 @@ It compares and names; coverage.py decides what that means for the job.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,13 +44,12 @@ class Mover:
         return self if item is None else Mover.of(item)
 
 
-def unregistered(registered: Iterable[Any]) -> list[Mover]:
-    """All schedulers and scalers that live, but for those that are registered or stand inside of what is."""
-    kinds = _kinds()
+def unregistered(living: Iterable[Any], registered: Iterable[Any]) -> list[Mover]:
+    """The schedulers and scalers among the living, but for those that are registered or stand inside of what is."""
     known: set[int] = set()
     for item in registered:
         _gather(item, known, _DEPTH)
-    return [Mover.of(item) for item in gc.get_objects() if type(item) in kinds and id(item) not in known]
+    return [Mover.of(item) for item in living if issubclass(type(item), KINDS) and id(item) not in known]
 
 
 def hook_with_state(modules: Iterable[torch.nn.Module]) -> str:
@@ -62,18 +60,6 @@ def hook_with_state(modules: Iterable[torch.nn.Module]) -> str:
             if state is not None and not isinstance(state, dist.ProcessGroup):
                 return type(state).__name__
     return ""
-
-
-def _kinds() -> set[type]:
-    """With all below them: asking an object itself for its class could wake up something lazy."""
-    found: set[type] = set()
-    fresh: list[type] = list(KINDS)
-    while fresh:
-        kind = fresh.pop()
-        if kind not in found:
-            found.add(kind)
-            fresh += type.__subclasses__(kind)
-    return found
 
 
 def _gather(item: Any, known: set[int], depth: int) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import Coverage
+from taskd.state.living import living
 from taskd.state.replica import Replica
 from taskd.worker.feed import Feed
 from taskd.worker.session import Session
@@ -241,6 +242,23 @@ def test_a_sample_of_a_stream_is_its_first_batch() -> None:
 
 
 # ---- what nobody registered ----------------------------------------------------------------------------------------
+
+
+def test_living_objects_are_found_by_their_type_and_never_asked() -> None:
+    class Kind:
+        pass
+
+    class Below(Kind):
+        pass
+
+    class Lazy:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise AssertionError("a walk over all objects has woken this one up")
+
+    one, other, lazy = Kind(), Below(), Lazy()
+    assert {id(item) for item in living(Kind)} == {id(one), id(other)}
+    assert [id(item) for item in living(Below, Lazy)] == [id(other), id(lazy)]
 
 
 def test_schedulers_and_scalers_that_move_and_are_not_registered_are_named() -> None:
