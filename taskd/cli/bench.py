@@ -43,9 +43,7 @@ BENCHES = {
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser(
-        "bench", help="measure on this machine", description="Measure one thing on this machine."
-    )
+    parser = subparsers.add_parser("bench")
     parser.add_argument("name", nargs="?", metavar="NAME", help="what to measure; see --list")
     parser.add_argument("--list", action="store_true", help="name all benchmarks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -18,7 +18,7 @@ from taskd.config.values import allowed_text
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd config`."""
-    parser = subparsers.add_parser("config", description="Settings, as any taskd process reads them here.")
+    parser = subparsers.add_parser("config")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     line = "print every setting with its value and where the value came from"
     shown = verbs.add_parser("show", help=line, description=line)

@@ -20,7 +20,7 @@ STYLES = {OK: "green", WARNING: "yellow", FAULT: "red"}
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd doctor`."""
-    parser = subparsers.add_parser("doctor", description="Check this machine; exit code 1 if something is at fault.")
+    parser = subparsers.add_parser("doctor", epilog="The exit code is 1 if something is at fault.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 

@@ -23,7 +23,7 @@ KIND_WIDTH = 10
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd events`."""
-    parser = subparsers.add_parser("events", help="show what happened in the job, and with --follow what happens")
+    parser = subparsers.add_parser("events")
     add_arguments(parser)
     parser.add_argument("--follow", action="store_true", help="go on with what happens from now on")
     parser.set_defaults(run=run)

@@ -26,9 +26,7 @@ RANKS_SHOWN = 8
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd incidents`."""
-    parser = subparsers.add_parser(
-        "incidents", help="show every fault: who, why this strategy, its phases, its outcome"
-    )
+    parser = subparsers.add_parser("incidents")
     parser.add_argument("id", nargs="?", metavar="ID", help="only this one, with its whole story")
     add_arguments(parser)
     parser.set_defaults(run=run)

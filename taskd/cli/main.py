@@ -2,7 +2,7 @@
 
 The commands stand in a static table, so that `taskd --help` needs none of their files: it must answer at once and load
 neither torch nor zmq. The file of a command offers `register(subparsers)`, which adds its parser and sets `run` on it,
-a function from the parsed arguments to the exit code.
+a function from the parsed arguments to the exit code; the table's line is what `taskd COMMAND --help` says of it, too.
 
 Exit codes: 0 done, 1 the command's own "no" or another's fault, 2 a usage error (one sentence, no traceback), 130 an
 interrupt, 141 a reader that went away. It does NOT do any command's work.
@@ -82,9 +82,10 @@ def build_parser(command: str | None = None) -> Parser:
     parser.see = f"taskd {command}" if command else "taskd"  # argparse reports stray words from the outermost parser
     parser.add_argument("--version", action="version", version=f"taskd {taskd.__version__}")
     subparsers = parser.add_subparsers(prog="taskd", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
-    for name, _, module in COMMANDS:
+    for name, line, module in COMMANDS:
         if name == command:
             importlib.import_module(module).register(subparsers)
+            subparsers.choices[name].description = f"{line[0].upper()}{line[1:]}."
         else:
             subparsers.add_parser(name, add_help=False)
     return parser

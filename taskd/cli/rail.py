@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.1
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd rail`."""
-    parser = subparsers.add_parser("rail", help="show the rails, take one out of use or put it back")
+    parser = subparsers.add_parser("rail")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     shown = actions.add_parser("list", help="every rail of every node: state, since when, who borrows, bytes, error")
     shown.add_argument("--lines", action="store_true", help="each rail toward each peer node on a line of its own")

@@ -20,7 +20,7 @@ from taskd.manager import journal, record, replay
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd replay`."""
-    parser = subparsers.add_parser("replay", help="run a manager's journal through the core again and compare")
+    parser = subparsers.add_parser("replay")
     parser.add_argument("file", metavar="FILE", help="the journal, for instance /tmp/taskd-0/JOB/journal.db")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
     parser.set_defaults(run=run)

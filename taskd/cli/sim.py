@@ -20,7 +20,7 @@ MOST_MINUTES = 100_000
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd sim`."""
-    parser = subparsers.add_parser("sim", help="play a job with faults under virtual time, and check every step of it")
+    parser = subparsers.add_parser("sim")
     parser.add_argument("--ranks", type=int, default=16, help="ranks of the job (16)")
     parser.add_argument("--minutes", type=float, default=1.0, help="virtual minutes in which faults strike (1)")
     parser.add_argument(

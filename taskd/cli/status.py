@@ -37,7 +37,7 @@ STATE_STYLES = {
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `taskd status`."""
-    parser = subparsers.add_parser("status", help="show every rank: node, pid, epoch, step, phase, beat, step time")
+    parser = subparsers.add_parser("status")
     add_arguments(parser)
     parser.add_argument("--watch", action="store_true", help="go on, drawing the table again and again")
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="time between two pictures")

@@ -102,15 +102,32 @@ def holder_of(port: int, run_dir: str) -> str:
             return f"the manager of job {note['job']} (pid {note['pid']})"
     inodes = set(_listening(port))
     for pid in filter(str.isdigit, os.listdir("/proc")) if inodes else ():
-        try:
-            links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            continue  # another user's, or gone meanwhile
-        if any(link in inodes for link in links):
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            return f"process {pid} ({words})"
+        if _has_one_of(pid, inodes):
+            return f"process {pid} ({_command(pid)})"
     return ""
+
+
+def _has_one_of(pid: str, inodes: set[str]) -> bool:
+    """Whether one of these is open in a process; False where that is not ours to see, or the process has gone."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for number in numbers:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{number}") in inodes:
+                return True
+        except OSError:
+            continue  # closed since it was listed
+    return False
+
+
+def _command(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return "it has just gone"
 
 
 def _listening(port: int) -> list[str]:

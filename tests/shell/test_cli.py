@@ -49,6 +49,7 @@ def test_every_command_loads_and_explains_itself(taskd: Any, name: str, line: st
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: taskd {name}") and module == f"taskd.cli.{name}"
     assert len(line) < 80 and not line.endswith(".")
+    assert f"{line[0].upper()}{line[1:]}." in " ".join(done.stdout.split())
 
 
 def test_alone_it_shows_its_help_and_its_version(taskd: Any) -> None:

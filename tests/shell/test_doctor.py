@@ -196,7 +196,7 @@ def test_a_port_that_somebody_has(taken: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(network, "LIMIT_S", 0.5)
     finding = port_finding(port=taken)
     assert finding.state == FAULT
-    assert f"{taken} is taken by pid {os.getpid()} (" in finding.sentence
+    assert f"{taken} is taken by process {os.getpid()} (" in finding.sentence
     assert "TASKD_MANAGER_PORT" in finding.cure
 
 
@@ -205,7 +205,7 @@ def test_a_port_that_a_manager_has(free_port: Callable[[], int]) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.bind(f"tcp://0.0.0.0:{port}")
         finding = port_finding(port=port)
-    assert finding.state == OK and f"held by pid {os.getpid()}" in finding.sentence
+    assert finding.state == OK and f"held by process {os.getpid()}" in finding.sentence
 
 
 def test_a_manager_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The doctor's field "network": the interfaces of this node, and who has the manager's port.
 
 It binds and connects for a moment and listens for the first bytes that whoever answers sends by itself; it says nothing
-to anybody. It does NOT measure a link: that is the node check's work.
+to anybody. It does NOT measure a link.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from taskd.cli.checks import Finding, fault, ok, warning
 from taskd.config import Config
+from taskd.manager import residence
 
 TOPIC = "network"
 LIMIT_S = 3.0
@@ -24,7 +25,6 @@ SIOCGIFFLAGS = 0x8913
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 IFF_RUNNING = 0x40
-TCP_LISTEN = "0A"
 # How ZeroMQ greets whoever connects: ff, eight bytes, 7f.
 GREETING_BYTES = 10
 
@@ -107,7 +107,7 @@ def _manager_port(config: Config) -> Finding:
             f"a manager cannot listen on {config.manager.bind}:{port} ({os.strerror(trouble)})",
             "correct TASKD_MANAGER_BIND or take a TASKD_MANAGER_PORT from 1024 on",
         )
-    owner = _owner(port)
+    owner = residence.holder_of(port, config.job.run_dir) or "a process of another user"
     if _speaks_zeromq(address, port):
         return ok(TOPIC, "manager port", f"{port} is held by {owner}, which answers as a manager does")
     return fault(
@@ -178,28 +178,6 @@ def _speaks_zeromq(address: str, port: int) -> bool:
     except OSError:
         return False
     return greeting[0] == 0xFF and greeting[9] == 0x7F
-
-
-def _owner(port: int) -> str:
-    """Who listens on a port: "pid 12 (python manager.py)", as far as this user may see it."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read(table).splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and _holds(process, inodes):
-            command = _read(str(process / "cmdline")).replace("\0", " ").strip()
-            return f"pid {process.name} ({command[:80]})"
-    return "a process of another user"
-
-
-def _holds(process: Path, inodes: set[str]) -> bool:
-    try:
-        return any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir())
-    except OSError:  # another user's process, or one that has just gone
-        return False
 
 
 def _read(path: str) -> str:
