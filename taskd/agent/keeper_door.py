@@ -51,7 +51,7 @@ class CopyDoor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="taskd-copies", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="taskd-copy-door", daemon=True)
 
     def start(self) -> None:
         """Begin to read."""

@@ -1,8 +1,8 @@
-"""Following orders in a training process: core.Worker decides, `perform` does.
+"""Following orders in a training process that is only watched: core.Worker decides, and the answers are honest.
 
-A script without taskd's session has no step to go back to: it answers honestly that it cannot park, goes on, and leaves
-it to its launcher to end it. A session passes its own `perform` and answers with `done`. Messages come in the link's
-thread; `step` is serialised here, effects are performed in the thread that brought the event.
+A script that taskd's launcher did not start, or that runs unguarded, has no step to go back to: it says that it cannot
+park, goes on, and leaves it to its launcher to end it; what takes part in repairs has worker/heal.py instead. Messages
+come in the link's thread, and all that follows is done there.
 It does NOT park, rebuild or restore anything.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from taskd import log
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
@@ -19,24 +18,22 @@ from taskd.core.types import Stage
 from taskd.core.worker import Worker
 from taskd.worker.link import Link
 
-Perform = Callable[[WorkerEffect], None]
 NO_STEP = "this script has no step to go back to (it does not use taskd.session)"
 _logger = log.get(__name__)
 
 
 class Follower:
-    """Ties one Link to one core.Worker. `perform` may be replaced before the link is started."""
+    """Ties one Link to one core.Worker."""
 
-    def __init__(self, link: Link, newcomer: bool = False, perform: Perform | None = None) -> None:
+    def __init__(self, link: Link, newcomer: bool) -> None:
         self.link = link
         self.core = Worker(link.identity.rank, link.identity.incarnation, link.epoch, newcomer)
-        self.perform: Perform = perform or self.observe
         self._lock = threading.RLock()
         link.stage = self.core.stage
         link.on_message = self.hear
 
     def hear(self, event: WorkerEvent) -> None:
-        """Take a message of the agent's, or what `perform` has done."""
+        """Take a message of the agent's, or what has been done about one."""
         with self._lock:
             performed = []
             for effect in self.core.step(time.monotonic_ns(), event):
@@ -47,21 +44,20 @@ class Follower:
             self.link.epoch, self.link.stage = self.core.epoch, self.core.stage
             self.link.page.store_epoch(self.core.epoch)
         for effect in performed:
-            self.perform(effect)
+            self._answer(effect)
 
-    def done(self, epoch: int, stage: Stage, updates: int, ok: bool = True, reason: str = "") -> None:
-        """What was asked for has been done (or could not be)."""
-        self.hear(Done(epoch, stage, updates, ok, reason))
-
-    def observe(self, effect: WorkerEffect) -> None:
-        """What a process does that is only watched: it trains on, and says that it cannot do more."""
+    def _answer(self, effect: WorkerEffect) -> None:
+        """It trains on, and says that it cannot do more."""
         if isinstance(effect, Park):
-            self.done(effect.epoch, Stage.PARKED, -1, False, NO_STEP)
+            self._cannot(effect.epoch, Stage.PARKED)
         elif isinstance(effect, Rebuild):
-            self.done(effect.order.epoch, Stage.REBUILT, -1, False, NO_STEP)
+            self._cannot(effect.order.epoch, Stage.REBUILT)
         elif isinstance(effect, Restore):
-            self.done(effect.order.epoch, Stage.RESTORED, -1, False, NO_STEP)
+            self._cannot(effect.order.epoch, Stage.RESTORED)
         elif isinstance(effect, Resume):
-            self.done(effect.epoch, Stage.RUNNING, effect.updates)
+            self.hear(Done(effect.epoch, Stage.RUNNING, effect.updates, True, ""))
         elif isinstance(effect, Quit):
             _logger.warning("the manager wants this process to end: %s; its launcher decides", effect.reason)
+
+    def _cannot(self, epoch: int, stage: Stage) -> None:
+        self.hear(Done(epoch, stage, -1, False, NO_STEP))

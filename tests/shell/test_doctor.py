@@ -104,6 +104,16 @@ def test_a_library_that_crashes(run_python: Callable[..., Any], tmp_path: Path) 
     assert found["taskd._native"]["state"] == OK  # what came before the crash stands
 
 
+def test_where_its_own_extension_does_not_load_it_still_speaks(run_python: Callable[..., Any]) -> None:
+    code = (
+        "import sys\nsys.modules['taskd._native'] = None  # which makes its import fail\n"
+        "from taskd import config\nfrom taskd.cli import doctor\n"
+        "for finding in doctor.rails.check(config.load()): print(finding.check, finding.state, finding.cure)"
+    )
+    said = run_python(code).stdout.splitlines()
+    assert "netlink warning mend taskd._native first (above)" in said and "rail net ok " in said
+
+
 def test_a_library_that_hangs(run_python: Callable[..., Any], tmp_path: Path) -> None:
     environ = library(tmp_path, "pynvml", "import threading; threading.Event().wait()")
     found = findings_with(run_python, environ, limit_s=5)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import TYPE_CHECKING
 
-from taskd import _native
 from taskd.cli.checks import Finding, fault, ok, warning
 from taskd.config import Config
 from taskd.errors import UsageError
 from taskd.wire import rails as choice
 from taskd.wire.rails import Rail
+
+if TYPE_CHECKING:
+    from taskd._native import Interface
 
 TOPIC = "rails"
 PROBED_PORTS_MAX = 1024
@@ -44,7 +47,16 @@ def _inner(rails: tuple[Rail, ...]) -> Finding:
     return ok(TOPIC, "inner group", words)
 
 
-def _interfaces() -> tuple[Finding, list[_native.Interface] | None]:
+def _interfaces() -> tuple[Finding, list[Interface] | None]:
+    try:
+        from taskd import _native  # which may be what is wrong here: the doctor has to be able to say so
+    except ImportError:
+        return warning(
+            TOPIC,
+            "netlink",
+            "what lists the interfaces does not load, so rails can be told by address only",
+            "mend taskd._native first (above)",
+        ), None
     try:
         interfaces = _native.list_interfaces()
     except OSError as error:
@@ -57,7 +69,7 @@ def _interfaces() -> tuple[Finding, list[_native.Interface] | None]:
     return ok(TOPIC, "netlink", f"the kernel tells about {len(interfaces)} interfaces and their changes"), interfaces
 
 
-def _rail(rail: Rail, interfaces: list[_native.Interface]) -> Finding:
+def _rail(rail: Rail, interfaces: list[Interface]) -> Finding:
     check = f"rail {rail.name}"
     where = f"{rail.address} on {rail.interface}" if rail.interface else rail.address
     interface = next((found for found in interfaces if found.name == rail.interface), None)
