@@ -180,6 +180,14 @@ const Form* Inbox::stranger(uint64_t group, uint64_t sequence, const Form& mine)
     return inbound.has_form && !(inbound.form == mine) ? &inbound.form : nullptr;
 }
 
+void Inbox::unwatch(Place place) {
+    Inbound& inbound = place->second;
+    inbound.party = nullptr;
+    inbound.is_watched = false;
+    if (!inbound.has_form)
+        erase(place);  // nothing of it has come
+}
+
 void Inbox::abandon(Place place) {
     Inbound& inbound = place->second;
     // Of a small message that was asked for and has not come, or only in part, the rest must not stay in the pool.

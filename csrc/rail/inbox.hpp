@@ -70,7 +70,7 @@ class Inbox {
     bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
     // Drops everything of this operation that nobody but it has asked for. `gone` hears of each message that
-    // links may still be writing.
+    // links may still be writing. What it only watched for is there for whoever asks next.
     template <class Gone>
     void forget(uint64_t group, uint64_t sequence, const Party& party, Gone gone) {
         auto place = entries_.lower_bound({group, sequence, 0});
@@ -78,6 +78,10 @@ class Inbox {
             const Place here = place++;
             if (here->second.party != &party)
                 continue;
+            if (here->second.is_watched) {
+                unwatch(here);
+                continue;
+            }
             gone(here->first);
             abandon(here);
         }
@@ -92,6 +96,7 @@ class Inbox {
     const Form* stranger(uint64_t group, uint64_t sequence, const Form& mine) const;
 
   private:
+    void unwatch(Place place);
     void abandon(Place place);
     void erase(Place place);
 

@@ -89,7 +89,8 @@ class Transport {
     virtual void release(Party& party, int member, uint32_t part) = 0;
     // Tells a member which operation this is, so that it can notice a difference; for one who has waited too long.
     virtual void describe(Party& party, int member) = 0;
-    // The operation ends: no memory of it is read or written after this, and nobody calls it any more.
+    // The operation ends: no memory of it is read or written after this, and nobody calls it any more. A message that
+    // it has watched for and not received stays for another.
     virtual void forget(Party& party) = 0;
 
     // woken() at this time of CLOCK_MONOTONIC; replaces an earlier wish, 0 takes it back.

@@ -10,6 +10,7 @@
 #include "counters.hpp"
 #include "endpoint.hpp"
 #include "leaving.hpp"
+#include "messages.hpp"
 #include "orders.hpp"
 #include "outbox.hpp"
 #include "pace.hpp"
@@ -328,6 +329,7 @@ int main(int count, char** arguments) {
         {"a silent rail costs milliseconds", a_silent_rail_costs_milliseconds, false},
         {"the other side is told of a lost rail", the_other_side_is_told_of_a_lost_rail, false},
         {"a stopped process costs no rail", a_stopped_process_costs_no_rail, false},
+        {"a starved process costs no rail", a_starved_process_costs_no_rail, true},
         {"a rail out of use at one end is left by both", a_rail_out_of_use_at_one_end_is_left_by_both, false},
         {"a rail put back is proved by the next bytes", a_rail_that_is_put_back_is_proved_by_the_next_bytes, false},
         {"a dropped credit is asked for again", a_dropped_credit_is_asked_for_again, false},
@@ -335,6 +337,7 @@ int main(int count, char** arguments) {
     const std::vector<Test> of_engines = {
         {"strangers stay outside", strangers_stay_outside, false},
         {"sizes belong to directions", sizes_belong_to_directions, false},
+        {"from anybody everything comes", from_anybody_everything_comes, true},
         {"a lost process is named", a_lost_process_is_named, false},
         {"an operation that has ended is still compared", an_operation_that_has_ended_is_still_compared, false},
         {"counters follow orders", counters_follow_orders, false},

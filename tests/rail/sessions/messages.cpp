@@ -1,0 +1,66 @@
+// Receives from anybody while several send: what one receive has only listened for is there for the next.
+//
+// Each member's messages come in their order and every one of them does, whether it had come before anybody asked for
+// it, comes while somebody listens, or was listened for by a receive that was given up. See messages.hpp.
+#include "messages.hpp"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "team.hpp"
+
+namespace taskd::rail::test {
+
+void from_anybody_everything_comes(uint64_t seed) {
+    constexpr int kSize = 4;
+    constexpr uint32_t kEach = 12;
+    constexpr uint32_t kTag = 5;
+    Team team(kSize, 2, seed);
+    const auto groups = team.join(1);
+    const size_t bytes = seed % 2 == 0 ? 40 : 100'000;  // copied to the pool, or offered
+    std::vector<std::vector<char>> given(kSize * kEach, std::vector<char>(bytes));
+    std::vector<Ending> sent(given.size());
+    const auto send_all = [&](int from) {
+        for (uint32_t index = 0; index < kEach; ++index) {
+            const size_t place = static_cast<size_t>(from) * kEach + index;
+            std::memset(given[place].data(), static_cast<int>(place), bytes);
+            groups[static_cast<size_t>(from)]->send(given[place].data(), bytes, 0, kTag, kPatienceNs,
+                                                    sent[place].done());
+        }
+    };
+    // Those of one member are on their way before anybody listens, those of the others come meanwhile.
+    send_all(1);
+    std::thread second([&] { send_all(2); });
+    std::thread third([&] { send_all(3); });
+    uint32_t next[kSize] = {};
+    std::vector<char> taken(bytes);
+    for (uint32_t count = 0; count < (kSize - 1) * kEach; ++count) {
+        int source = -1;
+        Ending received;
+        groups[0]->receive(taken.data(), bytes, -1, kTag, kPatienceNs, &source, received.done());
+        CHECK(received.wait().empty());
+        CHECK(source > 0 && source < kSize && next[source] < kEach);
+        CHECK(taken == given[static_cast<size_t>(source) * kEach + next[source]++]);
+    }
+    second.join();
+    third.join();
+    for (size_t place = kEach; place < sent.size(); ++place)
+        CHECK(sent[place].wait().empty());
+    // One that is given up leaves what it has listened for to the next.
+    Ending given_up;
+    const uint64_t handle =
+        groups[0]->receive(taken.data(), bytes, -1, kTag + 1, kPatienceNs, nullptr, given_up.done());
+    groups[0]->cancel(handle, "enough");
+    given_up.wait();
+    CHECK(given_up.code() == Failure::Code::kAborted);
+    Ending told;
+    Ending heard;
+    char word = 'w';
+    char found = 0;
+    groups[1]->send(&word, 1, 0, kTag + 1, kPatienceNs, told.done());
+    groups[0]->receive(&found, 1, -1, kTag + 1, kPatienceNs, nullptr, heard.done());
+    CHECK(told.wait().empty() && heard.wait().empty() && found == word);
+}
+
+}  // namespace taskd::rail::test
