@@ -20,26 +20,25 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "errors": set[str](),
     "log": {"errors"},
-    "config": {"core", "errors", "log"},
+    "config": {"errors", "log"},
     "core": set[str](),
     "wire": {"core", *COMMON},
     "manager": {"core", "wire", *COMMON},
-    "agent": {"core", "wire", "check", "_native", *COMMON},
+    "agent": {"core", "wire", "_native", *COMMON},
     "worker": {"core", "wire", "comm", "state", "_native", "_c10d", *COMMON},
     "comm": {"core", "wire", "_native", "_c10d", *COMMON},
-    "state": {"core", "wire", "comm", "_native", *COMMON},
-    "check": {"core", "wire", "comm", "_native", *COMMON},
+    "state": {"core", "wire", "comm", *COMMON},
     "sim": {"core", "wire", *COMMON},
-    "api": {"core", "wire", "manager", "agent", "worker", "comm", "state", *COMMON},
-    "compat": {"api", "worker", *COMMON},
-    "bench": {"core", "wire", "sim", "check", "comm", "state", "_native", "_c10d", *COMMON, *SHELLS},
-    "cli": {"core", "wire", "sim", "check", "bench", "_native", *COMMON, *SHELLS},
-    "run": {"core", "agent", "check", *COMMON},
+    "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
+    "compat": {"worker", *COMMON},
+    "bench": {"core", "comm", "_native", "_c10d", *COMMON},
+    "cli": {"core", "wire", "sim", "bench", "manager", "_native", *COMMON},
+    "run": {"agent", *COMMON},
 }
 NATIVE = {"_native", "_c10d"}
-TORCH_ROOMS = {"worker", "comm", "state", "check", "bench"}
+TORCH_ROOMS = {"worker", "comm", "state", "bench"}
 # agent/ is mostly the torch-free side process; these are its launcher side.
-TORCH_FILES = re.compile(r"taskd/agent/(launch|standby|elastic)\w*\.py")
+TORCH_FILES = re.compile(r"taskd/agent/(launch|standby)\w*\.py")
 OTHER_PEOPLES = {"core": set[str](), "wire": {"msgpack"}, "taskd/wire/keys.py": {"msgpack", "zmq"}}
 IMPURE = {
     "asyncio", "concurrent", "datetime", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
@@ -75,6 +74,20 @@ def test_rooms_import_only_what_the_map_allows() -> None:
     clean(breaches)
 
 
+def test_the_map_allows_nothing_that_nobody_needs() -> None:
+    """But for the names to be looked up in the package itself, and for the lowest rooms, which are there for all."""
+    used: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
+    for source in python("taskd"):
+        used[source.room] |= {room_of(module) for module, _ in source.imports() if module.split(".")[0] == "taskd"}
+    clean(
+        [
+            f"tests/test_imports.py:1 {room} may import {', '.join(idle)} and does not; take that out of MAY_IMPORT"
+            for room, allowed in MAY_IMPORT.items()
+            if room != "__init__" and (idle := sorted(allowed - used[room] - {"core", "wire", *COMMON}))
+        ]
+    )
+
+
 def test_the_map_has_no_circle() -> None:
     left = {room: allowed & MAY_IMPORT.keys() for room, allowed in MAY_IMPORT.items()}
     while ready := {room for room, allowed in left.items() if not allowed & left.keys()}:
@@ -85,7 +98,7 @@ def test_the_map_has_no_circle() -> None:
 def test_nobody_imports_cli_and_sim_imports_no_shell() -> None:
     """Says of the table itself what must stay true however it grows."""
     assert [room for room, allowed in MAY_IMPORT.items() if "cli" in allowed] == ["__main__"], "nobody else imports cli"
-    assert not MAY_IMPORT["sim"] & (SHELLS | {"comm", "state", "check", "api"}), "sim is one shell among others"
+    assert not MAY_IMPORT["sim"] & (SHELLS | {"comm", "state", "api"}), "sim is one shell among others"
     assert not MAY_IMPORT["core"], "core imports the standard library only"
 
 
