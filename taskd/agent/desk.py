@@ -33,8 +33,9 @@ from taskd.core.messages import (
     WorkerLeaving,
     WorkerWelcome,
 )
+from taskd.core.words import cut
 from taskd.wire import keys, local
-from taskd.wire.codec import Envelope, WireError, cut, decode, encode
+from taskd.wire.codec import Envelope, WireError, decode, encode
 
 MESSAGES_PER_TURN = 64
 """Of one worker: a worker that talks without end must not silence the others."""

@@ -39,9 +39,9 @@ from taskd.core.messages import (
     Stop,
 )
 from taskd.core.types import EvidenceKind, Phase
+from taskd.core.words import cut
 from taskd.errors import BackendError, UsageError
 from taskd.wire import keys
-from taskd.wire.codec import cut
 
 BEAT_AGE_MS_MAX = 2**31
 _logger = log.get(__name__)

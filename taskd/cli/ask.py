@@ -21,10 +21,11 @@ import zmq
 from taskd import config as configuration
 from taskd.config import Config
 from taskd.core.messages import Question, Reply
+from taskd.core.words import cut
 from taskd.errors import PeerError, UsageError
 from taskd.manager import residence
 from taskd.wire import keys
-from taskd.wire.codec import Envelope, WireError, cut, decode, encode
+from taskd.wire.codec import Envelope, WireError, decode, encode
 
 ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0

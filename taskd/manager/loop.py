@@ -39,6 +39,7 @@ from taskd.core.messages import (
     Report,
     StoreAsk,
 )
+from taskd.core.words import cut
 from taskd.errors import UsageError
 from taskd.manager import answers
 from taskd.manager.door import Arrived, Door, Lost, Refusals
@@ -48,7 +49,7 @@ from taskd.manager.roster import Roster
 from taskd.manager.store import Due
 from taskd.manager.store_desk import StoreDesk
 from taskd.wire import keys, run_dir
-from taskd.wire.codec import Envelope, Message, WireError, cut, decode, encode
+from taskd.wire.codec import Envelope, Message, WireError, decode, encode
 
 _log = log.get(__name__)
 

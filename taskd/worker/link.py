@@ -31,9 +31,10 @@ from taskd.core.messages import (
     WorkerWelcome,
 )
 from taskd.core.types import Phase, Stage
+from taskd.core.words import cut
 from taskd.errors import BackendError
 from taskd.wire import local
-from taskd.wire.codec import Envelope, WireError, cut, decode, encode
+from taskd.wire.codec import Envelope, WireError, decode, encode
 from taskd.worker.activation import start_agent
 from taskd.worker.identity import Identity
 from taskd.worker.keyshare import KeyShare

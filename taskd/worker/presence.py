@@ -16,7 +16,7 @@ from taskd.comm import counters
 from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
-from taskd.wire.codec import cut
+from taskd.core.words import cut
 from taskd.worker import hooks
 from taskd.worker.exits import ExitWatch
 from taskd.worker.follower import Follower
