@@ -257,6 +257,9 @@ class RailCounter:
     def set_state(self, state: int, error: int = 0, round_trip_ns: int = 0) -> None:
         """`state` is a core.types.RailState, `error` an errno; 0 leaves what was there."""
 
+    def prove_anew(self) -> None:
+        """The rail was ordered anew: that it carries has to be seen from now on."""
+
     def close(self) -> None:
         """Nobody uses the rail to this peer any more; its figures stay readable."""
 
@@ -284,7 +287,9 @@ class RailSum(NamedTuple):
     pairs: int
     pairs_up: int
     pairs_moved: int
-    """That have carried data since their state changed last."""
+    """That have carried data since they were connected or ordered last."""
+    pairs_starved: int
+    """That are up and have not, while other rails carried much between the same two ranks."""
     bytes_out: int
     bytes_in: int
     round_trip_ns: int
@@ -307,7 +312,9 @@ class RailTotals(NamedTuple):
 class RailTally:
     """The counters of all processes of a node, summed. What a process has counted stays when it is gone."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, starved_bytes: int) -> None:
+        """`starved_bytes`: what other rails carry, either way, before a rail that carries nothing is starved."""
+
     def add(self, fd: int) -> int:
         """Take the counters behind this descriptor (duplicated) in; gives a number for remove(). ValueError if it is
         no file of counters that can be read safely."""

@@ -27,8 +27,8 @@ struct RailRecords {
           interface(module, "taskd._native.Interface", "Interface", "One network interface.",
                     {"name", "number", "up", "carrier", "loopback", "master", "kind", "addresses"}),
           sum(module, "taskd._native.RailSum", "RailSum", "One rail to one peer node.",
-              {"rail", "node", "state", "since_ns", "pairs", "pairs_up", "pairs_moved", "bytes_out", "bytes_in",
-               "round_trip_ns", "downs", "hedged", "retransmitted", "duplicates", "last_error"}),
+              {"rail", "node", "state", "since_ns", "pairs", "pairs_up", "pairs_moved", "pairs_starved", "bytes_out",
+               "bytes_in", "round_trip_ns", "downs", "hedged", "retransmitted", "duplicates", "last_error"}),
           totals(module, "taskd._native.RailTotals", "RailTotals", "What belongs to no rail.",
                  {"unrecorded", "strangers", "garbage", "stale"}) {}
 
@@ -68,9 +68,9 @@ py::list read_sums(rail::Tally& tally) {
     py::list sums;
     for (const rail::RailSum& sum : tally.read()) {
         sums.append(g_records->sum(text_of(sum.rail), text_of(sum.node), static_cast<uint32_t>(sum.state), sum.since_ns,
-                                   sum.pairs, sum.pairs_up, sum.pairs_moved, sum.bytes_out, sum.bytes_in,
-                                   sum.round_trip_ns, sum.downs, sum.hedged, sum.retransmitted, sum.duplicates,
-                                   sum.last_error));
+                                   sum.pairs, sum.pairs_up, sum.pairs_moved, sum.pairs_starved, sum.bytes_out,
+                                   sum.bytes_in, sum.round_trip_ns, sum.downs, sum.hedged, sum.retransmitted,
+                                   sum.duplicates, sum.last_error));
     }
     return sums;
 }
@@ -112,6 +112,7 @@ void bind_rails(py::module_& module) {
         .def("count", &count, py::kw_only(), py::arg("bytes_out") = 0, py::arg("bytes_in") = 0, py::arg("hedged") = 0,
              py::arg("retransmitted") = 0, py::arg("duplicates") = 0)
         .def("set_state", &set_rail_state, py::arg("state"), py::arg("error") = 0, py::arg("round_trip_ns") = 0)
+        .def("prove_anew", [](const RailCounter& counter) { prove_anew(*counter.record); })
         .def("close", [](const RailCounter& counter) { counter.counters->close(*counter.record, counter.epoch); });
     py::class_<Counters>(module, "RailCounters")
         .def(py::init<uint32_t>(), py::arg("capacity") = rail::kCounterRecords)
@@ -123,7 +124,7 @@ void bind_rails(py::module_& module) {
             },
             py::arg("rail"), py::arg("peer"), py::arg("node"), py::arg("epoch"), py::keep_alive<0, 1>());
     py::class_<rail::Tally>(module, "RailTally")
-        .def(py::init<>())
+        .def(py::init<uint64_t>(), py::arg("starved_bytes"))
         .def("add", &rail::Tally::add, py::arg("fd"))
         .def("remove", &rail::Tally::remove, py::arg("number"))
         .def("read", &read_sums)

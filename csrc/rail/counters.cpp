@@ -98,6 +98,7 @@ void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept 
 
 void prove_anew(CounterRecord& record) noexcept {
     put(record.bytes_before, get(record.bytes_out) + get(record.bytes_in));
+    put(record.proofs, get(record.proofs) + 1);
 }
 
 bool is_proved(const CounterRecord& record) noexcept {
@@ -276,6 +277,7 @@ bool read_record(const CounterRecord& record, CounterView& view) {
         view.bytes_out = get(record.bytes_out);
         view.bytes_in = get(record.bytes_in);
         view.bytes_before = get(record.bytes_before);
+        view.proofs = get(record.proofs);
         view.frames_out = get(record.frames_out);
         view.frames_in = get(record.frames_in);
         view.retransmitted = get(record.retransmitted);

@@ -24,7 +24,7 @@
 namespace taskd::rail {
 
 constexpr uint64_t kCountersMagic = 0x53544e434b535454;
-constexpr uint32_t kCountersVersion = 1;
+constexpr uint32_t kCountersVersion = 2;
 constexpr uint32_t kCounterRecords = 16384;  // 1,024 peers over 16 rails; 4 MiB if all were used
 constexpr size_t kRailNameBytes = 32;
 constexpr size_t kNodeNameBytes = 64;
@@ -57,6 +57,7 @@ struct alignas(64) CounterRecord {
     std::atomic<uint32_t> expected;      // 0: nobody promised that the rail reaches this peer
     std::atomic<uint32_t> was_up;        // 1: since the record was opened for the pair, the rail has been up once
     std::atomic<uint64_t> bytes_before;  // out and in, when it was connected or ordered last; if more now, it carries
+    std::atomic<uint32_t> proofs;        // how often that was; another number: what others carry counts from now on
 };
 
 struct alignas(64) CounterHeader {
@@ -147,6 +148,7 @@ struct CounterView {
     uint64_t bytes_out = 0;
     uint64_t bytes_in = 0;
     uint64_t bytes_before = 0;
+    uint32_t proofs = 0;
     uint64_t frames_out = 0;
     uint64_t frames_in = 0;
     uint64_t retransmitted = 0;

@@ -41,7 +41,7 @@ std::vector<RailSum> Tally::read() {
     for (auto& [names, sum] : sums_) {
         sum.state = RailState::kUp;
         sum.since_ns = sum.round_trip_ns = 0;
-        sum.pairs = sum.pairs_up = sum.pairs_moved = 0;
+        sum.pairs = sum.pairs_up = sum.pairs_moved = sum.pairs_starved = 0;
     }
     for (auto& [number, source] : sources_)
         take(source);
@@ -53,24 +53,40 @@ std::vector<RailSum> Tally::read() {
 }
 
 void Tally::take(Source& source) {
-    for (CounterView& view : source.reader->read()) {
+    std::vector<CounterView> views = source.reader->read();
+    std::map<std::pair<int32_t, std::string>, uint64_t> between;  // bytes over all rails, by peer
+    for (const CounterView& view : views)
+        between[{view.peer, view.node}] += view.bytes_out + view.bytes_in;
+    for (CounterView& view : views) {
         CounterView& before = source.last[view.slot];
         if (before.turn != view.turn)
             before = CounterView();  // of another pair, or the first look
+        const uint64_t others = between[{view.peer, view.node}] - view.bytes_out - view.bytes_in;
+        const bool starved = is_starved(source, view, others);
         const auto known = sums_.find({view.rail, view.node});
         if (known != sums_.end()) {
-            count(known->second, view, before);
+            count(known->second, view, before, starved);
         } else if (sums_.size() < kSumsMax) {
             RailSum& sum = sums_[{view.rail, view.node}];
             sum.rail = view.rail;
             sum.node = view.node;
-            count(sum, view, before);
+            count(sum, view, before, starved);
         }
         before = std::move(view);
     }
 }
 
-void Tally::count(RailSum& sum, const CounterView& view, const CounterView& before) {
+// Two ranks that have little to say to each other starve no rail, and neither does a rail that is not connected.
+bool Tally::is_starved(Source& source, const CounterView& view, uint64_t others) const {
+    Debt& debt = source.debts[view.slot];
+    const bool is_due_anew = debt.turn != view.turn || debt.proofs != view.proofs;
+    if (is_due_anew || others < debt.others)
+        debt = {view.turn, view.proofs, others};
+    return view.used && view.state == RailState::kUp && view.bytes_out + view.bytes_in <= view.bytes_before &&
+           others - debt.others >= starved_bytes_;
+}
+
+void Tally::count(RailSum& sum, const CounterView& view, const CounterView& before, bool is_starved) {
     sum.bytes_out += growth(view.bytes_out, before.bytes_out);
     sum.bytes_in += growth(view.bytes_in, before.bytes_in);
     sum.downs += growth(view.downs, before.downs);
@@ -93,6 +109,7 @@ void Tally::count(RailSum& sum, const CounterView& view, const CounterView& befo
     sum.pairs += 1;
     sum.pairs_up += view.state == RailState::kUp ? 1 : 0;
     sum.pairs_moved += view.bytes_out + view.bytes_in > view.bytes_before ? 1 : 0;
+    sum.pairs_starved += is_starved ? 1 : 0;
     sum.round_trip_ns = std::max(sum.round_trip_ns, view.round_trip_ns);
 }
 

@@ -26,7 +26,8 @@ struct RailSum {
     int64_t since_ns = 0;              // CLOCK_MONOTONIC: when a pair came into that state last
     uint64_t pairs = 0;                // whose session uses it now, and that it was expected to reach or has reached
     uint64_t pairs_up = 0;
-    uint64_t pairs_moved = 0;  // that have carried data since they were connected or ordered last
+    uint64_t pairs_moved = 0;    // that have carried data since they were connected or ordered last
+    uint64_t pairs_starved = 0;  // that are up and have not, while other rails carried much for the same two ranks
     uint64_t bytes_out = 0;
     uint64_t bytes_in = 0;
     int64_t round_trip_ns = 0;  // the longest of the pairs
@@ -40,6 +41,9 @@ struct RailSum {
 
 class Tally {
   public:
+    // `starved_bytes`: what other rails carry, either way, before a rail that carries nothing is starved.
+    explicit Tally(uint64_t starved_bytes) : starved_bytes_(starved_bytes) {}
+
     // From now on, the counters behind this descriptor (duplicated) are part of the sums. Returns its number for
     // remove(). Throws std::invalid_argument with one sentence if it is no file of counters.
     int64_t add(int fd);
@@ -54,14 +58,24 @@ class Tally {
   private:
     using Names = std::pair<std::string, std::string>;
 
+    // What a rail owes the proof that it carries, from the moment at which it was seen to be due.
+    struct Debt {
+        uint32_t turn = 0;
+        uint32_t proofs = 0;
+        uint64_t others = 0;  // bytes of the other rails between the same two ranks at that moment
+    };
+
     struct Source {
         std::unique_ptr<CountersReader> reader;
         std::map<uint32_t, CounterView> last;  // by slot
+        std::map<uint32_t, Debt> debts;        // by slot
     };
 
     void take(Source& source);
-    void count(RailSum& sum, const CounterView& view, const CounterView& before);
+    bool is_starved(Source& source, const CounterView& view, uint64_t others) const;
+    static void count(RailSum& sum, const CounterView& view, const CounterView& before, bool is_starved);
 
+    const uint64_t starved_bytes_;
     std::map<int64_t, Source> sources_;
     std::map<Names, RailSum> sums_;
     int64_t last_number_ = 0;

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 from taskd import _native
-from taskd.core.limits import MAX_ERRNO, MAX_NAME, MAX_RAIL_NAME, MS
+from taskd.core.limits import MAX_ERRNO, MAX_NAME, MAX_RAIL_NAME, MS, RAIL_VERIFY_BYTES
 from taskd.core.messages import RailReport
 from taskd.core.types import RailState
 
@@ -25,7 +25,7 @@ class Rails:
     """The counters of all workers of this node."""
 
     def __init__(self) -> None:
-        self._tally = _native.RailTally()
+        self._tally = _native.RailTally(RAIL_VERIFY_BYTES)
         self._next_ns = 0
 
     def add(self, fd: int) -> int:
@@ -63,4 +63,5 @@ def _report(found: _native.RailSum, now_ns: int) -> RailReport:
         retransmitted=min(found.retransmitted, COUNT_MAX),
         duplicates=min(found.duplicates, COUNT_MAX),
         last_error=max(0, min(found.last_error, MAX_ERRNO)),
+        pairs_starved=found.pairs_starved,
     )

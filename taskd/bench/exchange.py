@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from taskd import _native
 from taskd.comm import counters
+from taskd.core import limits
 from taskd.errors import UsageError
 
 PATTERNS = 4
@@ -187,7 +188,7 @@ def bear(spec: Spec) -> None:
 
 def counted() -> dict[str, Any]:
     """What the transport has counted on this rank, by rail; empty without one."""
-    tally = _native.RailTally()
+    tally = _native.RailTally(limits.RAIL_VERIFY_BYTES)
 
     def add(fd: int) -> None:
         tally.add(fd)

@@ -62,6 +62,7 @@ class LocalRank:
     order_told_at: int = -1
     rail_order: int = 0  # the last rail order that its process has answered; 0: none
     rail_trouble: str = ""  # why it cannot follow that one
+    rail_words: str = ""  # what its transport knows of it, where it can
     rail_told: int = 0  # the rail order that it was told last, and when
     rail_told_at: int = -1
 
@@ -111,4 +112,5 @@ class LocalRank:
             ok=self.ok,
             rail_order=self.rail_order,
             rail_trouble=self.rail_trouble,
+            rail_words=self.rail_words,
         )

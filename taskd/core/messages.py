@@ -138,6 +138,7 @@ class RankReport:
     ok: bool = True  # False: `stage` could not be done; PARKED and False: it waits, but what it holds is of no use
     rail_order: Count = 0  # the number of the last rail order that it has answered; 0: none
     rail_trouble: Text = ""  # why it cannot follow that one
+    rail_words: Text = ""  # what its transport knows of it, where it can
 
 
 @dataclass(frozen=True, slots=True)

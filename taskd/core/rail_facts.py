@@ -19,7 +19,8 @@ _WORST = (RailState.UP, RailState.SUSPECT, RailState.PROBING, RailState.DOWN)
 
 def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
     """Every rail of every node, and the change that is under way or ended last."""
-    names = sorted({(node, name) for node, name in watch.peers if watch.peers[node, name]} | set(rails.known))
+    seen = {key for key, peers in watch.peers.items() if peers}
+    names = sorted(seen | {key for key, rail in rails.known.items() if not rail.idle})
     shuffle = rails.shuffle or rails.last
     return {
         "rails": [_rail(rails, watch, node, name, at) for node, name in names],

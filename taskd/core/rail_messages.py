@@ -34,6 +34,7 @@ class RailReport:
     retransmitted: Count
     duplicates: Count
     last_error: Annotated[int, Between(0, limits.MAX_ERRNO)]  # the system's number for it; 0: none yet
+    pairs_starved: Count = 0  # that have not, since then, while other rails carried much between the same two ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,4 @@ class RailsFollowed:
     incarnation: Incarnation
     number: Count
     ok: bool
-    reason: Text
+    reason: Text  # why it cannot; or what its transport knows of it, beyond a yes

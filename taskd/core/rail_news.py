@@ -67,4 +67,4 @@ def _is_due(line: _Line, now: int) -> bool:
 
 def _stands(report: RailReport) -> tuple[int, ...]:
     """What makes news: everything but counters of what flowed."""
-    return (report.state, report.pairs, report.pairs_up, report.downs, report.last_error)
+    return (report.state, report.pairs, report.pairs_up, report.pairs_starved, report.downs, report.last_error)

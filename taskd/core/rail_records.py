@@ -57,7 +57,7 @@ class UseCause(Enum):
     PUT_BACK = auto()  # by an operator
     RETURN = auto()  # by K good probes and a quiet time
     VERIFIED = auto()
-    ROLL_BACK = auto()  # no bytes flowed, or it was lost again
+    ROLL_BACK = auto()  # no bytes flowed, not for every pair, or it was lost again, or a rank could not put it back
     REFUSED = auto()  # ranks cannot follow: it stays as it was
 
 
@@ -78,6 +78,7 @@ USE = Table(
 )
 RESTING = frozenset({Use.LENT, Use.OUT})
 """It is ordered to carry nothing."""
+CARRIES = "the rail carries again"
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +146,7 @@ class Trouble:
     """The open incident of one rail, and its cost."""
 
     incident: Incident
+    end: str = CARRIES  # how it will have ended
     borrowed: int = 0  # bytes that other rails carried meanwhile, on the nodes where it was lost
     hedged: int = 0  # frames that also went out on another rail
     retransmitted: int = 0

@@ -1,7 +1,8 @@
 """Rail orders on one node: handed to every rank until each has answered, and told to the manager with every beat.
 
 The agent's part of rails. An order is a level: a rank that starts later is told it too, an answer that was lost is
-asked for again. It decides nothing about rails, and it does not know what a rail is.
+asked for again, and so is a rank that could not follow, after a pause: what was in its way may have passed.
+It decides nothing about rails, and it does not know what a rail is.
 """
 
 from __future__ import annotations
@@ -44,22 +45,24 @@ class RailRelay:
         if record is None or record.incarnation != said.incarnation or not record.live:
             self._counters.count("rails followed by another incarnation")
             return None
-        trouble = "" if said.ok else said.reason
-        if (record.rail_order, record.rail_trouble) == (said.number, trouble):
+        trouble, words = ("", said.reason) if said.ok else (said.reason, "")
+        if (record.rail_order, record.rail_trouble, record.rail_words) == (said.number, trouble, words):
             return None
-        record.rail_order, record.rail_trouble, record.news = said.number, trouble, True
+        record.rail_order, record.rail_trouble, record.rail_words = said.number, trouble, words
+        record.news = True
         return record
 
     def due(self, now: int) -> list[AgentEffect]:
-        """The order, for every rank that has yet to answer it and was not told just now."""
+        """The order, for every rank that has yet to follow it and was not told just now."""
         order, ranks = self.order, []
         if order is None:
             return []
         for record in self._crew.ranks.values():
-            if record.state is not RankState.ALIVE or not record.acknowledged or record.rail_order == order.number:
+            answered = record.rail_order == order.number
+            if record.state is not RankState.ALIVE or not record.acknowledged or (answered and not record.rail_trouble):
                 continue
             told = record.rail_told_at if record.rail_told == order.number else -1
-            if told < 0 or now - told >= limits.ORDER_REPEAT_NS:
+            if told < 0 or now - told >= (limits.RAIL_FOLLOW_NS if answered else limits.ORDER_REPEAT_NS):
                 record.rail_told, record.rail_told_at = order.number, now
                 ranks.append(record.rank)
         return [Relay(tuple(ranks), order)] if ranks else []

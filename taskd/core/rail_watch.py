@@ -7,9 +7,9 @@ Reports are many and none is journaled; `find` turns them into the few verdicts 
 - *All rails between two nodes are gone*: left to the detector at first; then each line is lost, and nothing is lent.
 - *A connection breaks and is back before the next report*: the count of downs tells.
 - *An agent was started again*: its counters begin anew, and are compared with nothing older.
-- *Nothing is sent*: silence proves nothing about a rail that was put back, in either direction.
 
-Nothing of this is needed after a restart: levels come again. It does NOT change anything of what was decided.
+Nothing of this is needed after a restart: levels come again. Whether a change was followed and
+proved is in rail_proof. It does NOT change anything of what was decided.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RailReport
-from taskd.core.rail_records import RESTING, Rail, Shuffle, Use
+from taskd.core.rail_proof import RailProof
+from taskd.core.rail_records import RESTING, Rail, Use
 from taskd.core.rails import Rails
 from taskd.core.records import NodeState
-from taskd.core.types import RailFinding, RailState, RankState
-from taskd.core.words import cut, join, rank_words, verb
+from taskd.core.types import RailFinding, RailState
+from taskd.core.words import cut, join, verb
 
 Key = tuple[str, str, str]  # node, rail, peer
 
@@ -69,7 +70,7 @@ class RailWatch:
         self._odd: dict[Key, None] = {}  # lines that are looked at; in the order in which they became so
         self._count: dict[str, int] = {}
         self._swept_at = 0
-        self._returning = 0  # the number of the order for which bytes_at_return was taken
+        self._proof = RailProof(rails, self, members)
 
     # ---- reports ----------------------------------------------------------------------------------------------
 
@@ -120,6 +121,10 @@ class RailWatch:
             )
         )
 
+    def names(self, node: str) -> set[str]:
+        """The rails that a node has."""
+        return {name for (where, name), peers in self.peers.items() if where == node and peers}
+
     # ---- verdicts ---------------------------------------------------------------------------------------------
 
     def find(self, at: int, repairing: bool) -> RailVerdict | None:
@@ -136,7 +141,7 @@ class RailWatch:
             if lent and any(self._last_left(node, shuffle.rail) for node in shuffle.nodes):
                 reason = "it stays in use: no other rail is left"
                 return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
-            return self._follow(shuffle, at) if not shuffle.followed else self._verify(shuffle, at, repairing)
+            return self._proof.find(shuffle, at, repairing)
         return self._lend() or self._return(at, repairing)
 
     def _sweep(self, at: int) -> None:
@@ -211,7 +216,7 @@ class RailWatch:
         node, name, peer = key
         seen.downs, seen.good, seen.suspect_since = seen.report.downs, 0, -1
         carriers = self.carriers(*key)
-        seen.cost_since = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        seen.cost_since = self.spent(key, seen)
         return RailVerdict(RailFinding.LOST, name, (node,), peer, cut(why), carriers)
 
     def _probe(self, key: Key, seen: Seen, at: int) -> RailVerdict | None:
@@ -221,8 +226,8 @@ class RailWatch:
         if seen.good < limits.RAIL_PROBES or quiet < rail.back_off_ns:
             return None
         reason = f"{seen.good} good probes in {quiet // limits.MS} ms"
-        verdict = RailVerdict(RailFinding.PROVED, name, (node,), peer, reason, (), *self._cost(key, seen))
-        seen.cost_since = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        verdict = RailVerdict(RailFinding.PROVED, name, (node,), peer, reason, (), *self.cost(key, seen))
+        seen.cost_since = self.spent(key, seen)
         return verdict
 
     def _suspect(self, key: Key, seen: Seen, state: RailState, at: int) -> RailVerdict | None:
@@ -275,9 +280,11 @@ class RailWatch:
         for rail in self._rails.known.values():
             if rail.use is Use.LENT and not repairing and self._ready(rail, at) and self._ready_for_so_long(rail, at):
                 nodes = self._lent(rail.name, lambda other: self._ready(other, at))
-                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "all of its lines have proved themselves")
-            if rail.use is Use.LENT and self._last_left(rail.node, rail.name):
-                nodes = self._lent(rail.name, lambda other: self._last_left(other.node, other.name))
+                used = any(self.peers.get((node, rail.name)) for node in nodes)
+                why = "all of its lines have proved themselves" if used else "nobody uses it any more"
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", why)
+            if self._needed(rail, at):
+                nodes = self._lent(rail.name, lambda other: self._needed(other, at))
                 return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "no other rail is left")
         return None
 
@@ -294,97 +301,33 @@ class RailWatch:
         known = self._rails.known.values()
         return tuple(rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail))
 
+    def _needed(self, rail: Rail, at: int) -> bool:
+        """It is lent, and nothing else is left; a rank that could not put it back is not asked without a pause."""
+        pause = rail.refused and at - rail.since < rail.back_off_ns
+        return rail.use is Use.LENT and not pause and self._last_left(rail.node, rail.name)
+
     def _last_left(self, node: str, name: str) -> bool:
         return any(
             self.between[node, peer][name].report.pairs_up > 0 and not self.carriers(node, name, peer)
             for peer in self.peers.get((node, name), set())
         )
 
-    def _follow(self, shuffle: Shuffle, at: int) -> RailVerdict | None:
-        """Has every rank answered the order?"""
-        waiting, members = [], self._members
-        for node in shuffle.nodes:
-            record = members.nodes.get(node)
-            for rank in sorted(record.ranks) if record is not None else ():
-                report = members.ranks[rank].report
-                if report is None or members.ranks[rank].state is not RankState.ALIVE:
-                    continue
-                if report.rail_order < shuffle.number:
-                    waiting.append(rank)
-                elif report.rail_order == shuffle.number and report.rail_trouble:
-                    reason = cut(f"rank {rank} cannot follow: {report.rail_trouble}")
-                    return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
-        if not waiting:
-            self._returning = 0
-            return RailVerdict(RailFinding.FOLLOWED, shuffle.rail, shuffle.nodes, "", "every rank has followed")
-        if at >= shuffle.ends_at:
-            seconds = limits.RAIL_FOLLOW_NS // limits.SECOND
-            reason = f"{rank_words(waiting)} did not answer within {seconds} s; the order is repeated"
-            return RailVerdict(RailFinding.LATE, shuffle.rail, shuffle.nodes, "", reason)
-        return None
-
-    def _verify(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
-        """A rail was put back: did bytes flow on every line, for every pair of ranks?"""
-        keys = [
-            (node, shuffle.rail, peer) for node in shuffle.nodes for peer in self.peers.get((node, shuffle.rail), ())
-        ]
-        fresh, self._returning = self._returning != shuffle.number, shuffle.number
-        still, starved, partly = [], "", ""
-        for key in sorted(keys):
-            node, name, peer = key
-            seen = self.between[node, peer][name]
-            state = self._rails.state(*key)
-            if state is RailState.DOWN and self.carriers(*key):
-                return self._roll_back(shuffle, f"its line from {node} to {peer} was lost again")
-            if fresh or seen.bytes_at_return < 0:
-                seen.bytes_at_return = seen.bytes
-                seen.cost_since = seen.cost_since or (
-                    self._bytes_of(key),
-                    seen.report.hedged,
-                    seen.report.retransmitted,
-                )
-                seen.others_at_return = self._bytes_of(key)
-            if seen.bytes > seen.bytes_at_return and seen.report.pairs_moved >= seen.report.pairs:
-                continue
-            still.append(key)
-            moved = self._bytes_of(key) - seen.others_at_return
-            if moved < limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1):
-                continue
-            if seen.bytes == seen.bytes_at_return:
-                starved = starved or f"others carried {moved} bytes from {node} to {peer}, it carried none"
-            else:
-                partly = partly or f"{seen.report.pairs_moved} of {seen.report.pairs} pairs of {node} and {peer} use it"
-        waited = at - (shuffle.ends_at - limits.RAIL_IDLE_NS)
-        if keys and not still:
-            return self._verified(shuffle, keys, "bytes flow on every line and rank")
-        if starved and waited >= limits.RAIL_VERIFY_NS and not repairing:
-            return self._roll_back(shuffle, starved)
-        if at >= shuffle.ends_at and not repairing:
-            return self._verified(shuffle, keys, f"it stays, unproved: {partly or 'hardly anything was sent'}")
-        return None
-
-    def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
-        costs = [self._cost(key, self.between[key[0], key[2]][key[1]]) for key in keys]
-        total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
-        return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, "", reason, (), *total)
-
-    @staticmethod
-    def _roll_back(shuffle: Shuffle, reason: str) -> RailVerdict:
-        return RailVerdict(RailFinding.ROLL_BACK, shuffle.rail, shuffle.nodes, "", cut(f"out again: {reason}"))
-
     # ---- sums -------------------------------------------------------------------------------------------------
 
-    def _bytes_of(self, key: Key) -> int:
+    def bytes_of_others(self, key: Key) -> int:
         """What all other rails have sent between the same two nodes."""
         node, name, peer = key
         return sum(seen.report.bytes_out for other, seen in self.between[node, peer].items() if other != name)
 
-    def _cost(self, key: Key, seen: Seen) -> tuple[int, int, int]:
-        """Since the line was lost: bytes that others sent, frames that were hedged and sent again."""
+    def spent(self, key: Key, seen: Seen) -> tuple[int, int, int]:
+        """Up to now: bytes that others have sent, frames that were hedged and sent again."""
+        return self.bytes_of_others(key), seen.report.hedged, seen.report.retransmitted
+
+    def cost(self, key: Key, seen: Seen) -> tuple[int, int, int]:
+        """The same since the line was lost."""
         if seen.cost_since is None:
             return 0, 0, 0
-        since = seen.cost_since
-        now = (self._bytes_of(key), seen.report.hedged, seen.report.retransmitted)
+        since, now = seen.cost_since, self.spent(key, seen)
         return max(now[0] - since[0], 0), max(now[1] - since[1], 0), max(now[2] - since[2], 0)
 
     def _up(self, node: str) -> bool:

@@ -4,14 +4,17 @@ The transport heals in milliseconds; here stands what lasts. Every change is a v
 keeps it) or an operator's wish, so that a replay needs no report. What can go wrong, and what follows:
 
 - *A rail flaps*: it stays lent until K probes and a quiet time have passed, which doubles each time, up to a bound.
-- *It is put back and carries nothing*, or is lost again at once: it is lent again (rolled back).
+- *It is put back and carries nothing*, not for every pair of ranks, or is lost again: it is lent again (rolled back).
 - *Orders are lost, ranks start later*: an order says how all rails of a node shall stand, and is repeated.
-- *A rank cannot follow* (its backend has no rails to choose): the change is undone, with the rank's own sentence.
+- *A rank cannot follow* (its backend has no rails to choose, or reports success and moves nothing): the change is
+  undone, with the rank's own sentence; what could not be put back is lent, and tried again after its back-off.
+- *A lost rail is never seen again*: its lines are forgotten, and its incident says so when it closes.
 - *A node goes*: its lines go too, whoever waited for it goes on.
 - *The journal is lost*: an agent holds an order that this manager never gave: the next number says what holds now.
 
 Invariants: one change of use at a time; numbers of orders only grow; no order of this machine's own takes the last
-rail between two nodes; an incident is open exactly as long as a rail is lost or lent. Not here: reports (rail_watch).
+rail between two nodes; an incident is open exactly as long as a rail is lost or lent. Not here: reports (rail_watch),
+proof (rail_proof).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from taskd.core.events import RailVerdict, RailWish
 from taskd.core.incident import Incident, IncidentCause
 from taskd.core.job import Job
 from taskd.core.messages import RailOrder
-from taskd.core.rail_records import RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
+from taskd.core.rail_records import CARRIES, RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
 from taskd.core.records import NodeState
 from taskd.core.types import Outcome, RailFinding, RailState, Strategy
 from taskd.core.words import cut, join, milliseconds, verb
@@ -145,6 +148,8 @@ class Rails:
         line = rail.lines.get(verdict.peer, Line(verdict.peer))
         if verdict.finding is RailFinding.GONE:
             rail.lines.pop(verdict.peer, None)
+            if verdict.rail in self.troubles:
+                self.troubles[verdict.rail].end = "what was lost of it is not used any more"
             return
         cause = _CAUSE[verdict.finding]
         if not RAIL.allows(line.state, cause):
@@ -161,6 +166,8 @@ class Rails:
             rail.worsen(at, was is RailState.PROBING or rail.use is Use.RETURNING)
             self._lost(rail, verdict, now)
         elif cause in (RailCause.CONNECTED, RailCause.PROVED):
+            if rail.name in self.troubles:
+                self.troubles[rail.name].end = CARRIES
             self._tell_of(rail.name, "rail", f"{_words(rail)} to {verdict.peer}: {verdict.reason}", rail.node)
         self._pay(verdict)
 
@@ -201,16 +208,11 @@ class Rails:
             return
         if finding is RailFinding.VERIFIED:
             for rail in rails:
+                rail.refused = False
                 rail.move(UseCause.VERIFIED, at, "")
             self._phase(shuffle.rail, "", "verify", now)
-        elif finding is RailFinding.ROLL_BACK:
-            for rail in rails:
-                rail.worsen(at, True)
-                rail.move(UseCause.ROLL_BACK, at, verdict.reason)
-            self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
-            text = f"rail {shuffle.rail} of {join(shuffle.nodes)} was put back and carries nothing: {verdict.reason}"
-            self._concern(shuffle.rail, shuffle.nodes, text, now)
-            self._phase(shuffle.rail, "borrow", "verify", now)
+        elif finding is RailFinding.ROLL_BACK or (finding is RailFinding.REFUSED and shuffle.returns):
+            self._roll_back(shuffle, rails, verdict, now, at)
         elif finding is RailFinding.REFUSED:
             for rail in rails:
                 rail.refused = True
@@ -224,6 +226,19 @@ class Rails:
         undone = finding in (RailFinding.ROLL_BACK, RailFinding.REFUSED)
         outcome = "undone" if undone else "late" if finding is RailFinding.LATE else "done"
         self._end_shuffle(shuffle, outcome, verdict.reason)
+
+    def _roll_back(self, shuffle: Shuffle, rails: list[Rail], verdict: RailVerdict, now: int, at: int) -> None:
+        """What was put back goes out again."""
+        refused = verdict.finding is RailFinding.REFUSED
+        for rail in rails:
+            rail.refused = refused
+            rail.worsen(at, True)
+            rail.move(UseCause.ROLL_BACK, at, verdict.reason)
+        self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+        how = "cannot be put back" if refused else "was put back and does not carry as it should"
+        text = f"rail {shuffle.rail} of {join(shuffle.nodes)} {how}: {verdict.reason}"
+        self._concern(shuffle.rail, shuffle.nodes, text, now)
+        self._phase(shuffle.rail, "borrow", "verify", now)
 
     def _end_shuffle(self, shuffle: Shuffle, outcome: str, words: str) -> None:
         shuffle.outcome, shuffle.words = outcome, words
@@ -299,7 +314,7 @@ class Rails:
         }
         for name in [name for name in self.troubles if name not in held]:
             resting = [rail.node for rail in self.known.values() if rail.name == name and rail.use is Use.OUT]
-            end = f"it stays out of use on {join(resting)}, by an operator" if resting else "the rail carries again"
+            end = f"it stays out of use on {join(resting)}, by an operator" if resting else self.troubles[name].end
             self._end(name, IncidentCause.HEALED, Outcome.HEALED, end, now)
 
     def finish(self, now: int) -> None:

@@ -1,8 +1,8 @@
 """How the manager's events and effects are written into a journal row and read out of one again. Pure.
 
-A message is kept as the very bytes of taskd.wire, everything else as a few msgpack values. The effects of one event
-are one value, in order, so that "the same decisions again" is a comparison of bytes; the term is left out of them,
-since a replay may run under another one.
+A message is kept as the very bytes of taskd.wire, everything else as a few msgpack values; those of older versions are
+read, too (taskd/wire/older.py). The effects of one event are one value, in order, so that "the same decisions again" is
+a comparison of bytes; the term is left out of them, since a replay may run under another one.
 
 It does NOT touch the database (journal.py) or the core (replay.py).
 """
@@ -30,7 +30,7 @@ from taskd.core.events import (
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
 from taskd.core.types import RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
-from taskd.wire import codec
+from taskd.wire import codec, older
 
 
 class Unreadable(Exception):
@@ -84,7 +84,7 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
-    decoded = codec.decode(values[0])
+    decoded = codec.decode(values[0], older.OLDEST)
     if isinstance(decoded, codec.WireError):
         raise Unreadable(decoded.reason)
     envelope, message = decoded
@@ -138,7 +138,7 @@ def effects_of(data: bytes) -> list[ManagerEffect]:
 
 
 def _tells(data: bytes, life: int, nodes: list[str]) -> list[Tell]:
-    decoded = codec.decode(data)
+    decoded = codec.decode(data, older.OLDEST)
     if isinstance(decoded, codec.WireError):
         raise Unreadable(decoded.reason)
     message = decoded[1]

@@ -19,6 +19,7 @@ from taskd import log
 from taskd.core.messages import StoreAnswer
 from taskd.manager.journal import move_aside
 from taskd.manager.store import Changes, Store
+from taskd.wire import older
 from taskd.wire.codec import Envelope, WireError, decode, encode
 
 _log = log.get(__name__)
@@ -135,7 +136,7 @@ class StoreFile:
 
 def _answers(database: sqlite3.Connection) -> Iterator[tuple[int, StoreAnswer]]:
     for life, number, data in database.execute("SELECT life, number, answer FROM applied"):
-        found = decode(data) if isinstance(data, bytes) else WireError("garbage", "it is not bytes")
+        found = decode(data, older.OLDEST) if isinstance(data, bytes) else WireError("garbage", "it is not bytes")
         if isinstance(found, WireError):
             raise ValueError(f"an answer in it is none: {found.reason}")
         answer = found[1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 SECOND = 1_000_000_000
-KINDS = ("down", "down", "down", "silent", "slow", "hollow", "stutter")
+KINDS = ("down", "down", "down", "silent", "slow", "hollow", "stutter", "gone")
 RAIL_FAULTS = frozenset({"rail", "flap", "operator", "unable"})
 """They take no rank along, so they excuse nothing that happens to one."""
 
@@ -76,22 +76,26 @@ class RailFaults:
             self.world.loop.after(self.world.rng.randint(100, 20_000) * MS, self._put_back, rail, where)
 
     def hinders(self) -> None:
-        """A rank that cannot choose its rails for a while, or does not answer; and a reason to ask it."""
+        """A rank that cannot take a rail out or put it back for a while, only says so, or does not answer; and a reason
+        to ask it."""
         workers = [worker for worker in self.world.workers() if not worker.finished]
         if self.world.cables is None or not workers:
             return
         worker, lasts = self.world.rng.choice(workers), self.world.rng.choice((300, 12_000, 20_000)) * MS
         rails = worker.rails
         rails.hindered_until = self.world.loop.now + lasts
-        rails.deaf = self.world.rng.random() < 0.5
-        rails.unable = "" if rails.deaf else "unsupported: a fault"
-        self.world.loop.tell(str(worker), "does not follow rail orders")
+        how = self.world.rng.choice(("deaf", "deaf", "unable", "stuck", "false"))
+        rails.deaf, rails.false = how == "deaf", how == "false"
+        rails.unable = "unsupported: a fault" if how == "unable" else ""
+        rails.stuck = "no-op: a fault" if how == "stuck" else ""
+        self.world.loop.tell(str(worker), f"is {how} to rail orders")
         self.world.loop.after(lasts, self._let_follow, rails)
         reason = self.world.rng.choice((self.breaks, self.operator))
         reason()
 
     def _let_follow(self, rails: RailHands) -> None:
-        rails.deaf, rails.unable = False, ""
+        rails.deaf, rails.false, rails.unable, rails.stuck = False, False, "", ""
+        rails.out = rails.wanted
         rails.hindered_until = min(rails.hindered_until, self.world.loop.now)
 
     def _put_back(self, rail: str, where: str) -> None:

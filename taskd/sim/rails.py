@@ -1,7 +1,7 @@
 """Cables, and a transport that behaves like csrc/rail: what nodes would report of their rails, and who carries what.
 
 A line is up where neither end has a fault on that rail, and suspect where one stutters; traffic goes, evenly, over the
-good lines that the sending rank was not ordered to leave. Reports are made from that when a node speaks. It knows
+good lines that neither of the two ranks was ordered to leave. Reports are made from that when a node speaks. It knows
 nothing of the core's decisions, which is the point: the checkers compare the two.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from taskd.core.limits import MS
+from taskd.core.limits import MS, RAIL_VERIFY_BYTES
 from taskd.core.messages import RailOrder, RailReport, RailsFollowed
 from taskd.core.types import RailState
 
@@ -38,16 +38,25 @@ class RailHands:
 
     order: tuple[int, int] = (0, 0)
     out: frozenset[str] = frozenset()
-    unable: str = ""  # why this process can follow none
+    wanted: frozenset[str] = frozenset()  # as ordered
+    unable: str = ""  # why this process can take no rail out
+    stuck: str = ""  # why it can put none back
+    false: bool = False  # it reports success and does nothing
     deaf: bool = False  # it does not answer
-    hindered_until: int = 0  # by one of these two
+    hindered_until: int = 0  # by one of these
 
     def follow(self, rank: int, incarnation: int, order: RailOrder) -> RailsFollowed:
         """Carry an order out, or say why not."""
-        if self.unable and order.out:
-            return RailsFollowed(rank, incarnation, order.number, False, self.unable)
+        wanted = frozenset(order.out)
+        trouble = self.unable if order.out else ""
+        if self.stuck and self.out - wanted:
+            trouble = self.stuck
+        if trouble:
+            return RailsFollowed(rank, incarnation, order.number, False, trouble)
         if (order.term, order.number) > self.order:
-            self.order, self.out = (order.term, order.number), frozenset(order.out)
+            self.order, self.wanted = (order.term, order.number), wanted
+        if not self.false:
+            self.out = self.wanted
         return RailsFollowed(rank, incarnation, self.order[1], True, "")
 
 
@@ -59,6 +68,7 @@ class _Line:
     bytes: int = 0
     hedged: int = 0
     moved: set[tuple[int, int]] = field(default_factory=set)
+    others: dict[tuple[int, int], int] = field(default_factory=dict)  # what went over other rails since it was due
     outs: dict[int, frozenset[str]] = field(default_factory=dict)  # of each rank, when it was looked at last
 
 
@@ -67,14 +77,13 @@ class Cables:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.broken: dict[
-            tuple[str, str], str
-        ] = {}  # node and rail: "down", "silent" (one way), "hollow", "slow", "stutter"
+        self.broken: dict[tuple[str, str], str] = {}  # node and rail: how
         self._lines: dict[tuple[str, str, str], _Line] = {}
         self._looked: dict[str, int] = {}
 
     def breaks(self, node: str, rail: str, how: str, now: int) -> None:
-        """A fault; a line that was up goes down at once, unless it only carries less (slow) or nothing (hollow)."""
+        """A fault: down, silent (one way), stutter; slow carries less, hollow nothing, and nobody tells of one that is
+        gone."""
         self.broken[node, rail] = how
         self._settle(node, rail, now)
 
@@ -93,9 +102,10 @@ class Cables:
                 if line.up != up:
                     line.up, line.since = up, now + (AWAKE_NS if up else 0)
                     line.moved.clear()
+                    line.others.clear()
 
     def _up(self, node: str, rail: str, peer: str) -> bool:
-        return not self._faults(node, rail, peer) & {"down", "silent"}
+        return not self._faults(node, rail, peer) & {"down", "silent", "gone"}
 
     def _faults(self, node: str, rail: str, peer: str) -> set[str | None]:
         return {self.broken.get((node, rail)), self.broken.get((peer, rail))}
@@ -107,11 +117,13 @@ class Cables:
         for peer, theirs in crews.items():
             pairs = [(one, other) for one in crews.get(node, []) for other in theirs if one.rank != other.rank]
             if pairs:
-                found += [self._report(node, name, peer, pairs, elapsed, now) for name in self.names]
+                names = [name for name in self.names if "gone" not in self._faults(node, name, peer)]
+                found += [self._report(node, name, peer, pairs, elapsed, now) for name in names]
         return tuple(found)
 
     def carries(self, node: str, peer: str, out: frozenset[str]) -> list[str]:
-        """Over which rails a rank sends that was told to leave these: the last one left is used in any case."""
+        """Over which rails two ranks send when one of them was told to leave these: the last one left is used in any
+        case."""
         up = [name for name in self.names if self._up(node, name, peer)]
         good = [name for name in up if "stutter" not in self._faults(node, name, peer)]
         return [name for name in good if name not in out] or good or up
@@ -129,14 +141,18 @@ class Cables:
             if line.outs.get(rank) != out:  # the rank was told something new: it has yet to prove it
                 line.outs[rank] = out
                 line.moved = {pair for pair in line.moved if pair[0] != rank}
-        over = {out: self.carries(node, peer, out) for out in {one.rails.out for one, _ in pairs}}
+                line.others = {pair: count for pair, count in line.others.items() if pair[0] != rank}
         share = BYTES * elapsed // 1_000_000_000 // (100 if "slow" in faults else 1)
         sent = 0
-        for one, other in pairs if share and "hollow" not in faults else ():
-            carriers = over[one.rails.out]
-            if name in carriers and one.training and other.training:
+        for one, other in pairs if share else ():
+            if not (one.training and other.training):
+                continue
+            pair, carriers = (one.rank, other.rank), self.carries(node, peer, one.rails.out | other.rails.out)
+            if name in carriers and "hollow" not in faults:
                 sent += share // len(carriers)
-                line.moved.add((one.rank, other.rank))
+                line.moved.add(pair)
+            elif carriers:
+                line.others[pair] = line.others.get(pair, 0) + share
         line.bytes += sent
         up = line.up and now >= line.since
         well = RailState.SUSPECT if "stutter" in faults else RailState.UP
@@ -158,6 +174,9 @@ class Cables:
             retransmitted=line.hedged,
             duplicates=0,
             last_error=0 if up else 100,
+            pairs_starved=sum(line.others.get(pair, 0) >= RAIL_VERIFY_BYTES for pair in present - line.moved)
+            if up
+            else 0,
         )
 
 

@@ -45,9 +45,10 @@ from taskd.core.messages import (
     WorkerLeaving,
     WorkerWelcome,
 )
+from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 4
+VERSION = 5
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -115,8 +116,9 @@ def encode(message: Message, envelope: Envelope) -> bytes:
     return data
 
 
-def decode(data: bytes | bytearray | memoryview) -> tuple[Envelope, Message] | WireError:
-    """The message in these bytes, or why there is none. Never raises."""
+def decode(data: bytes | bytearray | memoryview, oldest: int = VERSION) -> tuple[Envelope, Message] | WireError:
+    """The message in these bytes, or why there is none. Never raises. `oldest`: the first version that is understood,
+    which for anybody but a reader of journals is this one."""
     size = len(data)
     if size > limits.MAX_MESSAGE_BYTES:
         return WireError("oversized", f"{size} bytes are more than a message may have ({limits.MAX_MESSAGE_BYTES})")
@@ -135,7 +137,7 @@ def decode(data: bytes | bytearray | memoryview) -> tuple[Envelope, Message] | W
     if type(row) is not list or len(row) < HEAD or type(row[0]) is not int or type(row[1]) is not int:
         return WireError("garbage", f"{size} bytes are no message: they do not begin as one")
     version, number, job, node, life, sequence = row[:HEAD]
-    if version != VERSION:
+    if not oldest <= version <= VERSION:
         return WireError("version", f"the other side speaks version {shown(version)}, this side speaks {VERSION}")
     if not 0 <= number < len(_CLASSES):
         return WireError("unknown", f"message number {shown(number)} is unknown to version {VERSION}")
@@ -146,7 +148,8 @@ def decode(data: bytes | bytearray | memoryview) -> tuple[Envelope, Message] | W
         if type(value) is not int or not 0 <= value <= MAX_LIFE:
             return WireError("bounds", f"the envelope's {name} is {shown(value)}: a number from 0 to 2**63-1")
     try:
-        message: Message = _CLASSES[number].from_row(row[HEAD:])
+        fields = row[HEAD:] if version == VERSION else older.renewed(version, MESSAGES[number], row[HEAD:], VERSION)
+        message: Message = _CLASSES[number].from_row(fields)
     except Refusal as refusal:
         return WireError("bounds", refusal.sentence)
     return Envelope(job, node, life, sequence), message

@@ -1,14 +1,19 @@
-"""What of a node's rails is told when: news at once, everything in turn, and never more than fits."""
+"""What of a node's rails is told when: news at once, everything in turn, and never more than fits; and which of its
+ranks are told an order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from taskd.core import limits
+from taskd.core.counters import Counters
+from taskd.core.crew import Crew
 from taskd.core.limits import MS, SECOND
-from taskd.core.messages import RailReport
+from taskd.core.local import LocalRank
+from taskd.core.messages import RailOrder, RailReport, RailsFollowed
 from taskd.core.rail_news import RailNews
-from taskd.core.types import RailState
+from taskd.core.rail_relay import RailRelay
+from taskd.core.types import RailState, RankState, Stage
 
 UP = RailReport("a", "n1", RailState.UP, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 STEADY_NS = limits.RAIL_NEWS_NS
@@ -34,7 +39,14 @@ def test_bytes_alone_wait_for_their_turn() -> None:
 def test_a_change_of_state_is_told_with_every_beat_for_a_while() -> None:
     other = replace(UP, rail="b")
     news = steady(UP, other)
-    for change in ({"state": RailState.DOWN}, {"downs": 1}, {"pairs_up": 1}, {"pairs": 3}, {"last_error": 104}):
+    for change in (
+        {"state": RailState.DOWN},
+        {"downs": 1},
+        {"pairs_up": 1},
+        {"pairs": 3},
+        {"last_error": 104},
+        {"pairs_starved": 1},
+    ):
         now = STEADY_NS + SECOND
         news = steady(UP, other)
         lost = replace(UP, **change)
@@ -91,3 +103,21 @@ def test_lines_are_bounded() -> None:
     while told := news.due(STEADY_NS):
         count += len(told)
     assert count == limits.MAX_RAIL_RECORDS
+
+
+# ---- orders on their way through the agent --------------------------------------------------------------------------
+
+
+def test_a_rank_that_could_not_follow_is_asked_again_after_a_pause() -> None:
+    counters = Counters()
+    crew = Crew("j", counters)
+    record = crew.ranks[3] = LocalRank(3, 1, 0, Stage.RUNNING, state=RankState.ALIVE, acknowledged=True)
+    relay = RailRelay(crew, counters)
+    relay.ordered(RailOrder(1, 5, ("red",), "a test"))
+    assert relay.due(0) and not relay.due(1)
+    assert relay.answered(RailsFollowed(3, 1, 5, False, "it is broken")) is record
+    assert record.report().rail_trouble == "it is broken" and not relay.due(limits.ORDER_REPEAT_NS)
+    assert relay.due(limits.RAIL_FOLLOW_NS) and not relay.due(limits.RAIL_FOLLOW_NS + 1)
+    assert relay.answered(RailsFollowed(3, 1, 5, True, "bytes have moved")) is record
+    assert (record.report().rail_trouble, record.report().rail_words) == ("", "bytes have moved")
+    assert not relay.due(10 * limits.RAIL_FOLLOW_NS)

@@ -10,97 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.core import limits
-from taskd.core.effects import ManagerEffect, Tell
-from taskd.core.events import ManagerEvent, RailVerdict, RailWish, Restarted, Tick
+from taskd.core.events import RailVerdict, RailWish, Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
-from taskd.core.messages import RailOrder, RailReport, Report
+from taskd.core.messages import RailReport, Report
 from taskd.core.rail_records import Rail
 from taskd.core.types import RailFinding, RailState
 from tests.core.builders import Node, manager, rank_report
-
-UP = RailReport("red", "b", RailState.UP, 1_000, 1, 1, 1, 0, 0, 50_000, 0, 0, 0, 0, 0)
-
-
-class Job:
-    """A manager and nodes with one rank each, which report their rails and follow every order at once."""
-
-    def __init__(self, nodes: str = "ab", rails: tuple[str, ...] = ("red", "blue"), recover: bool = True) -> None:
-        self.core = manager(len(nodes), len(nodes), recover=recover)
-        self.nodes = {name: Node(name, slots=1) for name in nodes}
-        self.rails = rails
-        self.lines = {
-            (one, rail, other): replace(UP, rail=rail, peer=other)
-            for one in nodes
-            for other in nodes
-            if one != other
-            for rail in rails
-        }
-        self.orders: dict[str, RailOrder] = {}
-        self.told: list[tuple[int, str, RailOrder]] = []
-        self.journal: list[tuple[int, ManagerEvent]] = []
-        self.effects: list[ManagerEffect] = []
-        self.now = SECOND
-        for node in self.nodes.values():
-            self.step(node.hello(world_size=len(nodes)))
-        self.run(SECOND)
-
-    def step(self, event: ManagerEvent) -> None:
-        effects = self.core.step(self.now, event)
-        if self.core.to_journal():
-            self.journal += [(self.now, row) for row in self.core.to_journal()]
-            self.effects += effects
-        for effect in effects:
-            if isinstance(effect, Tell) and isinstance(effect.message, RailOrder):
-                self.orders[effect.node] = effect.message
-                self.told.append((self.now, effect.node, effect.message))
-
-    def run(self, duration_ns: int, traffic: int = 1 << 20) -> None:
-        """Beats of all nodes; `traffic` bytes go over every rail that is in use and up, with each of them."""
-        end = self.now + duration_ns
-        while self.now < end:
-            self.now += 100 * MS
-            for rank, (name, node) in enumerate(self.nodes.items()):
-                self.beat(name, node, rank, traffic)
-            self.step(Tick())
-
-    def beat(self, name: str, node: Node, rank: int, traffic: int) -> None:
-        order = self.orders.get(name)
-        out = order.out if order is not None else ()
-        for key, line in self.lines.items():
-            if key[0] == name and line.state is RailState.UP and line.rail not in out:
-                self.lines[key] = replace(line, bytes_out=line.bytes_out + traffic, bytes_in=line.bytes_in + traffic)
-        number = order.number if order is not None else 0
-        rails = tuple(line for key, line in self.lines.items() if key[0] == name)
-        self.step(node.says(Report(True, 1, (rank_report(rank, rail_order=number),), 0, rails, number)))
-
-    def change(self, rail: str, *pairs: str, **changes: Any) -> None:
-        """`ab`: the line from a to b."""
-        for pair in pairs:
-            line = self.lines[pair[0], rail, pair[1]]
-            self.lines[pair[0], rail, pair[1]] = replace(line, **changes)
-
-    def down(self, rail: str, *pairs: str) -> None:
-        for pair in pairs:
-            downs = self.lines[pair[0], rail, pair[1]].downs + 1
-            self.change(rail, pair, state=RailState.DOWN, pairs_up=0, pairs_moved=0, downs=downs)
-
-    def up(self, rail: str, *pairs: str) -> None:
-        self.change(rail, *pairs, state=RailState.UP, pairs_up=1, pairs_moved=1)
-
-    def uses(self) -> dict[str, str]:
-        return {f"{row['rail']}@{row['node']}": row["use"] for row in self.core.rails(self.now)["rails"]}
-
-    def states(self) -> set[str]:
-        return {row["state"] for row in self.core.rails(self.now)["rails"]}
-
-    def well(self) -> bool:
-        """Every rail is up, and in use unless an operator has taken it out; no incident of a rail is open."""
-        broken = [incident for incident in self.open() if incident["kind"] == "rail"]
-        return set(self.uses().values()) <= {"in use", "out"} and self.states() == {"up"} and not broken
-
-    def open(self) -> list[dict[str, Any]]:
-        return [one for one in self.core.incidents(self.now) if one["outcome"] == "open"]
+from tests.core.rail_job import UP, Job
 
 
 def test_a_healthy_job_is_told_nothing_and_journals_nothing() -> None:
@@ -154,55 +71,6 @@ def test_the_cost_is_what_others_carried() -> None:
     assert incident["outcome"] == "healed" and incident["cost"]["hedged_frames"] == 5
     beats = incident["duration_ms"] // 100
     assert 2 * (beats - 8) << 20 <= incident["cost"]["borrowed_bytes"] <= 2 * (beats + 8) << 20
-
-
-def test_only_bytes_on_every_line_bring_a_rail_back() -> None:
-    """One pair of ranks of two moves nothing: the others carry far more than small messages can explain."""
-    job = Job("abc")
-    job.down("red", "ab", "ba", "ac", "ca")
-    job.run(1 * SECOND)
-    job.up("red", "ab", "ba", "ac", "ca")
-    job.change("red", "ac", pairs_moved=0)
-    original = job.beat
-
-    def beat(name: str, node: Node, rank: int, traffic: int) -> None:
-        before = job.lines["a", "red", "c"]
-        original(name, node, rank, traffic)
-        job.lines["a", "red", "c"] = before
-
-    job.beat = beat  # type: ignore[method-assign]
-    job.run(12 * SECOND, traffic=16 << 20)
-    assert job.uses()["red@a"] == "borrowed", "rolled back"
-    assert any("out again" in order.reason for _, _, order in job.told)
-    job.change("red", "ac", pairs_moved=1)
-    job.beat = original  # type: ignore[method-assign]
-    job.run(30 * SECOND)
-    assert set(job.uses().values()) == {"in use"} and not job.open()
-
-
-def test_a_rail_that_only_some_ranks_use_stays_and_says_so() -> None:
-    """Which ranks have anything to say to each other is the job's business, so this alone takes no rail out again."""
-    job = Job()
-    job.down("red", "ab", "ba")
-    job.run(1 * SECOND)
-    job.change("blue", "ab", "ba", pairs=2, pairs_up=2, pairs_moved=2)
-    job.change("red", "ab", "ba", state=RailState.UP, pairs=2, pairs_up=2, pairs_moved=1)
-    job.run(20 * SECOND)
-    assert job.uses()["red@a"] == "returning"
-    job.run(limits.RAIL_IDLE_NS)
-    assert job.uses()["red@a"] == "in use" and not job.open()
-    assert job.core.rails(job.now)["change"]["words"] == "it stays, unproved: 1 of 2 pairs of a and b use it"
-
-
-def test_an_idle_job_proves_nothing_and_keeps_the_rail() -> None:
-    job = Job()
-    job.down("red", "ab", "ba")
-    job.run(1 * SECOND)
-    job.up("red", "ab", "ba")
-    job.run(20 * SECOND, traffic=0)
-    assert job.uses()["red@a"] == "returning" and len(job.open()) == 1
-    job.run(limits.RAIL_IDLE_NS, traffic=0)
-    assert job.uses()["red@a"] == "in use" and not job.open()
 
 
 def test_the_back_off_is_bounded_and_forgiven() -> None:
@@ -260,6 +128,7 @@ reports = st.builds(
     pairs=st.integers(0, 3),
     pairs_up=st.integers(0, 3),
     pairs_moved=st.integers(0, 3),
+    pairs_starved=st.integers(0, 3),
     bytes_out=st.integers(0, 1 << 30),
     bytes_in=st.integers(0, 1 << 30),
     round_trip_ns=st.just(1),

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskd.core import limits, messages
+from taskd.core.events import Said, Sender
 from taskd.core.messages import MESSAGES, Question, RankReport, Report
 from taskd.core.types import Phase, RankState, Stage
-from taskd.wire import codec, compile
+from taskd.manager import record
+from taskd.wire import codec, compile, older
 from taskd.wire.codec import MAX_LIFE, VERSION, Envelope, WireError, cut, decode, encode
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -138,7 +140,7 @@ def test_bounds_are_refused_on_both_sides() -> None:
 def full_report() -> Report:
     names: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(RankReport)}
     kinds = {"state": RankState.ALIVE, "acknowledged": True, "ok": True, "stage": Stage.RUNNING, "phase": Phase.BODY}
-    names["rail_trouble"] = names["reason"] = ""
+    names["rail_words"] = names["rail_trouble"] = names["reason"] = ""
     return Report(
         True,
         1,
@@ -182,6 +184,43 @@ def test_sizes_versions_and_numbers() -> None:
         assert isinstance(unknown, WireError) and unknown.kind == "unknown"
     for bad in ([True, *row[1:]], [VERSION, True, *row[2:]], [1.0, *row[1:]]):
         assert isinstance(decode(msgpack.packb(bad)), WireError)
+
+
+REPORT_OF_4 = [
+    *(4, 6, "job", "node", 7, 9),
+    *(True, 3, [[2, 1, 1002, 1, 0, True, 4, 0, 10, 11, 3, 5, 100, "", True, 8, "unsupported"]], 4),
+    *([["red", "b", 0, 12, 2, 2, 1, 100, 200, 50_000, 1, 3, 4, 5, 110]], 8),
+]
+"""As version 4 wrote it."""
+
+
+def test_a_journal_of_an_older_version_is_read() -> None:
+    found = decode(msgpack.packb(REPORT_OF_4), older.OLDEST)
+    assert not isinstance(found, WireError), found
+    envelope, report = found
+    assert envelope == Envelope("job", "node", 7, 9) and isinstance(report, Report)
+    (rank,), (rail,) = report.ranks, report.rails
+    assert (rank.rank, rank.rail_order, rank.rail_trouble, rank.rail_words) == (2, 8, "unsupported", "")
+    assert (rail.rail, rail.pairs, rail.pairs_moved, rail.last_error, rail.pairs_starved) == ("red", 2, 1, 110, 0)
+    (event,) = record.events_of(msgpack.packb([["said", msgpack.packb(REPORT_OF_4)]]))
+    assert event == Said(Sender("node", 7, 9), report)
+
+
+def test_nobody_but_a_journal_understands_an_older_version() -> None:
+    found = decode(msgpack.packb(REPORT_OF_4))
+    assert isinstance(found, WireError) and found.kind == "version"
+    for version in (older.OLDEST - 1, VERSION + 1):
+        found = decode(msgpack.packb([version, *REPORT_OF_4[1:]]), older.OLDEST)
+        assert isinstance(found, WireError) and found.kind == "version"
+
+
+@pytest.mark.parametrize("at", range(6, 12))
+@pytest.mark.parametrize("value", [None, 7, [], [7], [[]], "x"])
+def test_older_rows_that_do_not_fit_are_refused(at: int, value: Any) -> None:
+    row = list(REPORT_OF_4)
+    row[at] = value
+    assert isinstance(decode(msgpack.packb(row), older.OLDEST), tuple | WireError)
+    assert isinstance(decode(msgpack.packb(row[:at]), older.OLDEST), WireError)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ plant rank=1 stage=park do=hang|fail|die | cannot-start node=a
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
 relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
-rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow | heal rail=a nodes=a | rails
-flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b] | plant rank=1 stage=rails do=hang|WORDS
+rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
+flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
+plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 """
 

@@ -63,8 +63,11 @@ class Process:
 
     def hear(self, message: WorkerEvent | RailOrder) -> None:
         if self.alive and isinstance(message, RailOrder):
-            if self.planted.get("rails") != "hang":
-                self.rails.unable = self.planted.get("rails", "")
+            how = self.planted.get("rails", "")
+            if how != "hang":
+                self.rails.false = how == "false"
+                self.rails.stuck = how.removeprefix("stuck:") if how.startswith("stuck:") else ""
+                self.rails.unable = "" if self.rails.false or self.rails.stuck else how
                 self.node.hear(self.rails.follow(self.rank, self.incarnation, message), self)
         elif self.alive:
             for effect in self.core.step(self.world.now, message):

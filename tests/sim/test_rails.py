@@ -11,7 +11,7 @@ from taskd.sim.world import Machines, World
 KINDS = ("rail", "flap", "operator", "unable", "railkill")
 STORIES = 40
 RARE = {RailFinding.GONE}
-"""Takes a minute without any report of a line: tests/core/test_rails.py."""
+"""Takes a minute without any report of a line: tests/scripts/stories/rail_gone.txt."""
 
 
 def decisions(seed: int) -> set[str]:

@@ -8,6 +8,8 @@
 namespace taskd::rail::test {
 namespace {
 
+constexpr uint64_t kMuch = 1000;
+
 RailSum sum_of(Tally& tally, const std::string& rail, const std::string& node) {
     for (const RailSum& sum : tally.read()) {
         if (sum.rail == rail && sum.node == node)
@@ -20,7 +22,7 @@ RailSum sum_of(Tally& tally, const std::string& rail, const std::string& node) {
 void ranks_are_summed_by_node() {
     Counters one(8);
     Counters two(8);
-    Tally tally;
+    Tally tally(kMuch);
     tally.add(one.fd());
     tally.add(two.fd());
     CHECK(tally.read().empty());
@@ -42,7 +44,7 @@ void ranks_are_summed_by_node() {
 
 void the_worst_pair_speaks() {
     Counters counters(8);
-    Tally tally;
+    Tally tally(kMuch);
     tally.add(counters.fd());
     CounterRecord& first = counters.open("a", 1, "n", 1, 10);
     CounterRecord& second = counters.open("a", 2, "n", 1, 10);
@@ -75,7 +77,7 @@ void the_worst_pair_speaks() {
 
 void what_was_found_and_never_answered_is_no_pair() {
     Counters counters(8);
-    Tally tally;
+    Tally tally(kMuch);
     tally.add(counters.fd());
     CounterRecord& record = counters.open("a", 1, "n", 1, 10, false);
     CHECK(sum_of(tally, "a", "n").pairs == 0);
@@ -87,7 +89,7 @@ void what_was_found_and_never_answered_is_no_pair() {
 }
 
 void sums_outlive_their_processes() {
-    Tally tally;
+    Tally tally(kMuch);
     {
         Counters first(8);
         const int64_t number = tally.add(first.fd());
@@ -109,7 +111,7 @@ void sums_outlive_their_processes() {
 
 void a_record_that_changes_hands_loses_nothing() {
     Counters counters(1);
-    Tally tally;
+    Tally tally(kMuch);
     tally.add(counters.fd());
     CounterRecord& first = counters.open("a", 1, "n", 1, 10);
     add(first.bytes_out, 100);
@@ -120,6 +122,43 @@ void a_record_that_changes_hands_loses_nothing() {
     CHECK(sum_of(tally, "a", "n").pairs == 1);
 }
 
+void a_pair_that_sends_over_others_alone_starves_a_rail() {
+    Counters counters(8);
+    Tally tally(kMuch);
+    tally.add(counters.fd());
+    CounterRecord& rail = counters.open("a", 1, "n", 1, 10);
+    CounterRecord& other = counters.open("b", 1, "n", 1, 10);
+    CounterRecord& idle = counters.open("a", 2, "n", 1, 10);
+    CounterRecord& elsewhere = counters.open("b", 3, "n", 1, 10);
+    for (CounterRecord* const record : {&rail, &other, &idle, &elsewhere})
+        set_state(*record, RailState::kUp, 20);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
+    add(other.bytes_out, kMuch / 2);
+    add(other.bytes_in, kMuch / 2 - 1);
+    add(elsewhere.bytes_out, 2 * kMuch);  // between other ranks, over this rail not at all
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
+    add(other.bytes_in, 1);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 1 && sum_of(tally, "a", "n").pairs == 2);
+    prove_anew(rail);  // put back: what others carried before says nothing
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
+    add(other.bytes_out, kMuch);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 1);
+    add(rail.bytes_in, 1);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0 && sum_of(tally, "a", "n").pairs_moved == 1);
+    set_state(rail, RailState::kDown, 30);
+    add(other.bytes_out, kMuch);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0);  // a rail that is not connected owes nothing
+    set_state(rail, RailState::kUp, 40);
+    CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
+    Tally late(kMuch);
+    late.add(counters.fd());  // an agent that has just been started knows nothing of the past
+    CHECK(sum_of(late, "a", "n").pairs_starved == 0);
+    add(other.bytes_out, kMuch);
+    CHECK(sum_of(late, "a", "n").pairs_starved == 1);
+    counters.close(rail, 1);
+    CHECK(sum_of(late, "a", "n").pairs_starved == 0);
+}
+
 }  // namespace
 
 std::vector<Test> tally_tests() {
@@ -127,7 +166,8 @@ std::vector<Test> tally_tests() {
             {"the worst pair speaks", the_worst_pair_speaks},
             {"what was found and never answered is no pair", what_was_found_and_never_answered_is_no_pair},
             {"sums outlive their processes", sums_outlive_their_processes},
-            {"a record that changes hands loses nothing", a_record_that_changes_hands_loses_nothing}};
+            {"a record that changes hands loses nothing", a_record_that_changes_hands_loses_nothing},
+            {"a pair that sends over others alone starves a rail", a_pair_that_sends_over_others_alone_starves_a_rail}};
 }
 
 }  // namespace taskd::rail::test

@@ -1,0 +1,178 @@
+"""How a change of use ends: was it followed, and does a rail that was put back carry?
+
+A change has been followed when every rank has answered. One that puts a rail back has then to be proved by bytes, on
+every line and for every pair of ranks that has something to say. What can go wrong, and what follows:
+
+- *A rank does not answer*: it is named, its order is repeated, and bytes tell.
+- *A rank cannot follow*, or its backend reported success and moved nothing: undone, with the rank's own sentence.
+- *A line carries nothing, or only for some pairs*, while others carry much between the same ranks: out again.
+- *A pair has little to say* (most have, in a ring): it starves no rail, and is waited for no longer than it takes the
+  line to carry enough for all of its pairs.
+- *The other end rests*: nothing can flow on that line, so it is left out.
+- *Nothing is sent at all*: after a while the rail stays, unproved.
+
+Invariants: no rail goes out again because somebody had nothing to send; none is called proved without bytes on every
+line that was to be looked at. Not here: what is lost, lent and when it returns (rail_watch).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import limits
+from taskd.core.events import RailVerdict
+from taskd.core.membership import Membership
+from taskd.core.messages import RankReport
+from taskd.core.rail_records import RESTING, Shuffle
+from taskd.core.rails import Rails
+from taskd.core.types import RailFinding, RailState, RankState
+from taskd.core.words import cut, join, rank_words, verb
+
+if TYPE_CHECKING:
+    from taskd.core.rail_watch import Key, RailWatch, Seen
+
+
+class RailProof:
+    """Looks at the change under way."""
+
+    def __init__(self, rails: Rails, watch: RailWatch, members: Membership) -> None:
+        self._rails = rails
+        self._watch = watch
+        self._members = members
+        self._began = 0  # the number of the order whose lines are measured
+
+    def find(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
+        """What is to be said of this change by now."""
+        return self._verify(shuffle, at, repairing) if shuffle.followed else self._follow(shuffle, at)
+
+    # ---- every rank has answered --------------------------------------------------------------------------------
+
+    def _follow(self, shuffle: Shuffle, at: int) -> RailVerdict | None:
+        waiting = []
+        for rank, report in self._answers(shuffle):
+            if report.rail_order < shuffle.number:
+                waiting.append(rank)
+            elif report.rail_order == shuffle.number and report.rail_trouble:
+                reason = cut(f"rank {rank} cannot follow: {report.rail_trouble}")
+                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
+        if not waiting:
+            self._began = 0
+            words = "; ".join(filter(None, ("every rank has followed", self._said(shuffle))))
+            return RailVerdict(RailFinding.FOLLOWED, shuffle.rail, shuffle.nodes, "", cut(words))
+        if at >= shuffle.ends_at:
+            seconds = limits.RAIL_FOLLOW_NS // limits.SECOND
+            reason = f"{rank_words(waiting)} did not answer within {seconds} s; the order is repeated"
+            return RailVerdict(RailFinding.LATE, shuffle.rail, shuffle.nodes, "", reason)
+        return None
+
+    def _answers(self, shuffle: Shuffle) -> list[tuple[int, RankReport]]:
+        """What the living ranks of these nodes have reported last."""
+        found = []
+        for node in shuffle.nodes:
+            record = self._members.nodes.get(node)
+            for rank in sorted(record.ranks) if record is not None else ():
+                report = self._members.ranks[rank].report
+                if report is not None and self._members.ranks[rank].state is RankState.ALIVE:
+                    found.append((rank, report))
+        return found
+
+    def _said(self, shuffle: Shuffle) -> str:
+        """What ranks know of it beyond a yes: the first one's words, and how many have some."""
+        answers = [(rank, one.rail_words) for rank, one in self._answers(shuffle) if one.rail_words]
+        if not answers:
+            return ""
+        rank, words = answers[0]
+        others = f" (and {len(answers) - 1} more)" if len(answers) > 1 else ""
+        return f"rank {rank}{others}: {words}"
+
+    # ---- bytes --------------------------------------------------------------------------------------------------
+
+    def _verify(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
+        """A rail was put back: do bytes flow on every line, for every pair of ranks?"""
+        since = shuffle.ends_at - limits.RAIL_IDLE_NS
+        patient = at - since >= limits.RAIL_VERIFY_NS
+        keys, resting = self._lines(shuffle)
+        fresh, self._began = self._began != shuffle.number, shuffle.number
+        still, quiet, starved, partly = 0, 0, "", ""
+        for key in keys:
+            node, name, peer = key
+            seen = self._watch.between[node, peer][name]
+            if self._rails.state(*key) is RailState.DOWN and self._watch.carriers(*key):
+                return self._roll_back(shuffle, f"its line from {node} to {peer} was lost again")
+            if fresh or seen.bytes_at_return < 0:
+                self._measure(key, seen)
+            idle = max(seen.report.pairs - seen.report.pairs_moved, 0)
+            if seen.bytes > seen.bytes_at_return and not idle:
+                continue
+            why = self._starves(key, seen, since)
+            starved = starved or why
+            enough = seen.bytes - seen.bytes_at_return >= limits.RAIL_VERIFY_BYTES * max(seen.report.pairs, 1)
+            if patient and enough and not why:
+                quiet += idle
+                continue
+            still += 1
+            if seen.bytes > seen.bytes_at_return:
+                moved = seen.report.pairs - idle
+                partly = partly or f"{moved} of {seen.report.pairs} pairs of {node} and {peer} use it"
+        if keys and not still:
+            rest = f"; {quiet} {verb(quiet, 'pair has', 'pairs have')} little to say to each other" if quiet else ""
+            how = f"bytes flow on every line{rest}" if quiet else "bytes flow on every line and rank"
+            return self._verified(shuffle, keys, how)
+        if starved and patient and not repairing:
+            return self._roll_back(shuffle, starved)
+        if not keys and (resting or patient):
+            why = f"it rests at the other {verb(len(resting), 'end', 'ends')}, {join(resting)}" if resting else ""
+            return self._verified(shuffle, keys, f"it stays, unproved: {why or 'nobody uses it any more'}")
+        if at >= shuffle.ends_at and not repairing:
+            why = partly or self._said(shuffle) or "hardly anything was sent"
+            return self._verified(shuffle, keys, cut(f"it stays, unproved: {why}"))
+        return None
+
+    def _lines(self, shuffle: Shuffle) -> tuple[list[Key], list[str]]:
+        """The lines that can carry, and the nodes at whose end one rests: neither end sends on such a line."""
+        keys, resting = [], set()
+        for node in shuffle.nodes:
+            for peer in sorted(self._watch.peers.get((node, shuffle.rail), ())):
+                key = (node, shuffle.rail, peer)
+                if self._rests(key) and self._watch.carriers(*key):
+                    resting.add(peer)
+                else:
+                    keys.append(key)
+        return sorted(keys), sorted(resting)
+
+    def _rests(self, key: Key) -> bool:
+        """Its other end carries nothing as long as another rail does."""
+        _, name, peer = key
+        # A peer may have another name for its end. Which of its rails that is, only the transport knows.
+        alike = name in self._watch.names(peer)
+        return self._rails.use(peer, name) in RESTING or (not alike and bool(self._rails.out(peer)))
+
+    def _measure(self, key: Key, seen: Seen) -> None:
+        """From now on."""
+        seen.bytes_at_return = seen.bytes
+        seen.others_at_return = self._watch.bytes_of_others(key)
+        seen.cost_since = seen.cost_since or self._watch.spent(key, seen)
+
+    def _starves(self, key: Key, seen: Seen, since: int) -> str:
+        """Others carry what this line should have a part of; empty: they do not, or have not for long enough."""
+        node, _, peer = key
+        report = seen.report
+        if seen.heard_at < since:
+            return ""
+        moved = self._watch.bytes_of_others(key) - seen.others_at_return
+        if seen.bytes == seen.bytes_at_return and moved >= limits.RAIL_VERIFY_BYTES * max(report.pairs, 1):
+            return f"others carried {moved} bytes from {node} to {peer}, it carried none"
+        if report.pairs_starved:
+            count = report.pairs_starved
+            sends = verb(count, "sends", "send")
+            return f"{count} of {report.pairs} pairs of {node} and {peer} {sends} over others alone"
+        return ""
+
+    def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
+        costs = [self._watch.cost(key, self._watch.between[key[0], key[2]][key[1]]) for key in keys]
+        total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
+        return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, "", reason, (), *total)
+
+    @staticmethod
+    def _roll_back(shuffle: Shuffle, reason: str) -> RailVerdict:
+        return RailVerdict(RailFinding.ROLL_BACK, shuffle.rail, shuffle.nodes, "", cut(f"out again: {reason}"))
