@@ -76,6 +76,25 @@ def test_fakes_are_small() -> None:
     )
 
 
+def test_files_that_are_named_exist() -> None:
+    """A comment that sends its reader to a file which has another name by now is worse than none."""
+    word = re.compile(r"(?<![\w./<-])[\w./-]*\w\.(?:hpp|cpp|py|md)(?![\w(])")
+    elsewhere = {"torch/distributed/run.py"}
+    known = {name for name, _ in texts()}
+    known |= {"/".join(Path(name).parts[at:]) for name in known for at in range(1, len(Path(name).parts))}
+    clean(
+        [
+            f"{name}:{number} there is no {found}; name the file that knows it now"
+            for name, lines in texts()
+            if name.startswith(("csrc/", "taskd/", "docs/", "README", "CONTRIBUTING", "patches/"))
+            for number, line in enumerate(lines, 1)
+            if "#include <" not in line
+            for found in word.findall(line)
+            if found.lstrip("./") not in known | elsewhere
+        ]
+    )
+
+
 # ---- what the product never does
 
 

@@ -24,7 +24,7 @@ enum class Mode : int { kNormal = 0, kParked = 1, kDraining = 2, kSandbox = 3 };
 
 const char* name_of(Mode mode) noexcept;
 
-// One thing that went wrong in an inner group, announced out of band. The last one of a full list counts the rest.
+// One thing that went wrong in an inner group, announced out of band. A full list takes no more until it is read.
 struct Failure {
     std::string group;
     std::string kind;

@@ -2,7 +2,7 @@
 //
 // Why: this is where an operation's life is decided - launched, committed, held, drained, failed - against four modes,
 // a swap of the inner group and a clock, all of which may come at any moment. It knows no torch, so that all of these
-// races run under the thread sanitizer (stress/).
+// races run under the thread sanitizer (tests/train/guard_stress.cpp).
 //
 // A lane has no thread of its own and nothing here waits. Whatever happens (an operation comes, an inner one finishes,
 // the mode changes, the inner group is swapped, time is up) gives the lane to one thread at a time, which does what can
@@ -41,8 +41,6 @@ class Inner {
 
     // Keeps the order of operations by itself, so that several may be in flight.
     virtual bool keeps_order() const { return false; }
-
-    bool has_dead() const { return !graveyard_.empty(); }
 
   private:
     std::vector<std::shared_ptr<void>> graveyard_;

@@ -4,7 +4,7 @@
 // Why one class: they differ only in which memory goes where. The one thing more is the large broadcast, in which every
 // other rank gets a slice from the root and passes it on piece by piece, so that the root sends each byte once.
 //
-// Does not: choose numbers of messages (group.cpp), or take from anybody (collectives_anybody.hpp).
+// Does not: choose numbers of messages (collectives_messages.hpp), or take from anybody (collectives_receive.hpp).
 #pragma once
 
 #include <vector>
