@@ -87,6 +87,7 @@ int Link::gather(void* pieces, size_t budget) const {
 
 void Link::written(size_t bytes) {
     staged_bytes_ -= bytes;
+    bytes_written_ += bytes;
     while (bytes > 0) {
         Staged& frame = queue_.front();
         const size_t some = std::min(bytes, frame.size() - frame.done);

@@ -87,6 +87,11 @@ class Link {
 
     uint64_t bytes_read() const { return bytes_read_; }
 
+    uint64_t bytes_written() const { return bytes_written_; }
+
+    // Where the next frame will begin, counted in bytes.
+    uint64_t end() const { return bytes_written_ + staged_bytes_; }
+
     bool is_readable = false;  // the system said so, and nobody has read everything yet
 
   private:
@@ -133,6 +138,7 @@ class Link {
     bool expects_bulk_ = false;
     uint64_t mark_ = 0;
     uint64_t bytes_read_ = 0;
+    uint64_t bytes_written_ = 0;
     char control_[kLongestControl];
 };
 

@@ -49,6 +49,7 @@ struct Numbered {
     bool is_acknowledged = false;
     bool is_queued = false;   // to go out again
     Pace::Mark mark;          // of the last time
+    uint64_t end = 0;         // of its bytes among those of the link that carried it last
     int64_t expected_ns = 0;  // when it should be acknowledged
     int64_t late_ns = 0;      // and when that is late
 

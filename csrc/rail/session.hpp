@@ -77,10 +77,11 @@ struct Slot {
     int64_t witness_ns = 0;   // the latest moment at which it was given something that has been answered
     int64_t heard_ns = 0;     // when something it was given was answered last
     int64_t pinged_ns = 0;    // when the oldest probe was sent that is not answered; 0: there is none
+    uint64_t pinged_end = 0;  // and where its bytes end among the link's
     int64_t late_ns = 0;      // when a probe was sent behind everything it carried, and how much that was
     size_t late_bytes = 0;
     uint64_t read_then = 0;  // at the last look
-    long queued_then = 0;
+    uint64_t brought_then = 0;
     size_t budget = 0;  // of one pump
 
     bool up() const { return link && !link->is_broken() && silence.standing() == Standing::kUp; }
@@ -199,6 +200,8 @@ class Session : public LinkReader {
     FrameHeader bare(FrameType type) const;
     bool overtake();
     Slot* carrier_of(const Numbered& frame);
+    uint64_t brought(const Slot& slot) const;
+    bool holds(const Slot& slot, uint64_t end) const;
     bool is_overtaken(const Numbered& frame, const Slot& slow, const Yardstick& by, bool* asks);
     bool is_slower(const Numbered& frame, const Slot& slow, size_t taken, const Yardstick& by) const;
     void be_late(Slot& slot, int64_t now_ns);

@@ -177,16 +177,19 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     const size_t index = static_cast<size_t>(&slot - slots_.data());
     const Numbered* const oldest = oldest_on(index);
     const int64_t patience = slot.pace.patience_ns();
-    const bool is_unanswered = slot.pinged_ns != 0 && now - slot.pinged_ns >= patience;
-    if (is_unanswered || (oldest != nullptr && now - oldest->mark.sent_ns >= patience)) {
+    const auto is_late = [&](int64_t since_ns, uint64_t end) {
+        return now - since_ns >= patience && (now - since_ns >= kDeafNs || holds(slot, end));
+    };
+    const bool is_unanswered = slot.pinged_ns != 0 && is_late(slot.pinged_ns, slot.pinged_end);
+    if (is_unanswered || (oldest != nullptr && is_late(oldest->mark.sent_ns, oldest->end))) {
         slot.silence.suspect(now);
         show(slot);
         acknowledge_now_ = true;
         const bool has_other =
             std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) { return &other != &slot && other.up(); });
         for (Numbered& frame : outbox_.unacknowledged()) {
-            const bool is_old = now - frame.mark.sent_ns >= patience && (frame.carriers >> index & 1) != 0;
-            if (!has_other || !is_old || frame.is_acknowledged || frame.is_queued)
+            const bool is_old = (frame.carriers >> index & 1) != 0 && is_late(frame.mark.sent_ns, frame.end);
+            if (!has_other || frame.is_acknowledged || frame.is_queued || !is_old)
                 continue;
             add(slot.record->hedged, 1);
             outbox_.send_again(frame);
@@ -195,12 +198,16 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     }
     if (slot.silence.standing() != Standing::kSuspect)
         return;
-    const long queued = sockets_.queued(slot.link->fd());
+    const uint64_t brought = this->brought(slot);
+    const bool is_empty = brought == slot.link->bytes_written();
+    const bool is_moving = brought != slot.brought_then;
     // What comes says nothing of this direction, as long as there is something in it that could move.
-    if (queued > 0 ? queued < slot.queued_then : slot.link->bytes_read() != slot.read_then)
+    if (is_empty ? slot.link->bytes_read() != slot.read_then : is_moving)
         slot.silence.progressed(now);
+    else if (is_moving || !holds(slot, slot.link->end()))
+        slot.silence.carried(now);
     slot.read_then = slot.link->bytes_read();
-    slot.queued_then = queued;
+    slot.brought_then = brought;
     int64_t witness = 0;
     for (const Slot& other : slots_) {
         if (&other != &slot && other.link)

@@ -4,7 +4,8 @@
 // piece costs. Two things tell, long before silence by itself would: something that was sent later over another link
 // has been answered while a frame is later than twice what was expected of its link; or, at the end of a message, a
 // link that has nothing to do would bring the frame sooner than the one that has it is expected to. The frame goes out
-// again, and what comes second is dropped by its number.
+// again, and what comes second is dropped by its number. But only if the rail has not brought it: what the other end's
+// system has waits for a busy process, and a copy would only be more work for that one.
 //
 // The link that was overtaken gets nothing new until it has answered a probe behind everything it carries: a slow rail
 // is then measured by what it carried and never given more than it drains, and a silent one waits for judgement
@@ -21,6 +22,7 @@ namespace taskd::rail {
 namespace {
 
 constexpr int64_t kGainNs = 1 * kMillisecondNs;
+constexpr int64_t kLookAgainNs = 2 * kMillisecondNs;
 constexpr int kMostLooks = 256;
 
 }  // namespace
@@ -36,12 +38,28 @@ Slot* Session::carrier_of(const Numbered& frame) {
     return nullptr;
 }
 
+// How many of a link's bytes the other end's system has, whether its process has read them or not.
+uint64_t Session::brought(const Slot& slot) const {
+    const auto queued = static_cast<uint64_t>(std::max(sockets_.queued(slot.link->fd()), 0L));
+    return slot.link->bytes_written() - std::min(queued, slot.link->bytes_written());
+}
+
+// The rail has not brought what ends there, and it is not the other end that has no room for it. Everything else waits
+// for the other process, and no other rail would be quicker.
+bool Session::holds(const Slot& slot, uint64_t end) const {
+    return brought(slot) < end && sockets_.is_awaited(slot.link->fd());
+}
+
 // Late, although the other process is awake. `asks`: that is not known yet.
 bool Session::is_overtaken(const Numbered& frame, const Slot& slow, const Yardstick& by, bool* asks) {
     // What is behind a frame that did not come does not come either.
     const bool is_behind = slow.silence.standing() != Standing::kUp && slow.heard_ns < frame.mark.sent_ns;
     if (frame.late_ns > by.now_ns && !is_behind) {
         look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
+        return false;
+    }
+    if (!holds(slow, frame.end)) {
+        look_at_ns_ = std::min(look_at_ns_, by.now_ns + kLookAgainNs);
         return false;
     }
     bool has_other = false;
@@ -62,10 +80,11 @@ bool Session::is_overtaken(const Numbered& frame, const Slot& slow, const Yardst
 bool Session::is_slower(const Numbered& frame, const Slot& slow, size_t taken, const Yardstick& by) const {
     if (frame.payload() == nullptr)
         return false;
-    return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& idle) {
+    const bool has_quicker = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& idle) {
         return &idle != &slow && idle.up() && idle.in_use() && !idle.link->blocked() && idle.pace.in_flight() == 0 &&
                frame.expected_ns > by.now_ns + 3 * idle.pace.delay_ns(taken + frame.header.length, by) + kGainNs;
     });
+    return has_quicker && holds(slow, frame.end);
 }
 
 // True: some frames are to go out again.
@@ -151,8 +170,10 @@ void Session::ask(int64_t now) {
         ping.part = slot.is_ordered ? kWanted : kUnwanted;
         slot.link->stage(ping, std::string());
         slot.silence.probed(now);
-        if (slot.pinged_ns == 0)
+        if (slot.pinged_ns == 0) {
             slot.pinged_ns = now;
+            slot.pinged_end = slot.link->end();
+        }
     }
     host_.dirty(*this);
 }

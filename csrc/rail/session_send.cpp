@@ -145,6 +145,7 @@ void Session::stage(Slot& slot, Numbered& frame) {
     frame.header.freed = inbox_.freed();
     frame.mark = slot.pace.sent(bytes, by.now_ns);
     slot.link->stage(frame.header, frame.payload(), frame.message.get());
+    frame.end = slot.link->end();
     slot.budget -= std::min(slot.budget, bytes);
     // Whoever waits for a look at silence waits at least this long; and to be late takes another link.
     if (slots_.size() > 1) {

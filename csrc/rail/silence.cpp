@@ -14,7 +14,7 @@ void Silence::suspect(int64_t now_ns) {
         return;
     standing_ = Standing::kSuspect;
     since_ns_ = now_ns;
-    progress_ns_ = now_ns;
+    carried_ns_ = progress_ns_ = now_ns;
     probed_ns_ = 0;
 }
 
@@ -23,11 +23,14 @@ bool Silence::wants_probe(int64_t now_ns) const {
 }
 
 bool Silence::judge(int64_t now_ns, int64_t witness_ns) {
-    if (standing_ != Standing::kSuspect || now_ns - progress_ns_ < kDeathNs)
+    if (standing_ != Standing::kSuspect)
+        return false;
+    const bool is_dead = now_ns - carried_ns_ >= kDeathNs;
+    if (!is_dead && now_ns - progress_ns_ < kDeafNs)
         return false;
     // The witness must have been asked a round after this link was: who answered that has come by this link's probe
     // too.
-    if (witness_ns < progress_ns_ + kProbeEveryNs)
+    if (witness_ns < (is_dead ? carried_ns_ : progress_ns_) + kProbeEveryNs)
         return false;
     standing_ = Standing::kDead;
     return true;

@@ -4,7 +4,9 @@
 // answered while its own has not: the other process is awake, so it is this rail that is slow or silent. It gets
 // nothing new until it has answered a probe that was sent behind everything it carried, so what it got measures it. Its
 // length is judged by the link's own round trip (suspect), and it is taken for dead only if others to the same process
-// answered while it did not.
+// answered while it did not. A busy process may answer on one link long before it has read another; but its system
+// acknowledges for it at once, so it is dead when that is silent. Only one whose bytes all arrive and whose answers
+// never do is given much longer.
 //
 // Pure: it is told what happened and when. Does not: send, probe, or look at a clock.
 #pragma once
@@ -16,7 +18,8 @@
 namespace taskd::rail {
 
 constexpr int64_t kSilenceFloorNs = kPatienceFloorNs;
-constexpr int64_t kDeathNs = 100 * kMillisecondNs;      // silent for so long after a probe, while others answered
+constexpr int64_t kDeathNs = 100 * kMillisecondNs;      // a rail that brings nothing for so long, while others do
+constexpr int64_t kDeafNs = 1000 * kMillisecondNs;      // one that brings it all, and nobody ever answers
 constexpr int64_t kProbeEveryNs = 40 * kMillisecondNs;  // while a link is suspect
 
 enum class Standing { kUp, kLate, kSuspect, kDead };
@@ -36,8 +39,11 @@ class Silence {
     // There is no other link to compare it with: it carries everything, and the system is patient.
     void alone() { standing_ = Standing::kUp; }
 
-    // Some bytes came, or left for the other end: slow, not dead.
-    void progressed(int64_t now_ns) { progress_ns_ = now_ns; }
+    // The other end's system has all that it was sent, or more than it had: the rail itself is not dead.
+    void carried(int64_t now_ns) { carried_ns_ = now_ns; }
+
+    // Some bytes came, or left for the other end out of many: slow, not deaf.
+    void progressed(int64_t now_ns) { carried_ns_ = progress_ns_ = now_ns; }
 
     // What it carries is taken over by others, and a probe is sent behind it.
     void overtaken(int64_t now_ns);
@@ -58,6 +64,7 @@ class Silence {
   private:
     Standing standing_ = Standing::kUp;
     int64_t since_ns_ = 0;
+    int64_t carried_ns_ = 0;
     int64_t progress_ns_ = 0;
     int64_t probed_ns_ = 0;
 };

@@ -135,6 +135,15 @@ long SocketLayer::queued(int fd) {
     return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : -errno;
 }
 
+bool SocketLayer::is_awaited(int fd) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
+        return false;
+    // One that has no room is asked now and then whether it has some; the first question may just be on its way.
+    return info.tcpi_unacked > 0 || info.tcpi_probes > 1;
+}
+
 void SocketLayer::close(int fd) {
     ::close(fd);
 }

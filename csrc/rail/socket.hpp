@@ -49,6 +49,9 @@ class SocketLayer {
 
     // Bytes that the other end's system has not acknowledged.
     virtual long queued(int fd);
+
+    // Whether any of them have left; the others stay here while the other end has no room.
+    virtual bool is_awaited(int fd);
     virtual void close(int fd);
 
     // A name of the connection that both its ends have; 0: there is none.

@@ -145,6 +145,8 @@ class MemorySockets : public SocketLayer {
 
     long queued(int) override { return static_cast<long>(random_.below(100000)); }
 
+    bool is_awaited(int) override { return random_.below(2) == 0; }
+
     void close(int fd) override { CHECK(ends_.erase(fd) == 1); }
 
   private:

@@ -61,6 +61,11 @@ class FaultySockets : public SocketLayer {
 
     bool reads_short() const override { return true; }
 
+    // What the system never saw is on a rail that brings nothing.
+    long queued(int fd) override { return is_silent(fd) ? 1 : SocketLayer::queued(fd); }
+
+    bool is_awaited(int fd) override { return is_silent(fd) || SocketLayer::is_awaited(fd); }
+
     void close(int fd) override {
         {
             const std::lock_guard<std::mutex> hold(mutex_);
@@ -96,6 +101,11 @@ class FaultySockets : public SocketLayer {
         plans_[fd] = {static_cast<Kind>(random_() % kinds),
                       static_cast<int64_t>(300 + random_() % (1 << (8 + random_() % 15))), false};
         return fd;
+    }
+
+    bool is_silent(int fd) {
+        const Kind kind = now(fd);
+        return kind == kStall || kind == kSwallow;
     }
 
     Kind now(int fd) {

@@ -86,8 +86,14 @@ void silence_needs_a_witness(uint64_t) {
     CHECK(!silence.judge(1090 * kMs, 1080 * kMs));  // too early
     silence.progressed(1095 * kMs);
     CHECK(!silence.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
+    Silence deaf = silence;
     CHECK(silence.judge(1300 * kMs, 1290 * kMs));
     CHECK(silence.standing() == Standing::kDead);
+    for (int64_t now = 1100; now < 2090; now += 10) {
+        deaf.carried(now * kMs);  // everything is there, and nobody answers
+        CHECK(!deaf.judge(now * kMs, now * kMs));
+    }
+    CHECK(deaf.judge(2095 * kMs, 2095 * kMs));
 }
 
 void rails_pair_by_network_then_name_then_order(uint64_t) {

@@ -33,7 +33,8 @@ void Side::dial(Session&, size_t slot) {
 }
 
 void Side::read() {
-    credit_ = std::min(credit_ + bytes_per_second * kTickNs / 1e9, std::max(65536.0, bytes_per_second * kTickNs / 1e9));
+    const double more = bytes_per_second * kTickNs / 1e9;
+    credit_ = std::min(credit_ + more, std::max(65536.0, more));
     char scratch[16 << 10];
     std::vector<Link*> links;
     for (const auto& [fd, link] : watched_)
@@ -45,7 +46,7 @@ void Side::read() {
         for (size_t index = 0; index < links.size() && credit_ > 0; ++index) {
             Link& link = *links[(index + turns_) % links.size()];
             const uint64_t before = link.bytes_read();
-            link.read(*session_, scratch, sizeof scratch, 16 << 10);
+            link.read(*session_, scratch, sizeof scratch, turn_bytes);
             any = any || (link.bytes_read() != before && !link.is_broken());
             credit_ -= static_cast<double>(link.bytes_read() - before);
             is_dirty_ = is_dirty_ || link.is_broken();
@@ -158,8 +159,11 @@ double World::share(size_t rail) {
     return all == 0 ? 0 : mine / all;
 }
 
-void World::carry(VirtualEnd& from, VirtualEnd* to, Wire& wire) {
-    const size_t some = std::min(static_cast<size_t>(wire.credit), from.out.size());
+void World::carry(int fd, VirtualEnd* to, Wire& wire, const Wire& back) {
+    VirtualEnd& from = sockets.ends.at(fd);
+    if (back.rate > 0)
+        from.unconfirmed = 0;
+    const size_t some = std::min({static_cast<size_t>(wire.credit), from.out.size(), sockets.room_for(fd)});
     if (some > 0) {
         from.flying.emplace_back(now_ns + wire.latency_ns, std::string(from.out.front(), some));
         from.flying_bytes += some;
@@ -172,6 +176,7 @@ void World::carry(VirtualEnd& from, VirtualEnd* to, Wire& wire) {
         if (to != nullptr)
             to->in.push(bytes.data(), bytes.size());
         from.flying_bytes -= bytes.size();
+        from.unconfirmed += bytes.size();
         from.flying.pop_front();
     }
 }
@@ -185,7 +190,8 @@ void World::run(int64_t for_ns) {
         }
         for (auto& [fd, end] : sockets.ends) {
             const auto other = sockets.ends.find(fd ^ 1);
-            carry(end, other == sockets.ends.end() ? nullptr : &other->second, rails[end.rail].ways[end.side]);
+            carry(fd, other == sockets.ends.end() ? nullptr : &other->second, rails[end.rail].ways[end.side],
+                  rails[end.rail].ways[1 - end.side]);
         }
         std::vector<std::pair<int64_t, size_t>> due;
         for (const auto& each : dials_) {

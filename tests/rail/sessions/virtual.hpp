@@ -67,6 +67,7 @@ struct VirtualEnd {
     Waiting out;
     Waiting in;
     size_t flying_bytes = 0;
+    size_t unconfirmed = 0;  // it is there, and the word of that cannot come back
     std::deque<std::pair<int64_t, std::string>> flying;
     bool is_over = false;  // the other end is closed
 };
@@ -100,7 +101,18 @@ class VirtualSockets : public SocketLayer {
         return done == 0 ? -EAGAIN : static_cast<ssize_t>(done);
     }
 
-    long queued(int fd) override { return static_cast<long>(ends.at(fd).out.size() + ends.at(fd).flying_bytes); }
+    long queued(int fd) override { return static_cast<long>(ends.at(fd).out.size() + awaited(fd)); }
+
+    bool is_awaited(int fd) override { return awaited(fd) > 0 || (ends.at(fd).out.size() > 0 && room_for(fd) > 0); }
+
+    size_t awaited(int fd) const { return ends.at(fd).flying_bytes + ends.at(fd).unconfirmed; }
+
+    // What the other end's system would still take.
+    size_t room_for(int fd) const {
+        const auto other = ends.find(fd ^ 1);
+        const size_t used = ends.at(fd).flying_bytes + (other == ends.end() ? 0 : other->second.in.size());
+        return kBuffer - std::min(kBuffer, used);
+    }
 
     // Both ends have numbers that differ in the last bit. What the other end has not read yet stays there.
     void close(int fd) override {
@@ -179,6 +191,7 @@ class Side : public SessionHost {
 
     int64_t stopped_until_ns = 0;
     double bytes_per_second = kEndless;                   // that it can read
+    size_t turn_bytes = 16 << 10;                         // from one link, before it looks at the next
     std::vector<size_t> messages;                         // of the operations from the next one on
     std::vector<std::pair<int64_t, int64_t>> operations;  // begin and end of each
 
@@ -227,7 +240,7 @@ class World {
     std::unique_ptr<Side> sides[2];
 
   private:
-    void carry(VirtualEnd& from, VirtualEnd* to, Wire& wire);
+    void carry(int fd, VirtualEnd* to, Wire& wire, const Wire& back);
 
     int last_fd_ = 100;
     std::vector<std::pair<int64_t, size_t>> dials_;
