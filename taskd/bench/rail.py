@@ -22,13 +22,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from taskd.bench import hosts
+from taskd.bench import hosts, parts
 from taskd.bench.faults import FAULTS
 from taskd.bench.hosts import Hosts
 from taskd.bench.job import Broken, Job
 from taskd.bench.members import until
 from taskd.bench.report import Figure, Goal, median, percentile, unmeasured
-from taskd.errors import UsageError
 
 WORDS = (512, 4, 100_000)
 RANKS = 4
@@ -81,14 +80,7 @@ class _Run:
 
 def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
     """The figures of these parts, of all if none is named; `seconds`: how long false alarms are waited for."""
-    unknown = set(only) - PARTS.keys()
-    if unknown:
-        raise UsageError(f"{', '.join(sorted(unknown))} is no part of this benchmark; there are {', '.join(PARTS)}.")
-    figures: Figures = {}
-    for name, part in PARTS.items():
-        if name in only or not only:
-            figures |= part(CALM_S if seconds is None else seconds) if name == "calm" else part()
-    return figures
+    return parts.measure(PARTS, only, CALM_S if seconds is None else seconds)
 
 
 @contextlib.contextmanager

@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from taskd.bench import hosts
+from taskd.bench import hosts, parts
 from taskd.bench.faults import FAULTS
 from taskd.bench.hosts import Hosts
 from taskd.bench.members import Failed, Ranks
 from taskd.bench.report import Figure, Goal, median, percentile, unmeasured
-from taskd.errors import UsageError
 
 MEGABYTE = 1 << 18
 """Elements of four bytes."""
@@ -65,16 +64,7 @@ Figures = dict[str, Figure]
 
 def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
     """The figures of these parts, of all if none is named; `seconds`: how long false alarms are waited for."""
-    unknown = set(only) - PARTS.keys()
-    if unknown:
-        raise UsageError(f"{', '.join(sorted(unknown))} is no part of this benchmark; there are {', '.join(PARTS)}.")
-    figures: Figures = {}
-    for name, part in PARTS.items():
-        if name in only or not only:
-            begin = time.monotonic()
-            figures |= part(CALM_S if seconds is None else seconds) if name == "calm" else part()
-            print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    return figures
+    return parts.measure(PARTS, only, CALM_S if seconds is None else seconds)
 
 
 def _reason(error: Failed) -> str:
