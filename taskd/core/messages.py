@@ -327,7 +327,7 @@ class RecordsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An operator asks: status, events, incidents."""
+    """An operator asks how things stand, or wants something of a rail: manager/loop.py has the topics."""
 
     topic: Name
     argument: Text

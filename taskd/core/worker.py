@@ -120,7 +120,7 @@ class Worker:
         return self._reached
 
     def step(self, now_ns: int, event: WorkerEvent) -> list[WorkerEffect]:
-        """Take one event; `now_ns` is unused as yet, for no decision of a worker depends on time."""
+        """Take one event. Every machine is told the time; no decision of a worker depends on it."""
         if self.state is WorkerState.ENDED:
             return []
         if isinstance(event, Order):

@@ -45,6 +45,7 @@ from taskd.core.messages import (
     WorkerLeaving,
     WorkerWelcome,
 )
+from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
@@ -153,11 +154,6 @@ def decode(data: bytes | bytearray | memoryview, oldest: int = VERSION) -> tuple
     except Refusal as refusal:
         return WireError("bounds", refusal.sentence)
     return Envelope(job, node, life, sequence), message
-
-
-def cut(text: str, limit: int = limits.MAX_TEXT) -> str:
-    """The text, shortened to what a field may hold; an ellipsis shows that something is missing."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _why(error: BaseException) -> str:

@@ -16,9 +16,10 @@ from taskd.core import limits, messages
 from taskd.core.events import Said, Sender
 from taskd.core.messages import MESSAGES, Question, RankReport, Report
 from taskd.core.types import Phase, RankState, Stage
+from taskd.core.words import cut
 from taskd.manager import record
 from taskd.wire import codec, compile, older
-from taskd.wire.codec import MAX_LIFE, VERSION, Envelope, WireError, cut, decode, encode
+from taskd.wire.codec import MAX_LIFE, VERSION, Envelope, WireError, decode, encode
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ENVELOPE = Envelope("job", "node-a", 7, 9)
@@ -134,7 +135,7 @@ def test_bounds_are_refused_on_both_sides() -> None:
     with pytest.raises(AssertionError):
         encode(Question("status", ""), Envelope("job", "node", -1, 0))
     assert encode(Question("status", cut("x" * 5000)), ENVELOPE)
-    assert cut("x" * 5000).endswith("…") and len(cut("x" * 5000)) == limits.MAX_TEXT and cut("short") == "short"
+    assert cut("x" * 5000).endswith("...") and len(cut("x" * 5000)) == limits.MAX_TEXT and cut("short") == "short"
 
 
 def full_report() -> Report:
