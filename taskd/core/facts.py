@@ -20,6 +20,7 @@ def of_job(
 ) -> dict[str, Any]:
     """The whole job."""
     members = job.members
+    under_way = int(repairs.incident is not None) + len(rails.troubles)
     return {
         "job": name,
         "term": job.term,
@@ -27,8 +28,7 @@ def of_job(
         "world_size": members.world_size,
         "node_count": node_count,
         "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
-        "incidents": len(repairs.history) + (repairs.incident is not None) + len(rails.incidents()),
-        "incidents_open": int(repairs.incident is not None) + len(rails.troubles),
+        "incidents": {"known": len(repairs.history) + len(rails.history) + under_way, "open": under_way},
         "stage": None if repairs.recovery is None else repairs.recovery.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],

@@ -1,4 +1,4 @@
-"""What operators are told: the JSON behind `taskd status`, `taskd events` and `taskd incidents`.
+"""What operators are told: the JSON behind `taskd status`, `events`, `incidents` and `rail`.
 
 Each answer is one JSON object made from the core's own facts, the manager's about itself, and the notes kept for
 people. An answer that would exceed a message is shortened, and says by how much. Pure but for what it is given.
@@ -18,10 +18,9 @@ ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
 """What a text may have, less the envelope."""
 
 
-def status(facts: dict[str, Any], known: list[dict[str, Any]], manager: dict[str, Any]) -> Reply:
-    """How the job stands: the core's facts, how many incidents, and the manager's facts about itself."""
-    still_open = sum(incident["outcome"] == "open" for incident in known)
-    return _reply({**facts, "incidents": {"known": len(known), "open": still_open}, "manager": manager}, "ranks")
+def status(facts: dict[str, Any], manager: dict[str, Any]) -> Reply:
+    """How the job stands: the core's facts, and the manager's about itself."""
+    return _reply({**facts, "manager": manager}, "ranks")
 
 
 def events(notes: Iterable[Told], argument: str, last: int) -> Reply:
@@ -64,9 +63,10 @@ def rails(facts: dict[str, Any]) -> Reply:
 
 
 def rail_wish(argument: str) -> tuple[str, str] | None:
-    """The rail and the node (empty: all) in the argument of an operator's order; None: there is no rail in it."""
-    rail, _, node = argument.partition(" ")
-    return (rail, node.strip()) if rail else None
+    """The rail and, on a line of its own, the node (empty: all) in the argument of an operator's order, since a name
+    may have spaces; None: there is no rail in it."""
+    rail, _, node = argument.partition("\n")
+    return (rail, node) if rail else None
 
 
 def _dated(incident: dict[str, Any], wall_ns: Callable[[int], int]) -> dict[str, Any]:

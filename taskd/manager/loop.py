@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import resource
 import secrets
@@ -262,13 +261,13 @@ class ManagerLoop:
             return Reply(False, f"this is the manager of job {self.job}, not of {envelope.job}")
         core, now_ns = self._memory.core, self._memory.now_ns()
         topics: dict[str, Callable[[], Reply]] = {
-            "status": lambda: answers.status(core.facts(now_ns), core.incidents(now_ns), self._facts()),
+            "status": lambda: answers.status(core.facts(now_ns), self._facts()),
             "events": lambda: answers.events(self._memory.notes, question.argument, self._memory.last_note),
             "incidents": lambda: answers.incidents(core.incidents(now_ns), question.argument, self._memory.wall_ns),
+            "rails": lambda: answers.rails(core.rails(now_ns)),
+            "rail out": lambda: self._wish(question.argument, True),
+            "rail back": lambda: self._wish(question.argument, False),
         }
-        topics["rails"] = lambda: answers.rails(core.rails(now_ns))
-        for name, out in (("rail out", True), ("rail back", False)):
-            topics[name] = functools.partial(self._wish, question.argument, out)
         topic = topics.get(question.topic)
         if topic is None:
             return Reply(False, f"{question.topic!r} is no topic; this manager answers: {', '.join(topics)}")
