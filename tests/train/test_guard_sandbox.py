@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from taskd.comm import record
 from tests.train.guarded import Ranks
+from tests.train.workers import setup_record
 
 pytestmark = pytest.mark.limit(180)
 
@@ -66,11 +66,11 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
 def test_record_as_python_reads_it(recorded: tuple[Path, list[dict[str, Any]]]) -> None:
     folder, seen = recorded
     data = (folder / "record2").read_bytes()
-    whole = record.read(data)
-    assert len(whole.entries) == seen[2]["entries"] and whole.state is record.State.CLOSED and not whole.torn
+    whole = setup_record.read(data)
+    assert len(whole.entries) == seen[2]["entries"] and whole.state is setup_record.State.CLOSED and not whole.torn
     messages = [entry for entry in whole.entries if entry.kind == "recv"]
     assert [(entry.peer, entry.tag, entry.source) for entry in messages] and {m.source for m in messages} == {0}
     large = [entry for entry in whole.entries if entry.tensors and entry.tensors[0].shape == (300_000,)]
     assert large and large[0].tensors[0].data is None
-    torn = record.read(data[:-20])
+    torn = setup_record.read(data[:-20])
     assert torn.torn and torn.entries == whole.entries[:-1]

@@ -13,13 +13,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import setup_record
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d
-from taskd.comm import guard, record
+from taskd.comm import guard
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 CHANGE = sys.argv[5] if len(sys.argv) > 5 else ""
@@ -114,9 +115,9 @@ def main() -> None:
     else:
         control.stop_record()
         dist.all_reduce(torch.ones(3))  # the first step: no longer recorded
-        written = record.read(fd)
+        written = setup_record.read(fd)
         seen["entries"] = len(written.entries)
-        assert written.state is record.State.CLOSED and not written.torn
+        assert written.state is setup_record.State.CLOSED and not written.torn
     print(json.dumps(seen), flush=True)
 
 

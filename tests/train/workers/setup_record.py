@@ -1,8 +1,7 @@
-"""The record of a set-up, from Python: a file of memory to write it to, and what stands in one.
+"""What stands in the record of a set-up, for tests that look into one; csrc/c10d/record.hpp has the layout.
 
-The guards write it (csrc/c10d/record.hpp has the layout) while control.start_record() is on, and play it back in a
-sandbox. The file's descriptor may be handed to another process, which then keeps what a dead one recorded. Reading it
-here is for people and tests; nothing is executed and no length is trusted. It needs no torch.
+The guards write it while control.start_record() is on, and play it back in a sandbox. Nothing is executed and no length
+is trusted. It needs no torch.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-
-from taskd.errors import UsageError
 
 MAGIC = b"TSKDREC1"
 VERSION = 2
@@ -57,19 +54,14 @@ class Record:
     """True if something that is no whole entry follows the last one: the process died while it wrote."""
 
 
-def create() -> int:
-    """A new, empty file of memory for control.start_record(); the descriptor is the caller's to close."""
-    return os.memfd_create("taskd-record", os.MFD_CLOEXEC)
-
-
 def read(record: int | bytes) -> Record:
-    """What stands in a record, given as a descriptor or as its bytes. Raises UsageError if it is none."""
+    """What stands in a record, given as a descriptor or as its bytes. Raises ValueError if it is none."""
     data = os.pread(record, os.fstat(record).st_size, 0) if isinstance(record, int) else record
     if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
-        raise UsageError("these bytes are not a record of a set-up; hand over the file that was recorded.")
+        raise ValueError("these bytes are not a record of a set-up")
     version, state = struct.unpack_from("<II", data, len(MAGIC))
     if version != VERSION or state not in list(State):
-        raise UsageError(f"the record has version {version}, not {VERSION}; use one release of taskd on all nodes.")
+        raise ValueError(f"the record has version {version} and state {state}; version {VERSION} is read here")
     entries = []
     place = HEAD_BYTES
     while place + FRAME_BYTES <= len(data):
