@@ -172,7 +172,7 @@ class Desk:
             trouble = "they came without their descriptor"
         else:
             try:
-                self._workers.show_counters(worker, descriptors[0])
+                self._workers.show_counters(worker, said.transport, descriptors[0])
             except (ValueError, OSError) as error:
                 trouble = str(error)
         local.close_all(descriptors)

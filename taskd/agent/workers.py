@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from taskd import _native
 from taskd.agent.rails import Rails
-from taskd.core.limits import MAX_RANKS_PER_NODE
+from taskd.core.limits import MAX_RANKS_PER_NODE, MAX_TRANSPORTS
 from taskd.core.messages import WorkerWelcome
 from taskd.wire import local
 
@@ -47,7 +47,8 @@ class Worker:
     last_step: int = -1
     last_step_ns: int = 0
     step_ms: int = 0
-    counters: tuple[int, int, int] = (-1, -1, -1)  # their number in Rails, device and inode; -1: it uses no rails
+    counters: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """By transport that has rails: their number in Rails, device and inode."""
 
     def note_step(self, step: int, progress_ns: int) -> int:
         """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet."""
@@ -115,14 +116,19 @@ class Workers:
         worker.page, worker.order = page, (-1, -1)
         worker.last_step, worker.step_ms = -1, 0
 
-    def show_counters(self, worker: Worker, fd: int) -> None:
-        """What this process' rails count. Raises ValueError or OSError when that cannot be read."""
+    def show_counters(self, worker: Worker, transport: str, fd: int) -> None:
+        """What the rails of one of this process' transports count. Raises ValueError or OSError when that cannot be
+        read."""
         status = os.fstat(fd)
-        if worker.counters[1:] == (status.st_dev, status.st_ino):
+        known = worker.counters.get(transport)
+        if known is not None and known[1:] == (status.st_dev, status.st_ino):
             return
+        if known is None and len(worker.counters) >= MAX_TRANSPORTS:
+            raise ValueError(f"a process may have {MAX_TRANSPORTS} transports with rails, {transport} is one more")
         number = self.rails.add(fd)
-        self.rails.remove(worker.counters[0])
-        worker.counters = (number, status.st_dev, status.st_ino)
+        if known is not None:
+            self.rails.remove(known[0])
+        worker.counters[transport] = (number, status.st_dev, status.st_ino)
 
     def keep_records(self, rank: int, descriptors: list[int], incarnation: int = 0) -> None:
         """Keep these files for the rank in place of those kept before."""
@@ -146,7 +152,8 @@ class Workers:
         """Forget a process that is gone."""
         self.hang_up(worker)
         self._unwatch(worker)
-        self.rails.remove(worker.counters[0])
+        for number, _, _ in worker.counters.values():
+            self.rails.remove(number)
         _close(worker.pidfd)
         if self.by_pid.get(worker.pid) is worker:
             del self.by_pid[worker.pid]

@@ -190,7 +190,7 @@ def counted() -> dict[str, Any]:
     """What the transport has counted on this rank, by rail; empty without one."""
     tally = _native.RailTally(limits.RAIL_VERIFY_BYTES)
 
-    def add(fd: int) -> None:
+    def add(_: str, fd: int) -> None:
         tally.add(fd)
 
     counters.watch(add)

@@ -116,7 +116,7 @@ def amount(count: int) -> str:
 
 def _order(asker: Asker, arguments: argparse.Namespace) -> int:
     """Give the order and wait for its end; the manager's refusal is a usage error."""
-    argument = f"{arguments.name} {arguments.node}".strip()
+    argument = f"{arguments.name}\n{arguments.node}"
     answer = asker.ask(f"rail {arguments.action}", argument)
     number = answer["change"]["number"]
     end, pause = time.monotonic() + arguments.timeout, threading.Event()

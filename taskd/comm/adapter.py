@@ -66,7 +66,7 @@ class Switched:
     """The answer, and the sentence that goes with it."""
 
     outcome: Switch
-    words: str = ""
+    words: str = ""  # empty: there is no more to say
     proof: Callable[[], Switched] | None = None  # of what was `asked`: what bytes say about it by now
 
 

@@ -1,8 +1,8 @@
-"""Where the counters of this process' rails lie, and who wants to know: the seam between a transport and the worker.
+"""Where the counters of this process' rails lie, and who wants to know: the seam between transports and the worker.
 
 A transport shows the descriptor of its counters (a memory file, csrc/rail/counters.hpp) once it has made them; whoever
-supervises this process is told, whichever of the two comes first. The descriptor stays the transport's.
-It needs no torch, reads nothing and knows no agent.
+supervises this process is told, whichever of the two comes first. A process may have several transports, each under a
+name of its own. The descriptor stays the transport's. It needs no torch, reads nothing and knows no agent.
 """
 
 from __future__ import annotations
@@ -11,26 +11,32 @@ import os
 import threading
 from collections.abc import Callable
 
+OF_RAILS = "rail"
+"""The transport of taskd's own rails."""
+Wants = Callable[[str, int], None]
+"""Of the transport's name and the descriptor."""
+
 _lock = threading.Lock()
-_shown: tuple[int, int] | None = None  # process and descriptor: a forked child shows nothing
-_wants: Callable[[int], None] | None = None
+_shown: dict[str, tuple[int, int]] = {}  # by transport: process and descriptor, for a forked child shows nothing
+_wants: Wants | None = None
 
 
-def show(fd: int) -> None:
-    """The counters of this process lie behind this descriptor, which stays open as long as the transport lives."""
-    global _shown
+def show(fd: int, transport: str = OF_RAILS) -> None:
+    """The counters of this transport lie behind this descriptor, which stays open as long as the transport lives."""
     with _lock:
-        _shown = (os.getpid(), fd)
+        _shown[transport] = (os.getpid(), fd)
         wants = _wants
     if wants is not None:
-        wants(fd)
+        wants(transport, fd)
 
 
-def watch(wants: Callable[[int], None] | None) -> None:
-    """Tell this function the descriptor, now if there is one and again when another is shown; None: nobody any more."""
+def watch(wants: Wants | None) -> None:
+    """Tell this function every descriptor, now if there is one and again when another is shown; None: nobody any
+    more."""
     global _wants
     with _lock:
         _wants = wants
-        shown = _shown
-    if wants is not None and shown is not None and shown[0] == os.getpid():
-        wants(shown[1])
+        shown = dict(_shown)
+    for transport, (pid, fd) in shown.items():
+        if wants is not None and pid == os.getpid():
+            wants(transport, fd)

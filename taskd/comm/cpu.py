@@ -154,7 +154,7 @@ def switch_rail(name: str, in_use: bool) -> Switched:
         rail.set_in_use(name, in_use)
     except (RuntimeError, ValueError, OSError, UsageError) as error:
         return Switched(Switch.REFUSED, f"{type(error).__name__}: {error}")
-    return Switched(Switch.ASKED, f"rail {name} {'may carry again' if in_use else 'carries nothing new'}")
+    return Switched(Switch.ASKED)
 
 
 def probe(guard: Any) -> Fault | None:

@@ -20,8 +20,9 @@ from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskd.comm import nic
-from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched, judge
+from taskd import log
+from taskd.comm import counters, nic
+from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched, Traffic, judge
 from taskd.config import Config
 from taskd.errors import BackendError
 
@@ -30,6 +31,9 @@ STREAM_ORDERED = True
 _LINK = ("hccl op retry failed", "error cqe", "link", "remote", "connection")
 _SILENCE = ("timeout", "timed out", "hccl_exec_timeout", "hccl_connect_timeout")
 _ARGUMENTS = ("inconsistent", "parameter", "mismatch", "invalid")
+
+TRANSPORT = "hccl"
+_logger = log.get(__name__)
 
 OWN_NIC = nic.OWN
 """What this adapter calls the one rail that a rank can leave: its own NIC."""
@@ -42,6 +46,7 @@ class _Device:
         self.number: int | None = None  # noted where groups are made: another thread may have another one current
         self.restarted = -1  # the epoch for which it runs again
         self.lent = False  # this rank was asked to use its neighbour's NIC
+        self.counts: nic.Counts | None = None  # of both NICs, for the agent of this node
 
 
 _device = _Device()
@@ -94,7 +99,9 @@ def make_inner(
         wanted.global_ranks_in_group, wanted.group_id = options.global_ranks_in_group, options.group_id
     _device.number = found.npu.current_device()
     try:
-        return InnerGroup(kind(store, rank, size, wanted))
+        made = InnerGroup(kind(store, rank, size, wanted))
+        _show_rails()
+        return made
     except (RuntimeError, ValueError) as error:
         who = ", ".join(map(str, members))
         raise BackendError(
@@ -151,6 +158,27 @@ def _group_of(guard: Any) -> Any:
     raise BackendError(f"torch has no group for {guard.identity} any more; do not destroy groups during a repair.")
 
 
+def _show_rails() -> None:
+    """Let this node's agent see the two NICs, once; without that nobody can order them, and all else goes on."""
+    if _device.counts is not None:
+        return
+    try:
+        _device.counts = nic.Counts()
+    except OSError as error:
+        _logger.warning("nobody sees the NICs of this process: %s", error)
+        return
+    if _device.counts.fd >= 0:
+        counters.show(_device.counts.fd, TRANSPORT)
+
+
+def _sent() -> Traffic:
+    """What the two NICs have sent, which the agent gets to see, too."""
+    now = nic.traffic(_number())
+    if _device.counts is not None:
+        _device.counts.note(now)
+    return now
+
+
 def rails() -> Sequence[str]:
     """This rank's NIC, once a group was made."""
     return () if _device.number is None else (OWN_NIC,)
@@ -164,9 +192,9 @@ def switch_rail(name: str, in_use: bool) -> Switched:
     if _device.number is None:
         return Switched(Switch.UNSUPPORTED, "this process has no group over HCCL yet")
     if in_use and not _device.lent:
-        return Switched(Switch.ASKED, "it uses its own NIC already")
+        return Switched(Switch.ASKED)
     found = load()
-    rank, use_backup, before = sys.modules["torch"].distributed.get_rank(), not in_use, nic.traffic(_device.number)
+    rank, use_backup = sys.modules["torch"].distributed.get_rank(), not in_use
     try:
         answer = found.npu._comm_switch_nic([rank], [use_backup])
     except AttributeError:
@@ -176,11 +204,20 @@ def switch_rail(name: str, in_use: bool) -> Switched:
     if answer is False:
         return Switched(Switch.REFUSED, f"HCCL does not switch the NIC of rank {rank} for rail {name}")
     _device.lent = use_backup
-    words = f"rank {rank} was asked to use its {'neighbour' if use_backup else 'own'} NIC"
+    if _device.counts is not None:
+        _device.counts.prove_anew()
+    before = _sent()  # after the switch: much is sent while the driver is asked, and what came earlier proves nothing
+    words = "HCCL was asked to use " + ("its neighbour's NIC" if use_backup else "its own NIC")
     if len(before) < 2:
         return Switched(Switch.ASKED, f"{words}; {nic.TOOL} does not tell what the NICs carry, so nothing proves it")
-    number = _device.number
-    return Switched(Switch.ASKED, words, lambda: judge(name, in_use, before, nic.traffic(number)))
+
+    def proof() -> Switched:
+        found = judge(name, in_use, before, _sent())
+        if found.outcome in (Switch.MOVED, Switch.NO_OP):  # after a no-op it is as it was, and asked again, done again
+            _device.lent = use_backup == (found.outcome is Switch.MOVED)
+        return found
+
+    return Switched(Switch.ASKED, words, proof)
 
 
 def probe(guard: Any) -> Fault | None:

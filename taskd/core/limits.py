@@ -85,6 +85,8 @@ DEADLINE_COPY_NS = 30 * SECOND
 # ---- rails ------------------------------------------------------------------------------------------------------
 MAX_RAILS = 16
 """Rails of one process."""
+MAX_TRANSPORTS = 4
+"""Of one process, that have rails."""
 MAX_RAIL_NAME = 31
 MAX_RAIL_REPORTS = 256
 """Rails by peer node in one report; what does not fit comes with the next one."""

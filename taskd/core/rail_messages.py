@@ -39,11 +39,12 @@ class RailReport:
 
 @dataclass(frozen=True, slots=True)
 class CountersShown:
-    """A worker uses rails: the descriptor of its counters travels beside this, to its agent. Said again after every
-    welcome, since a new agent knows nothing of it. The machines of the core never see it."""
+    """A worker uses rails: the descriptor of what one of its transports counts travels beside this, to its agent. Said
+    again after every welcome, since a new agent knows nothing of it. The machines of the core never see it."""
 
     rank: RankId
     incarnation: Incarnation
+    transport: RailName
 
 
 @dataclass(frozen=True, slots=True)

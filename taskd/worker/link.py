@@ -93,7 +93,7 @@ class Link:
             _native.close_on_fork(fd)
         self._launched = launched
         self._rails = RailFollower(identity.rank, config.worker.inner == "rail")
-        self._counters = -1  # descriptor of what this process' rails count, ours alone
+        self._counters: dict[str, int] = {}  # by transport: descriptor of what its rails count, ours alone
         self._share = KeyShare(config, identity.rank, wanted=not launched)
         self._thread = threading.Thread(target=self._run, name="taskd-link", daemon=True)
         self._retry_ms = RETRY_MS
@@ -124,33 +124,32 @@ class Link:
         with self._lock:
             return self._send(message)
 
-    def show_counters(self, fd: int) -> None:
-        """Hand the counters of this process' rails to the agent, now and whenever it welcomes us anew; -1: there are
-        none any more."""
+    def show_counters(self, transport: str, fd: int) -> None:
+        """Hand what the rails of this transport count to the agent, now and whenever it welcomes us anew."""
         if not self._ours():
             return
         with self._lock:
-            self._drop_counters()
-            if fd < 0 or self._closing:
+            self._drop_counters(transport)
+            if self._closing:
                 return
             try:
-                self._counters = os.dup(fd)
+                self._counters[transport] = os.dup(fd)
             except OSError as error:
                 _logger.warning("the rails of this process cannot be counted: %s", error)
                 return
-            _native.close_on_fork(self._counters)
+            _native.close_on_fork(self._counters[transport])
             self._tell_counters()
 
     def _tell_counters(self) -> None:
         with self._lock:
-            if self._counters >= 0 and self.accepted:
-                self._send(CountersShown(self.identity.rank, self.incarnation), (self._counters,))
+            for transport, fd in self._counters.items() if self.accepted else ():
+                self._send(CountersShown(self.identity.rank, self.incarnation, transport), (fd,))
 
-    def _drop_counters(self) -> None:
-        if self._counters >= 0:
-            _native.keep_on_fork(self._counters)
-            os.close(self._counters)
-            self._counters = -1
+    def _drop_counters(self, transport: str) -> None:
+        fd = self._counters.pop(transport, -1)
+        if fd >= 0:
+            _native.keep_on_fork(fd)
+            os.close(fd)
 
     def leave(self, reason: str) -> None:
         """Say that this process ends in good order. The beat goes on to the very end: it is what lets the agent read
@@ -195,7 +194,8 @@ class Link:
         finally:
             self._hang_up()
             with self._lock:
-                self._drop_counters()
+                for transport in list(self._counters):
+                    self._drop_counters(transport)
             with self._changed:
                 self._closing = True
                 self._changed.notify_all()

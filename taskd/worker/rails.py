@@ -6,8 +6,9 @@ A backend that takes no such order answers "unsupported" in its own words. What 
 - *The rails are not there yet*: nothing is answered, and the order comes again.
 - *A backend takes a switch, reports success and does nothing* (HCCL may): where it can prove a switch by bytes, nothing
   is answered until they have; a rail that carries as before is a `no-op`, and the manager undoes the order.
-- *Nothing is sent that would prove it*: the answer is yes after a while; rails over taskd's own transport prove
-  themselves to the manager, by their counters.
+- *Nothing is sent that would prove it*: the answer is yes after a while, and says so; rails over taskd's own transport
+  prove themselves to the manager, by their counters.
+- *This process has no rail of that name*, though others of its node have: it carries nothing here, as ordered.
 
 Invariant: nothing here ever reports more than was done. It does NOT decide anything.
 """
@@ -47,6 +48,7 @@ class RailFollower:
         self._taken: tuple[int, int] = (0, 0)  # and of the last one that was carried out, but has to prove itself
         self._until = 0.0
         self._proofs: list[Callable[[], Switched]] = []
+        self._words: list[str] = []  # what is known of the last order's switches
         self._now = now
 
     def follow(self, order: RailOrder, incarnation: int) -> RailsFollowed | None:
@@ -60,19 +62,19 @@ class RailFollower:
                 rails = choices()
                 if order.out and not rails and self._expected:
                     return None
-                trouble, self._proofs = _apply(order, rails)
+                trouble, self._words, self._proofs = _apply(order, rails)
                 self._taken, self._until = this, self._now() + PROOF_SECONDS
             trouble = trouble or self._no_op()
             if not trouble and self._proofs:
                 return None
             if trouble:
-                self._taken = (0, 0)  # told again, it is tried again
+                self._taken, self._words = (0, 0), []  # told again, it is tried again
             else:
                 self._done = this
                 if order.out:
                     _logger.info("rails %s carry nothing from now on: %s", ", ".join(order.out), order.reason)
         number = order.number if trouble else self._done[1]
-        return RailsFollowed(self._rank, incarnation, number, not trouble, cut(trouble))
+        return RailsFollowed(self._rank, incarnation, number, not trouble, cut(trouble or "; ".join(self._words)))
 
     def _no_op(self) -> str:
         """Look at what has yet to prove itself. Gives the words of what reported success and did nothing."""
@@ -80,27 +82,29 @@ class RailFollower:
         for _, answer in found:
             if answer.outcome is Switch.NO_OP:
                 self._proofs = []
-                return f"{answer.outcome.value}: {answer.words}"
+                return f"{answer.outcome.value}: success was reported, but {answer.words}"
+        self._words += [
+            f"{answer.outcome.value}: {answer.words}" for _, answer in found if answer.outcome is Switch.MOVED
+        ]
         self._proofs = [proof for proof, answer in found if answer.outcome is Switch.ASKED]
         if self._proofs and self._now() >= self._until:
-            _logger.info("the rails were asked; hardly anything was sent within %g s to prove it", PROOF_SECONDS)
+            self._words += [f"{Switch.ASKED.value}: within {PROOF_SECONDS:g} s too little was sent to prove it"]
             self._proofs = []
         return ""
 
 
-def _apply(order: RailOrder, rails: dict[str, Adapter]) -> tuple[str, list[Callable[[], Switched]]]:
-    """Why it could not be done (empty: it was), and what has yet to prove that it was."""
+def _apply(order: RailOrder, rails: dict[str, Adapter]) -> tuple[str, list[str], list[Callable[[], Switched]]]:
+    """Why it could not be done (empty: it was), what is known of it, and what has yet to prove that it was."""
     if order.out and not rails:
         answers = [one.switch_rail(order.out[0], False) for one in adapter.loaded()]
-        return f"{answers[-1].outcome.value}: {answers[-1].words}", []
-    unknown = [name for name in order.out if name not in rails]
-    if unknown:
-        return f"there is no rail {unknown[0]} in this process; it has {', '.join(rails)}", []
-    proofs = []
+        return f"{answers[-1].outcome.value}: {answers[-1].words}", [], []
+    trouble, words, proofs = "", [], []
     for name, one in rails.items():
         answer = one.switch_rail(name, name not in order.out)
         if answer.outcome not in (Switch.ASKED, Switch.MOVED):
-            return f"{answer.outcome.value}: {answer.words}", []
-        if answer.proof is not None:
+            trouble = trouble or f"{answer.outcome.value}: {answer.words}"
+        elif answer.proof is not None:
             proofs.append(answer.proof)
-    return "", proofs
+        elif answer.words:
+            words.append(f"{answer.outcome.value}: {answer.words}")
+    return trouble, words, [] if trouble else proofs

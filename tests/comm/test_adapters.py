@@ -22,57 +22,7 @@ from taskd import config
 from taskd.comm import adapter, cpu, hccl, nccl, nic
 from taskd.comm.adapter import PROOF_BYTES, Adapter, Fault, Switch, judge
 from taskd.errors import BackendError, UsageError
-
-
-class FakeNpu:
-    """torch_npu's calls, which note what was asked. `switches`: they have an effect; `answer`: what they report."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.answer: Any = None
-        self.broken = ""
-        self.uce = 0
-        self.npu = SimpleNamespace(
-            current_device=lambda: 3,
-            _comm_switch_nic=self._comm_switch_nic,
-            stop_device=self.stop_device,
-            restart_device=self.restart_device,
-            check_uce_in_memory=self.check_uce_in_memory,
-        )
-        self.distributed = SimpleNamespace(
-            distributed_c10d=SimpleNamespace(reinit_process_group=self.reinit_process_group)
-        )
-        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=self.ProcessGroupHCCL))
-
-    class ProcessGroupHCCL:
-        Options = SimpleNamespace
-
-        def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
-            self.made_of = store, rank, size, options
-
-    def _note(self, *call: Any) -> None:
-        self.calls.append(call)
-        if self.broken == call[0]:
-            raise RuntimeError("ERR00100 PTA call acl api failed")
-
-    def _comm_switch_nic(self, ranks: Any, useBackup: Any) -> Any:
-        self._note("_comm_switch_nic", ranks, useBackup)
-        return self.answer
-
-    def stop_device(self, device_id: int) -> None:
-        self._note("stop_device", device_id)
-
-    def restart_device(
-        self, device_id: int, rebuild_all_resources: bool = False, disable_tensor_unsafe_check: bool = False
-    ) -> None:
-        self._note("restart_device", device_id, rebuild_all_resources, disable_tensor_unsafe_check)
-
-    def check_uce_in_memory(self, device_id: int) -> int:
-        self._note("check_uce_in_memory", device_id)
-        return self.uce
-
-    def reinit_process_group(self, group: Any = None, rebuild_link: bool = True) -> None:
-        self._note("reinit_process_group", group, rebuild_link)
+from tests.comm.fake_npu import FakeNpu
 
 
 @pytest.fixture

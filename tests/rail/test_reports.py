@@ -15,6 +15,8 @@ import pytest
 
 from taskd import _native
 from taskd.agent.rails import Rails
+from taskd.agent.workers import Worker, Workers
+from taskd.core import limits
 from taskd.core.messages import CountersShown
 from taskd.core.types import RailState
 from taskd.wire import local
@@ -92,7 +94,7 @@ def test_a_new_agent_is_handed_the_counters_again(plane: Plane) -> None:
 
 
 def said(plane: Plane, rank: int, descriptors: tuple[int, ...], line: socket.socket) -> None:
-    data = encode(CountersShown(rank, 1), Envelope(plane.job, "left", 7, 1))
+    data = encode(CountersShown(rank, 1, "rail"), Envelope(plane.job, "left", 7, 1))
     assert local.send(line, data, descriptors)
 
 
@@ -121,6 +123,23 @@ def test_a_descriptor_that_is_no_file_of_counters_is_refused_in_a_sentence() -> 
             rails.add(fd)
     os.close(read)
     os.close(write)
+
+
+def test_a_process_may_have_a_few_transports_and_no_more() -> None:
+    workers = Workers()
+    worker = Worker(os.getpid(), -1, 0)
+    files = [_native.RailCounters(2) for _ in range(limits.MAX_TRANSPORTS + 1)]
+    for number, file in enumerate(files[:-1]):
+        file.open(f"rail{number}", 1, "n", 1).set_state(RailState.UP)
+        for _ in range(2):
+            workers.show_counters(worker, f"transport{number}", file.fd)
+    with pytest.raises(ValueError, match="may have 4 transports with rails, another is one more"):
+        workers.show_counters(worker, "another", files[-1].fd)
+    assert [report.rail for report in workers.rails.read(0)] == ["rail0", "rail1", "rail2", "rail3"]
+    files[-1].open("rail0", 1, "n", 1).set_state(RailState.DOWN)
+    workers.show_counters(worker, "transport0", files[-1].fd)  # made anew
+    (report,) = [one for one in workers.rails.read(10**12) if one.rail == "rail0"]
+    assert (report.state, report.pairs) == (RailState.DOWN, 1)
 
 
 def test_reports_are_bounded_whatever_a_worker_has_written() -> None:

@@ -142,6 +142,8 @@ def test_one_node_alone(plane: Plane) -> None:
     assert plane.rows()["red@a"]["use"] == "out" and plane.rows()["red@b"]["use"] == "in use"
     nowhere = plane.cli("out", "red", "--node", "x")
     assert nowhere.returncode == 2 and "node x has no rail red" in nowhere.stderr
+    spaced = plane.cli("out", "the red one", "--node", "node x")
+    assert spaced.returncode == 2 and "there is no rail 'the red one'" in spaced.stderr, "names may have spaces"
 
 
 def test_busy_unsupported_and_late(plane: Plane) -> None:

@@ -51,8 +51,8 @@ def order(number: int, *out: str, term: int = 1) -> RailOrder:
     return RailOrder(term, number, out, "a test")
 
 
-def answered(number: int, trouble: str = "") -> RailsFollowed:
-    return RailsFollowed(3, 2, number, not trouble, trouble)
+def answered(number: int, trouble: str = "", words: str = "") -> RailsFollowed:
+    return RailsFollowed(3, 2, number, not trouble, trouble or words)
 
 
 def test_an_order_says_how_all_rails_stand(rails: NotedRails) -> None:
@@ -75,13 +75,19 @@ def test_repeated_and_older_orders_change_nothing(rails: NotedRails) -> None:
 
 def test_what_cannot_be_done_is_said_and_tried_again(rails: NotedRails) -> None:
     follower = RailFollower(3, expected=True)
-    unknown = follower.follow(order(1, "green"), 2)
-    assert unknown == answered(1, "there is no rail green in this process; it has red, blue")
     rails.broken = "red"
-    broken = follower.follow(order(2, "red"), 2)
+    broken = follower.follow(order(2, "red", "blue"), 2)
     assert broken is not None and not broken.ok and "it is broken" in broken.reason
+    assert rails.in_use == {"red": True, "blue": False}, "what can be done is done"
     rails.broken = ""
     assert follower.follow(order(2, "red"), 2) == answered(2)
+
+
+def test_a_rail_that_this_process_has_not_carries_nothing_here(rails: NotedRails) -> None:
+    """Others of its node have it: ranks of one node may have different rails."""
+    follower = RailFollower(3, expected=True)
+    assert follower.follow(order(1, "green", "red"), 2) == answered(1)
+    assert rails.in_use == {"red": False, "blue": True}
 
 
 def test_a_process_without_rails_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +118,7 @@ class NpuRail:
 
     def switch_rail(self, name: str, in_use: bool) -> Switched:
         self.asked.append(in_use)
-        return Switched(Switch.ASKED, "", lambda: Switched(self.proves, "rail npu still carries: 8 bytes"))
+        return Switched(Switch.ASKED, "", lambda: Switched(self.proves, "rail npu carries 8 bytes"))
 
 
 @pytest.fixture
@@ -126,7 +132,8 @@ def test_a_switch_that_has_to_prove_itself_is_answered_when_it_has(npu: NpuRail)
     follower = RailFollower(3, expected=False, now=lambda: 0.0)
     assert follower.follow(order(1, "npu"), 2) is None and follower.follow(order(1, "npu"), 2) is None
     npu.proves = Switch.MOVED
-    assert follower.follow(order(1, "npu"), 2) == answered(1)
+    proved = answered(1, words="moved: rail npu carries 8 bytes")
+    assert follower.follow(order(1, "npu"), 2) == proved == follower.follow(order(1, "npu"), 2)
     assert npu.asked == [False], "told again it is not done again"
 
 
@@ -134,9 +141,11 @@ def test_a_no_op_is_told_as_what_it_is(npu: NpuRail) -> None:
     follower = RailFollower(3, expected=False, now=lambda: 0.0)
     assert follower.follow(order(1, "npu"), 2) is None
     npu.proves = Switch.NO_OP
-    assert follower.follow(order(1, "npu"), 2) == answered(1, "no-op: rail npu still carries: 8 bytes")
+    assert follower.follow(order(1, "npu"), 2) == answered(
+        1, "no-op: success was reported, but rail npu carries 8 bytes"
+    )
     npu.proves = Switch.MOVED
-    assert follower.follow(order(2), 2) == answered(2), "and undone"
+    assert follower.follow(order(2), 2) == answered(2, words="moved: rail npu carries 8 bytes"), "and undone"
     assert npu.asked == [False, True]
 
 
@@ -145,7 +154,8 @@ def test_a_job_that_sends_nothing_is_not_asked_for_proof_for_ever(npu: NpuRail) 
     follower = RailFollower(3, expected=False, now=lambda: now[0])
     assert follower.follow(order(1, "npu"), 2) is None
     now[0] = PROOF_SECONDS
-    assert follower.follow(order(1, "npu"), 2) == answered(1)
+    words = "asked: within 5 s too little was sent to prove it"
+    assert follower.follow(order(1, "npu"), 2) == answered(1, words=words)
 
 
 def test_a_newer_order_needs_no_proof_of_the_one_before(npu: NpuRail) -> None:
@@ -153,8 +163,9 @@ def test_a_newer_order_needs_no_proof_of_the_one_before(npu: NpuRail) -> None:
     assert follower.follow(order(1, "npu"), 2) is None
     assert follower.follow(order(2), 2) is None
     npu.proves = Switch.MOVED
-    assert follower.follow(order(2), 2) == answered(2) and npu.asked == [False, True]
-    assert follower.follow(order(1, "npu"), 2) == answered(2)
+    proved = answered(2, words="moved: rail npu carries 8 bytes")
+    assert follower.follow(order(2), 2) == proved and npu.asked == [False, True]
+    assert follower.follow(order(1, "npu"), 2) == proved
 
 
 def test_a_process_whose_rails_are_yet_to_come_waits(rails: NotedRails) -> None:

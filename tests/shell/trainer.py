@@ -11,12 +11,16 @@ import os
 import select
 import sys
 import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 from taskd import _native
 from taskd.api import destroy_taskd_worker, init_taskd_worker, start_taskd_worker
-from taskd.comm import counters
+from taskd.comm import counters, hccl, nic
 from taskd.core.types import RailState
 from taskd.worker import hooks, presence
+from tests.comm.fake_npu import FakeNpu
 
 STEP_S = 0.02
 
@@ -85,12 +89,59 @@ class Rails:
         say(counted=True)
 
 
+class Npu:
+    """HCCL in this process: a fake of torch_npu, and the driver's tool, which prints what each of two NICs has sent."""
+
+    STEP_BYTES = 4 << 20
+
+    def __init__(self) -> None:
+        self.fake: FakeNpu | None = None
+        self.folder = Path()
+        self.sent = {"3": 0, "2": 0}  # by device: its own NIC, and the one beside it
+
+    def join(self, folder: str) -> None:
+        """Make a group over HCCL."""
+        self.folder, self.fake = Path(folder), FakeNpu()
+        self.folder.mkdir()
+        self.send()
+        tool = self.folder / nic.TOOL
+        tool.write_text(f"#!/bin/sh\necho mac_tx_total_oct_num:$(cat {folder}/$2)\n")
+        tool.chmod(0o755)
+        os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+        rank = int(os.environ["RANK"])
+        sys.modules["torch_npu"] = self.fake  # type: ignore[assignment]
+        sys.modules["torch"] = SimpleNamespace(distributed=SimpleNamespace(get_rank=lambda: rank))  # type: ignore[assignment]
+        hccl.make_inner(None, rank, 4, timedelta(1), epoch=0, identity="0", members=[0, 1, 2, 3])
+        say(joined=True)
+
+    def be(self, how: str) -> None:
+        """From now on a switch works, does nothing, or is not known."""
+        assert self.fake is not None
+        self.fake.no_op = how == "no-op"
+        if how == "unsupported":
+            del self.fake.npu._comm_switch_nic
+        say(npu=how)
+
+    def send(self) -> None:
+        """What a step sends goes over the NIC in use."""
+        if self.fake is None:
+            return
+        self.sent["2" if self.fake.lent else "3"] += self.STEP_BYTES
+        for device, count in self.sent.items():
+            fresh = self.folder / f".{device}"
+            fresh.write_text(str(count))
+            fresh.rename(self.folder / device)
+
+
 RAILS = Rails()
+NPU = Npu()
 
 
 def obey(words: list[str]) -> None:
     if words[0] == "rail":
         RAILS.count(*words[1:])
+    elif words[0] == "npu":
+        NPU.join(words[1]) if words[1].startswith("/") else NPU.be(words[1])
     elif words[0] == "exit":
         sys.exit(int(words[1]))
     elif words[0] == "raise":
@@ -123,6 +174,7 @@ def main() -> None:
             obey(line.split())
         if not os.environ.get("QUIET"):
             hooks.step_end(step)
+        NPU.send()
         step += 1
 
 
