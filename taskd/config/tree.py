@@ -172,7 +172,8 @@ class RecoverConfig:
     )
     strategies: tuple[str, ...] = option(
         STRATEGIES,
-        "Strategies that may be used, kept in the ladder's order; exit is always the last.",
+        "Strategies that may be used, in the ladder's order; exit is always the last. Ranks are repaired by "
+        "recover-in-place and recover; retry is the transport's own, elastic-training and dump are never chosen.",
         choices=STRATEGIES,
         env=("HIGH_AVAILABILITY",),
     )

@@ -110,7 +110,8 @@ class StoreStatus(IntEnum):
 
 
 class Strategy(Enum):
-    """The ladder, from cheap to dear. The values are the words that users write (HIGH_AVAILABILITY and the like)."""
+    """The ladder, from cheap to dear. The values are the words that users write (HIGH_AVAILABILITY and the like); those
+    of RETRY (which the transport does by itself), SHRINK and DUMP are understood, and no decision takes them."""
 
     OBSERVE = "observe"  # recovery is not ours in this job: record, decide nothing
     RETRY = "retry"
