@@ -24,9 +24,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taskd.agent.standby import IMPORTS
 from taskd.agent.standby_process import uncollected
 
-IMPORTS = ("torch", "numpy", "torch.distributed", "torch._dynamo")
+MORE = ("torch.distributed.run",)
+"""What only launchers import."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "LD_", "MALLOC_", "PYTHON", "TORCH_", "PYTORCH_", "ATEN_")
 SOURCES = 2
 MOST_BYTES = 1 << 17
@@ -181,7 +183,7 @@ def script_of(request: bytes, say: int, end: int) -> list[str] | None:
 
 def main() -> None:
     with uncollected():
-        for module in IMPORTS:
+        for module in (*IMPORTS, *MORE):
             importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -1,7 +1,8 @@
 """Runs taskd-run as a user does, on one or several nodes of this machine, and reads what it says.
 
-Everything is real: launchers, standby, manager, workers. A run has a job name, a folder and a manager's port of its
-own; what is asked about it goes through the operators' line. It judges nothing but exit codes.
+Everything is real: launchers, standby, manager, workers. Where how a job starts is not what is tested, launchers and
+standbys are forked from a process that has imported torch (warm_launcher.py). A run has a job name, a folder and a
+manager's port of its own; what is asked about it goes through the operators' line. It judges nothing but exit codes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests import beside
+from tests import beside, forked
 
 ROOT = Path(__file__).resolve().parent.parent
+WARM = Path(__file__).with_name("warm_launcher.py")
 PATIENCE_S = 60.0
 BOUNDED = """
 import json, os, resource, sys
@@ -44,15 +46,18 @@ class Launched:
         env: Mapping[str, str | None] | None = None,
         job: str = "job",
         bounds: Mapping[int, int] | None = None,
+        warm: bool = False,
     ) -> None:
         """`words` follow each node's own words: options, script, arguments. `bounds`: what the launchers and all that
-        they start may have of the system, by number of the resource; this process keeps what it has."""
-        self.folder, self.job = folder, job
+        they start may have of the system, by number of the resource; this process keeps what it has. `warm`: how they
+        start is not tested, so they need not import torch."""
+        self.folder, self.warm = folder, warm
+        self.job = f"{job}-{os.getpid()}"  # the system has one agent of a name, and tests may run beside others
         self.bounds = dict(bounds or {})
         merged: dict[str, str | None] = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "TASKD_JOB_ID": job,
+            "TASKD_JOB_ID": self.job,
             "TASKD_MANAGER_PORT": str(port),
             "TASKD_STD_LOG_LEVEL": "info",
             "OMP_NUM_THREADS": "1",
@@ -60,18 +65,30 @@ class Launched:
         }
         self.environment = {name: value for name, value in merged.items() if value is not None}
         self.lines: list[str] = []
-        self.launchers: list[subprocess.Popen[str]] = []
+        self.launchers: list[subprocess.Popen[str] | forked.Forked] = []
         self._readers: list[threading.Thread] = []
         self._heard = threading.Condition()
         for own in nodes:
             self.launch(*own, *words)
 
-    def launch(self, *words: str) -> subprocess.Popen[str]:
+    def launch(self, *words: str) -> subprocess.Popen[str] | forked.Forked:
         """Start the launcher of one more node."""
+        launcher = self._forked(*words) if self.warm else self._started(*words)
+        reader = threading.Thread(target=self._read, args=(launcher,))
+        self.launchers.append(launcher)
+        self._readers.append(reader)
+        reader.start()
+        return launcher
+
+    def _forked(self, *words: str) -> forked.Forked:
+        assert not self.bounds, "a forked process has the bounds of the one it was forked from"
+        return forked.start([str(WARM), *words], self.environment, self.folder, len(self.launchers))
+
+    def _started(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "taskd.run", *words]
         if self.bounds:
             command = [sys.executable, "-c", BOUNDED, json.dumps(list(self.bounds.items())), *command]
-        launcher = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env=self.environment,
             cwd=self.folder,
@@ -81,13 +98,8 @@ class Launched:
             text=True,
             errors="replace",
         )
-        reader = threading.Thread(target=self._read, args=(launcher,))
-        self.launchers.append(launcher)
-        self._readers.append(reader)
-        reader.start()
-        return launcher
 
-    def _read(self, launcher: subprocess.Popen[str]) -> None:
+    def _read(self, launcher: subprocess.Popen[str] | forked.Forked) -> None:
         assert launcher.stdout is not None
         for line in launcher.stdout:
             with self._heard:

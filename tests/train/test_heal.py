@@ -30,12 +30,15 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     """Run the training with these kills; `more` are further arguments of the script, `options` of the launcher."""
 
     @contextmanager
-    def run(kills: str, *more: str, options: tuple[str, ...] = (), **variables: str) -> Iterator[Launched]:
+    def run(
+        kills: str, *more: str, options: tuple[str, ...] = (), warm: bool = True, **variables: str
+    ) -> Iterator[Launched]:
         folder = tmp_path / (kills.replace(",", "_")[:60] or "calm")
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--kills", kills]
         job = f"job-{len(list(tmp_path.iterdir()))}"
-        with Launched(folder, free_port(), *words, "--steps", str(STEPS), *more, env=variables, job=job) as launched:
+        words += ["--steps", str(STEPS), *more]
+        with Launched(folder, free_port(), *words, env=variables, job=job, warm=warm) as launched:
             yield launched
 
     return run
@@ -146,6 +149,6 @@ def test_without_the_standby(start: Start, undisturbed: Callable[..., list[str]]
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    with start("2:7:backward", options=("--preload", "threaded"), PYTHONPATH=path) as launched:
+    with start("2:7:backward", options=("--preload", "threaded"), warm=False, PYTHONPATH=path) as launched:
         check(launched, wanted)
     assert launched.text.count("started without the standby, which takes seconds: it has 2 threads") == RANKS + 1

@@ -35,7 +35,8 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
         folder = tmp_path / (case or "plain").replace(" ", "-")
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--case", case, *more]
-        with Launched(folder, free_port(), *words, job=f"job-{os.getpid()}-{len(list(tmp_path.iterdir()))}") as job:
+        name = f"job-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
+        with Launched(folder, free_port(), *words, job=name, warm=True) as job:
             yield job
 
     return run

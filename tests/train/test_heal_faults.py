@@ -38,7 +38,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Run]:
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), str(SCRIPT), "--folder", str(folder), "--steps", str(STEPS), *more]
         job = f"{name}-{os.getpid()}"
-        started.append(Launched(folder, free_port(), *words, env=variables, job=job, bounds=bounds))
+        started.append(Launched(folder, free_port(), *words, env=variables, job=job, bounds=bounds, warm=not bounds))
         return started[-1]
 
     yield launch

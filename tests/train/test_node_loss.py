@@ -51,7 +51,9 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
                 places.append(["--rdzv-backend", meet, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "nodes"])
         words += [str(SCRIPT), "--folder", str(folder), "--kills", kills, "--steps", str(STEPS)]
         words += ["--local-bytes", str(OWN_BYTES)]
-        with Launched(folder, free_port(), *words, nodes=places, env=variables, job=tmp_path.name) as launched:
+        with Launched(
+            folder, free_port(), *words, nodes=places, env=variables, job=tmp_path.name, warm=True
+        ) as launched:
             launched.places, launched.words = places, words  # type: ignore[attr-defined]
             yield launched
 
