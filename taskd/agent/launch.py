@@ -32,10 +32,9 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native, log
 from taskd import config as configuration
-from taskd.agent import launch_keeper, launch_manager, launch_ranks
+from taskd.agent import launch_keeper, launch_logs, launch_manager, launch_ranks
 from taskd.agent.heirs import Keepers
 from taskd.agent.keeper import Keeper
-from taskd.agent.launch_logs import Logs
 from taskd.agent.launch_manager import ManagerProcess
 from taskd.agent.launch_options import extend
 from taskd.agent.launch_ranks import Ranks
@@ -107,6 +106,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
             return
         Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals).run()
     finally:
+        launch_logs.put_away(wanted, parsed.log_dir)
         signals.restore()
 
 
@@ -174,7 +174,7 @@ class Launcher:
         if not recover:
             _logger.warning("PROCESS_RECOVER is off: this job runs unguarded, the first worker that fails ends it")
         environments = self._environments()
-        self.logs = Logs(config, environments)
+        self.logs = launch_logs.Logs(config, environments)
         self.workers = Workers(command, ranks, self.logs, standby, self.settings.job.id, self.node, guarded=recover)
         self.workers.run_name = self.run_name
         self.workers.on_exit = self._worker_ended

@@ -1,7 +1,8 @@
 """Where the workers' output goes: torchrun's own log options, for workers that come again one by one.
 
 torch decides the files (`LogsSpecs.reify`) and shows them on the terminal (`TailLog`); here they are opened, for a
-first life from the start and for a further one at the end, so that nothing a dead rank said is lost.
+first life from the start and for a further one at the end, so that nothing a dead rank said is lost. A folder that
+torch made for nothing goes with the job.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from string import Template
 from typing import TextIO
 
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 from torch.distributed.launcher.api import LaunchConfig
 
@@ -71,6 +73,16 @@ class Logs:
             tail.stop()
         for file in self._filtered:
             file.close()
+
+
+def put_away(config: LaunchConfig, log_dir: str | None) -> None:
+    """Remove the folder that torch makes in the system's temporary one when no --log-dir is given, unless something
+    lies in it: torchrun leaves an empty one behind with every job."""
+    if log_dir is not None or type(config.logs_specs) is not DefaultLogsSpecs:
+        return
+    for folder, _, _ in os.walk(config.logs_specs.root_log_dir, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # refuses what is not empty
 
 
 def _prefixes(config: LaunchConfig, environments: dict[int, dict[str, str]]) -> dict[int, str] | None:

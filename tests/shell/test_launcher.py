@@ -126,8 +126,10 @@ def test_the_cause_is_shown_as_by_torchrun(start: Start, tmp_path: Path) -> None
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main():\n    raise ValueError('the very cause')\nmain()\n"
     )
-    with start("--nproc-per-node", "1", "--max-restarts", "0", "recorded.py") as launched:
+    (tmp_path / "tmp").mkdir()
+    with start("--nproc-per-node", "1", "--max-restarts", "0", "recorded.py", TMPDIR=str(tmp_path / "tmp")) as launched:
         launched.end(1)
+    assert list((tmp_path / "tmp").glob("torchelastic_*/*/attempt_0/0/error.json")), "what is shown can be read again"
     assert "Root Cause (first observed failure)" in launched.text
     shown = launched.text[launched.text.index("Root Cause") :]
     assert "ValueError: the very cause" in shown and "error.json" in shown
@@ -144,9 +146,12 @@ def test_log_files(start: Start, tmp_path: Path) -> None:
     assert files["stderr.log0"] == "err 0\n"
     assert "out 0" not in launched.text, "it was redirected"
     assert "[default0]:err 0" in launched.text and "[default1]:err 1" in launched.text
-    with start("--nproc-per-node", "2", "--local-ranks-filter", "1", "talk.py") as launched:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with start("--nproc-per-node", "2", "--local-ranks-filter", "1", "talk.py", TMPDIR=str(temporary)) as launched:
         launched.end()
     assert "out 1" in launched.text and "out 0" not in launched.text
+    assert not list(temporary.glob("torchelastic_*")), "the folder that nothing was written into has gone"
 
 
 def test_spawned_loader_workers_find_the_script(start: Start, tmp_path: Path) -> None:
