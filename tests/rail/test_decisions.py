@@ -11,6 +11,7 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +41,19 @@ Rows = dict[int, dict[str, Any]]
 
 
 @pytest.fixture
-def job(two_hosts: Hosts) -> Iterator[Job]:
+def false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As long as this file is there, rank 3 says that it puts rails back and does not; for jobs made later."""
+    there = tmp_path / "false"
+    monkeypatch.setattr("taskd.bench.job.TRAIN", Path(__file__).with_name("false_train.py"))
+    monkeypatch.setenv("FALSE_RANK", str(RANKS - 1))
+    monkeypatch.setenv("FALSE_WHILE", str(there))
+    return there
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, two_hosts: Hosts) -> Iterator[Job]:
+    if "false" in request.fixturenames:
+        request.getfixturevalue("false")
     with Job(WORDS, ranks=RANKS, nodes=2, hosts=two_hosts) as one:
         one.settle(2)
         one.follow()
@@ -173,3 +186,23 @@ def test_a_rail_that_is_out_is_lent_to_none_but_carries_when_it_is_the_last(job:
     threading.Event().wait(limits.RAIL_CONFIRM_NS / SECOND)
     assert carries(two_hosts, "b", NOTICED_S), job.said()
     assert all(row["use"] == "out" for row in listed(job, "a"))
+
+
+@needs_rail
+def test_a_rail_that_some_pairs_of_ranks_do_not_use_goes_out_again(false: Path, job: Job, two_hosts: Hosts) -> None:
+    """Rank 3 says yes and does nothing. Its peers give that rail nothing either, for it says in its probes how it
+    stands; the other pairs carry on every line, and still that is no proof."""
+    begin_ns = time.time_ns()
+    assert taken_out(job, "a"), job.said()
+    false.touch()
+    back = job.command("rail", "back", "a")
+    assert back.returncode == 1, back.stdout + back.stderr
+    assert "out again:" in back.stdout and "over others alone" in back.stdout, back.stdout
+    shown(job, "a", lambda row: row["use"] == "borrowed", NOTICED_S)
+    assert is_left(two_hosts, "a", "b")
+    false.unlink()
+    healed_ns = time.time_ns()
+    job.event("rail", healed_ns, 2 * limits.RAIL_QUIET_NS / SECOND + PROVED_S, "bytes flow on every line and rank")
+    closed = job.event("closed", healed_ns, NOTICED_S, "the rail carries again")
+    assert closed["incident"] and carries(two_hosts, "a", NOTICED_S)
+    assert not any(event["kind"] in ("process", "lost") for event in job.since(begin_ns))
