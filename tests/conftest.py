@@ -13,7 +13,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from taskd.bench import hosts
 from tests import beside, forked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,27 +90,12 @@ TRUE_STDERR = pytest.StashKey[int]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, so that what is broken shows early; and the reason of each skip, found out once."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
-    for marker, reason_of in (("root", why_no_namespaces), ("gpu", why_no_device)):
+    for marker, reason_of in (("root", hosts.why_not), ("gpu", why_no_device)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = reason_of() if marked else None
         for item in marked:
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def why_no_namespaces() -> str | None:
-    """The sentence that says why network namespaces cannot be had here; None if they can."""
-    if os.geteuid() != 0:
-        return "needs root for network namespaces; run `make test` as root to include it"
-    missing = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
-    if missing:
-        return f"needs {' and '.join(missing)} for network namespaces; install iproute2 to include it"
-    name = f"taskd-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode != 0:
-        return f"network namespaces are forbidden here ({made.stderr.strip()}); run where `ip netns add` works"
-    subprocess.run(["ip", "netns", "delete", name], check=True)
-    return None
 
 
 def why_no_device() -> str | None:

@@ -35,16 +35,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not() -> str | None:
-    """The sentence that says why there can be no hosts here; None if there can."""
+    """The sentence that says why there can be no hosts here, and what would help; None if there can."""
     if os.geteuid() != 0:
-        return "network namespaces need root"
+        return "needs root for network namespaces; run it as root to include it"
     missing = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
     if missing:
-        return f"network namespaces need {' and '.join(missing)}; install iproute2"
-    probe = f"taskd-may-{os.getpid()}"
-    if subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode:
-        return "network namespaces are forbidden here"
-    subprocess.run(["ip", "netns", "delete", probe], check=True)
+        return f"needs {' and '.join(missing)} for network namespaces; install iproute2 to include it"
+    name = f"taskd-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode != 0:
+        return f"network namespaces are forbidden here ({made.stderr.strip()}); run where `ip netns add` works"
+    subprocess.run(["ip", "netns", "delete", name], check=True)
     return None
 
 
