@@ -177,8 +177,14 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     const size_t index = static_cast<size_t>(&slot - slots_.data());
     const Numbered* const oldest = oldest_on(index);
     const int64_t patience = slot.pace.patience_ns();
+    int64_t witness = 0;
+    for (const Slot& other : slots_) {
+        if (&other != &slot && other.link)
+            witness = std::max(witness, other.witness_ns);
+    }
     const auto is_late = [&](int64_t since_ns, uint64_t end) {
-        return now - since_ns >= patience && (now - since_ns >= kDeafNs || holds(slot, end));
+        const bool is_deaf = now - since_ns >= kDeafNs && witness > since_ns;
+        return now - since_ns >= patience && (is_deaf || holds(slot, end));
     };
     const bool is_unanswered = slot.pinged_ns != 0 && is_late(slot.pinged_ns, slot.pinged_end);
     if (is_unanswered || (oldest != nullptr && is_late(oldest->mark.sent_ns, oldest->end))) {
@@ -208,11 +214,6 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
         slot.silence.carried(now);
     slot.read_then = slot.link->bytes_read();
     slot.brought_then = brought;
-    int64_t witness = 0;
-    for (const Slot& other : slots_) {
-        if (&other != &slot && other.link)
-            witness = std::max(witness, other.witness_ns);
-    }
     if (slot.silence.judge(now, witness))
         slot.link->cut(ETIMEDOUT);
     host_.dirty(*this);

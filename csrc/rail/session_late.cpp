@@ -58,7 +58,7 @@ bool Session::is_overtaken(const Numbered& frame, const Slot& slow, const Yardst
         look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
         return false;
     }
-    if (!holds(slow, frame.end)) {
+    if (!holds(slow, frame.end) && by.now_ns - frame.mark.sent_ns < kDeafNs) {
         look_at_ns_ = std::min(look_at_ns_, by.now_ns + kLookAgainNs);
         return false;
     }

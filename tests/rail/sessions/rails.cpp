@@ -211,9 +211,11 @@ void a_stopped_process_costs_no_rail(uint64_t) {
         }
         std::printf("    sent twice because of a stopped process: %lu\n", hedged(world));
         CHECK(hedged(world) < 80);  // two of each pause at most
+        const uint64_t before = hedged(world);
         world.sides[1]->stopped_until_ns = world.now_ns + 3000 * kMs;
         world.run(4000 * kMs);
         CHECK(downs(world) == 0);
+        CHECK(hedged(world) < before + 4);
     }
 }
 
@@ -250,6 +252,24 @@ void a_starved_process_costs_no_rail(uint64_t seed) {
     std::printf("    sent twice because of a starved process: %lu\n", hedged(world));
     CHECK(downs(world) == 0);
     CHECK(hedged(world) < 100);  // it was more than a thousand
+}
+
+// Something on the way takes every byte and says so, and hands none on.
+void a_rail_that_nobody_hears_is_taken_down(uint64_t) {
+    for (const auto& messages : {kLarge, kSmall}) {
+        World world;
+        begin(world, messages);
+        const int64_t before = typical(world);
+        const int64_t since = world.now_ns;
+        world.sockets.unheard = 0;
+        world.rails[0].is_there = false;
+        world.run(4000 * kMs);
+        CHECK(downs(world) > 0);
+        CHECK(longest_since(world, since) < 2 * before + 1100 * kMs);
+        world.sockets.unheard = SIZE_MAX;
+        world.rails[0].is_there = true;
+        CHECK(share_soon(world, 0) > 0.25);
+    }
 }
 
 }  // namespace taskd::rail::test

@@ -14,5 +14,6 @@ void a_silent_rail_costs_milliseconds(uint64_t);
 void the_other_side_is_told_of_a_lost_rail(uint64_t);
 void a_stopped_process_costs_no_rail(uint64_t);
 void a_starved_process_costs_no_rail(uint64_t);
+void a_rail_that_nobody_hears_is_taken_down(uint64_t);
 
 }  // namespace taskd::rail::test

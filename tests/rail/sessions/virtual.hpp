@@ -78,7 +78,7 @@ class VirtualSockets : public SocketLayer {
 
     ssize_t read(int fd, const iovec* pieces, int count) override {
         VirtualEnd& end = ends.at(fd);
-        if (end.in.size() == 0)
+        if (end.in.size() == 0 || end.rail == unheard)
             return end.is_over ? 0 : -EAGAIN;
         size_t done = 0;
         for (int index = 0; index < count; ++index) {
@@ -125,6 +125,7 @@ class VirtualSockets : public SocketLayer {
 
     std::map<int, VirtualEnd> ends;
     bool is_unnoticed = false;  // no word of an end gets through
+    size_t unheard = SIZE_MAX;  // a rail on which all arrives, and nothing comes out
 };
 
 // What both sides do again and again: so many bytes to the other, and as many back.
