@@ -1,9 +1,10 @@
-"""Runs the tests that measure no time beside those that do, in a second process of low priority.
+"""Runs the tests that measure no time beside those that do, in two more processes of low priority.
 
-Half of the tests wait for sockets, deaths and deadlines; the other half computes. `pytest --beside` (which `make test`
-says) starts a helper, another pytest that is nice: whoever measures time still has the processors when it needs them.
-The helper takes one file of COMPUTE after the other, and what it reports is shown here as if it had run here. When this
-process has run its own files it takes from the other end of that list, so that both end together on any machine.
+Most tests wait half of their time, for sockets, deaths and deadlines; others compute. `pytest --beside` (which `make
+test` says) starts helpers, other pytests that are nice: whoever measures time still has the processors when it needs
+them. The helpers take one file of COMPUTE after the other, and what they report is shown here as if it had run here.
+When this process has run its own files it takes from the other end of that list, so that all end together on any
+machine.
 
 Without --beside everything runs in one process, one test after the other. It knows nothing of what a test does.
 """
@@ -32,7 +33,9 @@ COMPUTE = (
     "tests/native/test_sanitizers.py",
     "tests/sim/",
     "tests/rail/test_fuzz.py",
-    "tests/shell/test_launcher.py",
+    "tests/train/test_guard_storm.py::test_reconfigurations",
+    "tests/train/test_heal_bad_input.py",
+    "tests/shell/test_launcher",
     "tests/train/test_rail_backend.py::test_drawn",
     "tests/core/",
     "tests/property/",
@@ -44,15 +47,19 @@ NICE = 5
 """A third of the others' weight: enough that whoever waits for a minute does not wait in vain."""
 PATIENCE = 5
 """How many times as long a test may take that has to wait for others' processors."""
+HELPERS = 2
+"""With this process they are one more than the processors of a small machine, since nobody computes all the time."""
+PORTS = range(12000, 30000)
 LOOKS_EVERY_S = 0.2
 LEAVING_S = 30.0
 File = list[pytest.Item]
-_is_helper = False
+_number = 0
+"""Of this process: 0 runs what is not in COMPUTE, the helpers follow."""
 
 
 def patience() -> int:
     """By what the bounds of tests that promise nothing about time are multiplied in this process."""
-    return PATIENCE if _is_helper else 1
+    return PATIENCE if _number else 1
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -93,16 +100,17 @@ def taken(folder: Path, number: int) -> bool:
 
 def ports() -> range:
     """Of these, tests of this process take: two that look for a free one at the same moment never find the same."""
-    return range(21000, 30000) if _is_helper else range(12000, 21000)
+    each = len(PORTS) // (1 + HELPERS)
+    return PORTS[_number * each : (_number + 1) * each]
 
 
 class Helper:
-    """The other process: takes files from the beginning of the list, and writes down every report."""
+    """Another process: takes files from the beginning of the list, and writes down every report."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
-        global _is_helper
-        _is_helper = True
-        self.config, self.folder = config, folder
+        global _number
+        _number = int(folder.name)
+        self.config, self.folder = config, folder.parent
         self.told = (folder / "reports").open("a")
         os.nice(NICE)
         unhurried = [hypothesis.HealthCheck.too_slow]
@@ -124,13 +132,57 @@ class Helper:
         self.told.flush()
 
 
+class Started:
+    """A helper, as the process sees it that has started it."""
+
+    def __init__(self, folder: Path, root: Path, environment: Mapping[str, str], paths: list[str]) -> None:
+        """`folder` is its own, named by its number."""
+        folder.mkdir()
+        (folder / "reports").touch()
+        self.told = (folder / "reports").open()
+        self.begun = ""
+        self.said = (folder / "said").open("w+")
+        own = ["-o", f"cache_dir={folder}/cache", "--beside-in", str(folder)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *own, *paths],
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.said,
+            stderr=subprocess.STDOUT,
+        )
+
+    def lines(self) -> list[str]:
+        """What it has reported since this was asked last."""
+        *lines, self.begun = (self.begun + self.told.read()).split("\n")
+        return lines
+
+    def ended(self, more: str = "") -> str:
+        """How it has ended, and what it said last."""
+        said = Path(self.said.name).read_text(errors="replace")[-4000:]
+        return f"the helper of --beside ended with {self.process.returncode}{more}:\n{said}"
+
+    def end(self) -> None:
+        """As Ctrl-C would, so that its tests put away what they started."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(LEAVING_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.said.close()
+        self.told.close()
+
+
 class Beside:
-    """This process: runs what is not in COMPUTE, then what the helper has not taken, and shows the helper's reports."""
+    """This process: runs what is not in COMPUTE, then what no helper has taken, and shows the helpers' reports."""
 
     def __init__(self, config: pytest.Config, environment: Mapping[str, str]) -> None:
         self.config, self.environment = config, environment
         self.files: dict[int, File] = {}
         """Of COMPUTE, by number: what this process has not run, and not shown yet."""
+        self.helpers: list[Started] = []
         self.reports: dict[str, list[pytest.TestReport]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
@@ -141,19 +193,23 @@ class Beside:
         if not compute or not own or session.testsfailed or self.config.option.collectonly:
             return None
         self.files = dict(enumerate(compute))
+        paths = sorted({str(file[0].path) for file in compute})
         with tempfile.TemporaryDirectory(prefix="pytest-beside-") as name:
-            self.folder = Path(name)
-            (self.folder / "files").write_text(json.dumps([[item.nodeid for item in file] for file in compute]))
-            self.start(sorted({str(file[0].path) for file in compute}))
+            folder = Path(name)
+            (folder / "files").write_text(json.dumps([[item.nodeid for item in file] for file in compute]))
             try:
+                for number in range(1, HELPERS + 1):
+                    root = self.config.rootpath
+                    self.helpers.append(Started(folder / str(number), root, self.environment, paths))
                 for file in own:
                     self.run(session, file)
                 for number in reversed(range(len(compute))):
-                    if taken(self.folder, number):
+                    if taken(folder, number):
                         self.run(session, self.files.pop(number))
                 self.wait(session)
             finally:
-                self.end()
+                for helper in self.helpers:
+                    helper.end()
         return True
 
     # ---- this process' own tests
@@ -170,70 +226,36 @@ class Beside:
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
 
-    # ---- the helper's life
-
-    def start(self, paths: list[str]) -> None:
-        self.said = (self.folder / "said").open("w+")
-        (self.folder / "reports").touch()
-        self.told = (self.folder / "reports").open()
-        self.begun = ""
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-o",
-                f"cache_dir={self.folder}/cache",
-                "--beside-in",
-                str(self.folder),
-                *paths,
-            ],
-            cwd=self.config.rootpath,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self.said,
-            stderr=subprocess.STDOUT,
-        )
+    # ---- the helpers
 
     def wait(self, session: pytest.Session) -> None:
-        """Until the helper has run what it took; what it left undone fails, with what it said."""
-        while self.process.poll() is None:
-            self.show()
-            self.stop_if_told(session)
-            try:
-                self.process.wait(LOOKS_EVERY_S)
-            except subprocess.TimeoutExpired:
-                continue
+        """Until the helpers have run what they took; what one left undone fails, with what that one said."""
+        for helper in self.helpers:
+            while helper.process.poll() is None:
+                self.show()
+                self.stop_if_told(session)
+                try:
+                    helper.process.wait(LOOKS_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    continue
         self.show()
-        said = (self.folder / "said").read_text(errors="replace")[-4000:]
+        failed = [helper for helper in self.helpers if helper.process.returncode]
+        blamed = (failed or self.helpers)[0]
         for item in [item for file in self.files.values() for item in file]:
             if not self.is_done(item):
-                text = f"the helper of --beside ended with {self.process.returncode} before this was done:\n{said}"
+                text = blamed.ended(" before this was done")
                 report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")  # type: ignore[arg-type]
                 self.reports[item.nodeid].append(report)
             self.show_item(item)
-        if self.process.returncode and not session.testsfailed:
+        if failed and not session.testsfailed:
             session.testsfailed += 1
-            print(f"\nthe helper of --beside ended with {self.process.returncode}:\n{said}", file=sys.stderr)
+            print(f"\n{blamed.ended()}", file=sys.stderr)
 
-    def end(self) -> None:
-        """As Ctrl-C would, so that its tests put away what they started."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(LEAVING_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.said.close()
-        self.told.close()
-
-    # ---- the helper's reports
+    # ---- their reports
 
     def show(self) -> None:
-        """Report all files that the helper has run to their end since the last look."""
-        *lines, self.begun = (self.begun + self.told.read()).split("\n")
-        for line in lines:
+        """Report all files that the helpers have run to their end since the last look."""
+        for line in [line for helper in self.helpers for line in helper.lines()]:
             report = self.report(json.loads(line))
             self.reports[report.nodeid].append(report)
         for number, file in list(self.files.items()):

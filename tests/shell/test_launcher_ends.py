@@ -64,8 +64,8 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     (tmp_path / "marks").mkdir()
 
     @contextmanager
-    def run(*words: str, nodes: Any = ((),), **variables: str | None) -> Iterator[Launched]:
-        with Launched(tmp_path, free_port(), *words, nodes=nodes, env=variables) as launched:
+    def run(*words: str, nodes: Any = ((),), warm: bool = True, **variables: str | None) -> Iterator[Launched]:
+        with Launched(tmp_path, free_port(), *words, nodes=nodes, env=variables, warm=warm) as launched:
             yield launched
 
     return run
@@ -78,7 +78,8 @@ def workers_up(launched: Launched, count: int) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_reaches_the_workers(start: Start, number: signal.Signals) -> None:
-    with start("--nproc-per-node", "2", "wait.py", *(["handler"] if number == signal.SIGTERM else [])) as launched:
+    more = ["handler"] if number == signal.SIGTERM else []
+    with start("--nproc-per-node", "2", "wait.py", *more, warm=False) as launched:
         workers_up(launched, 2)
         launched.launchers[0].send_signal(number)
         launched.end(1)
@@ -89,7 +90,7 @@ def test_a_signal_reaches_the_workers(start: Start, number: signal.Signals) -> N
 
 
 def test_a_killed_launcher_takes_everybody_along(start: Start) -> None:
-    with start("--nproc-per-node", "2", "wait.py", "child") as launched:
+    with start("--nproc-per-node", "2", "wait.py", "child", warm=False) as launched:
         pids = workers_up(launched, 2)
         launcher = launched.launchers[0].pid
         everybody = {*pids, *children(launcher)}
@@ -111,7 +112,7 @@ def _group_of(pid: int) -> int:
 
 
 def test_a_dead_standby_is_replaced(start: Start) -> None:
-    with start("--nproc-per-node", "2", "lives.py", "marks", "1") as launched:
+    with start("--nproc-per-node", "2", "lives.py", "marks", "1", warm=False) as launched:
         standby = wait_until(lambda: _standby(launched.launchers[0].pid), "a standby")
         os.kill(standby, signal.SIGKILL)
         launched.end()
