@@ -59,12 +59,19 @@ def classify(error: str | BaseException) -> Fault:
 
 
 _settings: config.Config | None = None
+_ran_before = False
 
 
-def configure(settings: config.Config) -> None:
-    """These settings hold for the groups of this process from now on."""
-    global _settings
-    _settings = settings
+def configure(settings: config.Config, ran_before: bool = False) -> None:
+    """These settings hold for the groups of this process from now on. `ran_before`: another process was this rank, and
+    had its groups with the same settings."""
+    global _settings, _ran_before
+    _settings, _ran_before = settings, ran_before
+
+
+def ran_before() -> bool:
+    """Whether this rank is not the first process of its name."""
+    return _ran_before
 
 
 def settings() -> config.Config:

@@ -14,17 +14,21 @@ from taskd.wire.rails import Rail as Rail
 _logger = log.get(__name__)
 
 
-def find(config: Config, one_host: bool | None = None) -> tuple[Rail, ...]:
+def find(config: Config, one_host: bool | None = None, again: bool = False) -> tuple[Rail, ...]:
     """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
 
-    `one_host`: whether all ranks of the job are on this host; None: as far as configuration and launcher tell.
+    `one_host`: whether all ranks of the job are on this host; None: as far as configuration and launcher tell. `again`:
+    this rank has run before, so a named one that cannot be was there then, and is left out as long as one is left.
     """
     try:
         interfaces = _native.list_interfaces()
     except OSError as error:
         _logger.info("the kernel does not list interfaces (%s)", error)
         return rails.choose(config, None, one_host)
-    found = rails.choose(config, interfaces, one_host)
+    lost: list[str] = []
+    found = rails.choose(config, interfaces, one_host, lost if again else None)
+    for sentence in lost:
+        _logger.warning("%s; this rank ran before, so it goes on over the rails that are left", sentence)
     for rail in found:
         _logger.info("rail %s is %s%s", rail.name, rail.address, f" on {rail.interface}" if rail.interface else "")
     return found

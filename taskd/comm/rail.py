@@ -151,7 +151,7 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
 def _rails(settings: config.Config, place: Place) -> Sequence[discovery.Rail]:
     hostname, interface = place
     if settings.rail.rails or place == (None, None):
-        return discovery.find(settings)
+        return discovery.find(settings, again=cpu.ran_before())
     if interface is not None:
         return discovery.find(config.load(rail_rails=f"net={interface}"))
     found = socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)[0][4]

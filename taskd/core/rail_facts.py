@@ -110,5 +110,6 @@ def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> Rai
     for where in wanted:
         for peer in sorted(watch.peers[where, name]):
             if not watch.carriers(where, name, peer):
-                return f"rail {name} is the only one that carries between {where} and {peer}: it stays in use"
+                between = f"within {where}" if where == peer else f"between {where} and {peer}"
+                return f"rail {name} is the only one that carries {between}: it stays in use"
     return RailWish(name, tuple(wanted), out)

@@ -95,14 +95,16 @@ class RailProof:
         fresh, self._began = self._began != shuffle.number, shuffle.number
         still, quiet, starved, partly = 0, 0, "", ""
         for key in keys:
-            node, name, peer = key
-            seen = self._watch.between[node, peer][name]
+            node, _, peer = key
+            seen = self._seen(key)
             if self._rails.state(*key) is RailState.DOWN and self._watch.carriers(*key):
-                return self._roll_back(shuffle, f"its line from {node} to {peer} was lost again")
+                return self._roll_back(shuffle, f"its line from {node} to {peer} is lost")
             if fresh or seen.bytes_at_return < 0:
                 self._measure(key, seen)
             idle = max(seen.report.pairs - seen.report.pairs_moved, 0)
-            if seen.bytes > seen.bytes_at_return and not idle:
+            # What ranks have sent since they were ordered counts, too: it may have been all that there was to send.
+            carried = seen.bytes > seen.bytes_at_return or (seen.heard_at > since and seen.report.pairs_moved > 0)
+            if carried and not idle:
                 continue
             why = self._starves(key, seen, since)
             starved = starved or why
@@ -111,13 +113,16 @@ class RailProof:
                 quiet += idle
                 continue
             still += 1
-            if seen.bytes > seen.bytes_at_return:
+            if carried:
                 moved = seen.report.pairs - idle
                 partly = partly or f"{moved} of {seen.report.pairs} pairs of {node} and {peer} use it"
         if keys and not still:
-            rest = f"; {quiet} {verb(quiet, 'pair has', 'pairs have')} little to say to each other" if quiet else ""
-            how = f"bytes flow on every line{rest}" if quiet else "bytes flow on every line and rank"
-            return self._verified(shuffle, keys, how)
+            how = "bytes flow on every line and rank"
+            if quiet:
+                has = verb(quiet, "pair has", "pairs have")
+                how = f"bytes flow on every line; {quiet} {has} little to say to each other"
+            how += f"; it rests at the other {verb(len(resting), 'end', 'ends')}, {join(resting)}" if resting else ""
+            return self._verified(shuffle, keys, cut(how))
         if starved and patient and not repairing:
             return self._roll_back(shuffle, starved)
         if not keys and (resting or patient):
@@ -139,6 +144,10 @@ class RailProof:
                 else:
                     keys.append(key)
         return sorted(keys), sorted(resting)
+
+    def _seen(self, key: Key) -> Seen:
+        node, name, peer = key
+        return self._watch.between[node, peer][name]
 
     def _rests(self, key: Key) -> bool:
         """Its other end carries nothing as long as another rail does."""
@@ -169,7 +178,7 @@ class RailProof:
         return ""
 
     def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
-        costs = [self._watch.cost(key, self._watch.between[key[0], key[2]][key[1]]) for key in keys]
+        costs = [self._watch.cost(key, self._seen(key)) for key in keys]
         total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
         return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, "", reason, (), *total)
 

@@ -87,10 +87,11 @@ class RailWatch:
                 self.peers.setdefault((node, report.rail), set()).add(report.peer)
             elif report.downs < seen.downs or report.bytes_out < seen.report.bytes_out:
                 seen.downs, seen.bytes_at_return, seen.cost_since = report.downs, -1, None
+            used = report.pairs > 0  # what nobody uses (groups are made anew, or without it) is neither well nor lost
             well = report.state is RailState.UP and report.pairs_up == report.pairs and report.downs == seen.downs
-            seen.good = seen.good + 1 if well else 0
+            seen.good = seen.good + 1 if used and well else 0
             seen.report, seen.heard_at = report, at
-            if not well or self._rails.state(node, report.rail, report.peer) is not RailState.UP:
+            if (used and not well) or self._rails.state(node, report.rail, report.peer) is not RailState.UP:
                 self._odd[node, report.rail, report.peer] = None
 
     def forget(self, node: str) -> None:
@@ -207,10 +208,13 @@ class RailWatch:
         seen.suspect_since = at if seen.suspect_since < 0 else seen.suspect_since
         if at - seen.suspect_since < limits.RAIL_CONFIRM_NS:
             return ""
-        least = min(other.report.downs - other.downs for other in lines.values())
+        # A rail that connects nobody has nothing to lose, so it tells nothing of what a process that died took along.
+        measures = [other.report.downs - other.downs for other in lines.values() if other.report.pairs_up]
+        least = min(measures) if len(measures) > 1 else more
         for other in lines.values():
             other.downs, other.suspect_since = other.report.downs, -1
-        return f"it went down {more - least} times and came back" if more > least else ""
+        times = "once" if more - least == 1 else f"{more - least} times"
+        return f"it went down {times} and came back" if more > least else ""
 
     def _lost(self, key: Key, seen: Seen, why: str) -> RailVerdict:
         node, name, peer = key

@@ -147,7 +147,8 @@ class Rails:
         rail = self._rail(verdict.nodes[0], verdict.rail)
         line = rail.lines.get(verdict.peer, Line(verdict.peer))
         if verdict.finding is RailFinding.GONE:
-            rail.lines.pop(verdict.peer, None)
+            if rail.lines.pop(verdict.peer, None) is not None:
+                self._tell_of(rail.name, "rail", f"{_words(rail)} to {verdict.peer}: {verdict.reason}", rail.node)
             if verdict.rail in self.troubles:
                 self.troubles[verdict.rail].end = "what was lost of it is not used any more"
             return
@@ -163,7 +164,9 @@ class Rails:
             rail.refused = rail.refused and bool(rail.lines)
         if cause is RailCause.LOST:
             line.borrowers = verdict.borrowers
-            rail.worsen(at, was is RailState.PROBING or rail.use is Use.RETURNING)
+            again = was is RailState.PROBING or rail.use is Use.RETURNING
+            if again or len(rail.lines) == 1:  # another line of a rail that is lost already is the same trouble
+                rail.worsen(at, again)
             self._lost(rail, verdict, now)
         elif cause in (RailCause.CONNECTED, RailCause.PROVED):
             if rail.name in self.troubles:

@@ -1,7 +1,8 @@
 """Which rails this node has: those that were named, or those that are found.
 
 Named ones (TASKD_RAILS, or GLOO_SOCKET_IFNAME where only that is set) are taken at their word: what does not exist is
-the user's mistake and is said at once, with the cure. Found ones are interfaces that are up, have a cable and an
+the user's mistake and is said at once, with the cure. Only for a rank that has run before, an interface that is gone is
+a fault like any other: the rails that are left carry. Found ones are interfaces that are up, have a cable and an
 address of their own, and are neither loopback nor made by a container engine; and, whatever it is made of, the way to
 the manager's host, since all nodes have one. Whether one reaches the other nodes shows when it connects, so it is no
 loss if it never does (`expected` False). Nodes may have different sets; one rail is enough; loopback is it when there
@@ -74,15 +75,21 @@ class Rail:
     expected: bool = True  # False: found, not named; it is no rail to a peer before it has reached it
 
 
-def choose(config: Config, interfaces: Interfaces | None, one_host: bool | None = None) -> tuple[Rail, ...]:
+def choose(
+    config: Config,
+    interfaces: Interfaces | None,
+    one_host: bool | None = None,
+    lost: list[str] | None = None,
+) -> tuple[Rail, ...]:
     """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
 
     `interfaces`: None where the kernel does not list them. `one_host`: whether all ranks are on this host; None: as far
-    as configuration and launcher tell.
+    as configuration and launcher tell. `lost`: named ones that cannot be are left out as long as one can, and the
+    sentences about them go here.
     """
     if config.rail.rails:
         is_hint = config.sources.get("rail.rails", "").endswith(HINT)
-        return _named(config.rail.rails, interfaces, HINT if is_hint else "TASKD_RAILS")
+        return _named(config.rail.rails, interfaces, HINT if is_hint else "TASKD_RAILS", lost)
     if interfaces is None:
         return (Rail("net", _way_to_others(config), expected=False),)
     local = known_to_be_on_one_host(config) if one_host is None else one_host
@@ -115,10 +122,13 @@ def known_to_be_on_one_host(config: Config) -> bool:
 # ---- named ----------------------------------------------------------------------------------------------------------
 
 
-def _named(text: str, interfaces: Interfaces | None, variable: str) -> tuple[Rail, ...]:
+def _named(text: str, interfaces: Interfaces | None, variable: str, lost: list[str] | None = None) -> tuple[Rail, ...]:
     """`variable`: where the user has named them, and can correct them."""
+    parts = text.split(",")
+    if lost is not None:
+        parts = [part for part in parts if _there(part, interfaces, variable, lost)] or parts
     rails: list[Rail] = []
-    for part in text.split(","):
+    for part in parts:
         left, equals, right = (piece.strip() for piece in part.partition("="))
         target = right if equals else left
         name = left if equals else left[:MAX_RAIL_NAME]
@@ -140,6 +150,16 @@ def _named(text: str, interfaces: Interfaces | None, variable: str) -> tuple[Rai
     if len(rails) > MAX_RAILS:
         raise UsageError(f"{variable} names {len(rails)} rails; {MAX_RAILS} at most can be used")
     return tuple(rails)
+
+
+def _there(part: str, interfaces: Interfaces | None, variable: str, lost: list[str]) -> bool:
+    """Whether this one named rail can be; the sentence that says why not goes to `lost`."""
+    try:
+        _named(part, interfaces, variable)
+    except UsageError as error:
+        lost.append(str(error))
+        return False
+    return True
 
 
 def _is_address(text: str) -> bool:

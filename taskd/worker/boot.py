@@ -175,7 +175,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited, patience)
     there.link.on_message = line.to(repair)
     _copy(request, record, bell)
-    cpu.configure(settings)
+    cpu.configure(settings, ran_before=request.incarnation > 1)
     guard.install()
     _offer_store(request)
     _c10d.control.attached = True

@@ -130,11 +130,19 @@ def test_what_a_transport_knows_of_a_switch_is_told() -> None:
     assert words == "every rank has followed; rank 0 (and 1 more): others have carried 9 bytes, rail red 0"
 
 
+def test_what_was_sent_before_the_last_rank_had_followed_counts() -> None:
+    """It was all that there was to send."""
+    job = returning(pairs_moved=2)
+    job.run(5 * SECOND, traffic=0)
+    assert job.uses()["red@a"] == "in use"
+    assert job.core.rails(job.now)["change"]["words"] == "bytes flow on every line and rank"
+
+
 def test_an_idle_job_proves_nothing_and_keeps_the_rail() -> None:
     job = Job()
     job.down("red", "ab", "ba")
     job.run(1 * SECOND)
-    job.up("red", "ab", "ba")
+    job.change("red", "ab", "ba", state=RailState.UP, pairs_up=1)
     job.run(20 * SECOND, traffic=0)
     assert job.uses()["red@a"] == "returning" and len(job.open()) == 1
     job.run(limits.RAIL_IDLE_NS, traffic=0)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.core import limits
+from taskd.core.effects import Note
 from taskd.core.events import RailVerdict, RailWish, Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
@@ -38,6 +39,35 @@ def test_a_dead_process_is_no_rail_fault() -> None:
     job.up("red", "ab", "ba")
     job.run(10 * SECOND)
     assert not job.core.incidents(job.now) and not job.told
+
+
+def test_a_process_that_dies_while_one_rail_is_left_is_no_fault_of_that_rail() -> None:
+    """One that connects nobody loses nothing, so the other one goes down more often for no fault of its own."""
+    job = Job()
+    job.down("red", "ab", "ba")
+    job.run(2 * SECOND)
+    job.down("blue", "ab", "ba")
+    job.up("blue", "ab", "ba")
+    job.run(5 * SECOND)
+    assert [one["reason"].split(" of ")[0] for one in job.core.incidents(job.now)] == ["rail red"]
+    assert job.core.rails(job.now)["rails"][0]["state"] == "up"
+
+
+def test_groups_that_were_made_anew_without_a_rail_do_not_use_it() -> None:
+    """Its interface was removed. The counters of the groups before stand there, of no pairs and of no state."""
+    job = Job()
+    job.down("red", "ab", "ba")
+    job.run(2 * SECOND)
+    job.change("red", "ab", "ba", state=RailState.UP, pairs=0, pairs_up=0, pairs_moved=0)
+    job.run(5 * SECOND)
+    assert job.uses()["red@a"] == "borrowed" and "down" in job.states()
+    for pair in ("ab", "ba"):
+        del job.lines[pair[0], "red", pair[1]]  # told for a while, and no longer
+    job.run(limits.RAIL_STALE_NS + limits.RAIL_VERIFY_NS + 5 * SECOND)
+    assert set(job.uses()) == {"blue@a", "blue@b"} and not job.open()
+    texts = [effect.text for effect in job.effects if isinstance(effect, Note)]
+    assert "rail red of a to b: nobody uses it any more" in texts
+    assert any("healed" in text and "what was lost of it is not used any more" in text for text in texts)
 
 
 def test_a_single_line_among_many_is_watched_and_not_lent() -> None:

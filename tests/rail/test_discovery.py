@@ -147,6 +147,18 @@ def test_what_gloo_was_told_to_use_is_used() -> None:
         choice.choose(config.load(environ=told), [LO, ETH0])
 
 
+def test_a_rank_that_ran_before_goes_on_over_what_is_left() -> None:
+    """An interface that was removed is a mistake of nobody's. When none is left, it is said."""
+    lost: list[str] = []
+    named = config.load(environ={}, rail={"rails": "a=eth0,b=eth1,c=10.9.0.1"})
+    assert choice.choose(named, [LO, ETH1], lost=lost) == (Rail("b", "10.1.0.5", "eth1"),)
+    assert len(lost) == 2 and "no interface eth0" in lost[0] and "the address 10.9.0.1" in lost[1]
+    with pytest.raises(UsageError, match="no interface eth0"):
+        choice.choose(named, [LO], lost=lost)
+    with pytest.raises(UsageError, match="no interface eth0"):
+        choice.choose(named, [LO, ETH1])
+
+
 def test_a_named_rail_that_is_down_now_may_come_back() -> None:
     down = interface("eth1", "10.1.0.5", up=False, carrier=False)
     assert found(LO, down, rails="a=eth1", one_host=True) == [Rail("a", "10.1.0.5", "eth1")]
