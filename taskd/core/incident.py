@@ -110,9 +110,11 @@ class Incident:
         self.settles_at = at + limits.SETTLE_NS if self.settles_at >= 0 else -1
         self.waits_since = at if self.waits_since >= 0 else -1
 
-    def tried_out(self, strategy: Strategy) -> bool:
-        """It has had all its tries."""
-        return self.tries.get(strategy, 0) >= limits.MAX_ATTEMPTS
+    def worn_out(self, strategy: Strategy, last: bool) -> bool:
+        """It has had all its tries, or has failed and would spend the `last` start that a rank has left: with that one
+        all begin anew, which is the dearest repair and the surest."""
+        tries = self.tries.get(strategy, 0)
+        return tries >= limits.MAX_ATTEMPTS or (last and tries > 0 and strategy is not Strategy.RESPAWN)
 
     def detected(self, age_ns: int, now: int) -> None:
         """It began so long before it was seen; 0: that is not known."""

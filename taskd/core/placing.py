@@ -72,6 +72,11 @@ def situation(
     )
 
 
+def last_start(members: Membership, rules: Rules) -> bool:
+    """Whether a rank that is dead may be started once more and not again."""
+    return any(loss.restarts + 1 >= rules.max_restarts for loss in losses(members))
+
+
 def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> tuple[dict[int, NodeRecord], list[int]]:
     """A node for every rank that is to be started, and the ranks for which there is no room."""
     starting = members.ranks if strategy is Strategy.RESPAWN else [members.ranks[loss.rank] for loss in losses(members)]

@@ -45,8 +45,7 @@ class Repairs:
         self._state_lost = False
         self._overtaken = False  # the open incident is of an epoch that is over: somebody led it on and was forgotten
         self._trouble = ""
-        self._decide_at = -1  # a decision is due, gathered with what else happens until then
-        self._decided_at = -1
+        self._decide_at = self._decided_at = -1  # a decision is due, gathered with what else happens until then
         self._troubled = False  # something is wrong besides deaths, and not yet decided upon
         self.attendance = Attendance(job.members)
 
@@ -331,7 +330,8 @@ class Repairs:
         same_try = bool(lost - incident.answered) and incident.attempts > 0
         incident.answered |= lost
         decision = self._ask(incident, repairing)
-        while not same_try and decision.strategy is not waiting and incident.tried_out(decision.strategy):
+        last = placing.last_start(self.members, self.rules)
+        while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
             incident.exhausted.add(decision.strategy)
             decision = self._ask(incident, repairing)
         self.attempts.drop(incident, now, at)
