@@ -84,14 +84,15 @@ class Coverage:
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
         known = self._known()
+        trained = {tensor.data_ptr() for _, tensor in self.replica.tensors()}
         wrappers, outside = [], []
         for module in found:
             outer, wraps = id(module) not in inner, isinstance(module, DistributedDataParallel)
             if not outer and not wraps:
                 continue  # what it has belongs to the one around it, whose tensors are compared
             strange = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
-            if wraps and not strange:
-                wrappers.append(module)
+            if wraps and trained.issuperset(tensor.data_ptr() for tensor in _tensors_of(module)):
+                wrappers.append(module)  # not the copy of one that an average holds
             if outer and strange:
                 outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
         self.replica.wrappers = wrappers

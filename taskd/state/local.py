@@ -19,7 +19,8 @@ from taskd.errors import PeerError
 from taskd.state import rng, tree
 from taskd.state.replica import Replica
 
-_ORIGIN = struct.Struct("<q")
+_HEAD = struct.Struct("<qI")
+"""The origin of whoever writes, and its loop."""
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class LocalState:
     objects: dict[str, Any] = field(default_factory=dict)
     origin: int = -1
     """What this rank and its former lives held before their first step (manifest.contents); -1: not known yet."""
+    loop: int = 0
+    """Which of its loops this rank is in, counted from 1."""
 
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
@@ -124,11 +127,11 @@ class LocalState:
             "local": moment.local,
             "gradients": carried,
         }
-        return [_ORIGIN.pack(self.origin), *tree.pack(parts, "this rank's local state")]
+        return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
     def adopt(self, data: bytes) -> bytes:
         """Start from what a dead rank wrote down; returns its `opened`. Raises PeerError if it does not fit."""
-        parts = tree.unpack(data[_ORIGIN.size :])
+        parts = tree.unpack(data[_HEAD.size :])
         self.origin = origin_of(data)
         try:
             self.put_back(parts["buffers"])
@@ -158,7 +161,12 @@ class LocalState:
 
 def origin_of(data: bytes) -> int:
     """The `origin` of whoever packed this."""
-    return int(_ORIGIN.unpack_from(data)[0])
+    return int(_HEAD.unpack_from(data)[0])
+
+
+def loop_of(data: bytes) -> int:
+    """The loop in which whoever packed this was."""
+    return int(_HEAD.unpack_from(data)[1])
 
 
 def _kept(value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Sequence, Set
 from typing import Any
@@ -156,11 +157,58 @@ def rebuilt(replica: Replica) -> list[bool]:
     return [bool(_facts(model).get("has_rebuilt_buckets")) for model in _wrapped(replica)]
 
 
-def settle_buckets(replica: Replica, wanted: list[bool]) -> None:
-    """Let each DDP module that lags behind settle now; the caller keeps its collectives from leaving this rank."""
+def orders(replica: Replica) -> list[int]:
+    """For each DDP module, how many parameters it has and in which order it has put them, with -1 for what is open."""
+    found: list[int] = []
+    for model in _wrapped(replica):
+        settled = [*map(int, re.findall(r"\d+", _facts(model).get("rebuilt_per_bucket_param_indices", "")))]
+        count = sum(1 for _ in model.parameters())
+        found += [count, *settled, *[-1] * (count - len(settled))]
+    return found
+
+
+def settle_buckets(replica: Replica, wanted: list[bool], others: Sequence[Sequence[int]]) -> None:
+    """Let each DDP module that lags behind settle now, in the `orders` of the others if it has none of its own; the
+    caller keeps its collectives from leaving this rank."""
+    at = 0
     for model, others_have in zip(_wrapped(replica), wanted, strict=True):
-        if others_have:
-            model.reducer._rebuild_buckets()  # does nothing where it was done before
+        begins, at = at + 1, at + 1 + others[0][at]
+        if not others_have:
+            continue
+        model.reducer._rebuild_buckets()  # does nothing where it was done before
+        if _facts(model).get("has_rebuilt_buckets") or model.static_graph:
+            continue
+        known = next(row[begins:at] for row in others if row[begins] >= 0)
+        _follow_order(model, [index for index in known if index >= 0])
+        model.reducer._rebuild_buckets()
+
+
+class _Backward(torch.autograd.Function):
+    """A backward in which DDP is told of its parameters' gradients in a given order."""
+
+    @staticmethod
+    def forward(context: Any, nothing: torch.Tensor, reducer: Any, order: list[int]) -> torch.Tensor:
+        context.reducer, context.order = reducer, order
+        return nothing.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        for index in context.order:
+            context.reducer._autograd_hook(index)
+        return gradients[0], None, None
+
+
+def _follow_order(model: DistributedDataParallel, order: list[int]) -> None:
+    """Where the rehearsed step did not come to this module, DDP has seen no backward to learn its order from."""
+    parameters, sparse = model._build_params_for_reducer()
+    kept = [parameter.grad for parameter in parameters]
+    for parameter, is_sparse in zip(parameters, sparse, strict=True):
+        parameter.grad = torch.zeros_like(parameter).to_sparse(1) if is_sparse else None
+    model.reducer.prepare_for_forward()  # DDP tells nothing of one that had none
+    model.reducer.prepare_for_backward([])
+    _Backward.apply(torch.zeros(1, requires_grad=True), model.reducer, order).backward()
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        parameter.grad = gradient
 
 
 def buckets(replica: Replica) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class Record:
                 return occasion, found[1]
         return None
 
+    def contents(self) -> list[bytes]:
+        """What the slots that are whole hold, in no order that means anything."""
+        found = (slots.read(self.descriptor, slot) for slot in range(slots.SLOTS))
+        return [one[1] for one in found if one is not None]
+
     def held(self) -> str:
         """What the slots hold, for an error message."""
         names = (Occasion.START, Occasion.FORWARD, Occasion.START)

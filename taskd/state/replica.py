@@ -13,6 +13,7 @@ source); a source's own state is only read.
 from __future__ import annotations
 
 import ctypes
+import sys
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -91,6 +92,13 @@ class Replica:
     def describe(self) -> list[list[Any]]:
         """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""
         return [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in self.tensors()]
+
+
+def follows(module: torch.nn.Module) -> bool:
+    """Whether a module is an average of another one: nobody trains it, it changes after the update, and its buffers are
+    not this rank's own. It is kept like a scheduler, not like a model."""
+    averages = sys.modules.get("torch.optim.swa_utils")
+    return averages is not None and isinstance(module, averages.AveragedModel)
 
 
 class _Stream:

@@ -10,6 +10,7 @@ run would have there; whatever keeps it from that is an error with a sentence.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -23,6 +24,9 @@ from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
 from taskd.state import local, manifest, replica
 from taskd.state.record import Record
 
+_CARRIED = struct.Struct("<I")
+"""How many loops the giver has entered; the kind of its gradients follows."""
+
 
 def restore(
     order: Order, rank: int, loop: Any, inherited: Record | None, alone: Callable[[int], AbstractContextManager[None]]
@@ -34,15 +38,17 @@ def restore(
     found = inherited.find(order.updates) if inherited is not None else None
     _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin)
     peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
-    carried: tuple[bytes, dict[str, torch.Tensor]] = b"", {}
+    carried: tuple[int, bytes, dict[str, torch.Tensor]] = 0, b"", {}
     source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
     if source is not None:
         loop.let_go()
-        carried = replica.take(loop.replica, source)
+        extra, gradients = replica.take(loop.replica, source)
+        carried = *_CARRIED.unpack_from(extra), extra[_CARRIED.size :], gradients
     elif peers:
         # What it gives must be what it goes on with: the step that was given up has moved schedulers and counters.
         loop.return_to(order.updates)
-        replica.give(loop.replica, peers, *loop.carried())
+        loops, kind, gradients = loop.carried()
+        replica.give(loop.replica, peers, _CARRIED.pack(loops) + kind, gradients)
         return
     if inherited is None:
         loop.return_to(order.updates)
@@ -117,12 +123,18 @@ def _replicas(updates: int, loop: Any, origin: int) -> None:
 def _settle(
     epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], rank: int, newcomers: set[int]
 ) -> None:
-    """Ranks agree on how many loops are over, and on the buckets that DDP has settled on where any rank has."""
+    """Ranks agree on where the loops that are over have ended, and on the buckets that DDP has settled on where any
+    rank has."""
     own = manifest.rebuilt(loop.replica)
-    rows = _gather([loop.arrived, *map(int, own)])
-    loop.arrived = max(row[0] for row in rows)
+    rows = _gather([len(loop.ends), *map(int, own)])
+    longest = max(row[0] for row in rows)
+    if longest:
+        ends = _gather([*loop.ends, *[-1] * (longest - len(loop.ends))])
+        loop.ends[:] = next(row for row in ends if row[-1] >= 0)
     wanted = [any(row[1 + at] for row in rows) for at in range(len(own))]
-    if wanted != own:
-        with alone(epoch):
-            manifest.settle_buckets(loop.replica, wanted)
+    if any([*map(bool, row[1:])] != wanted for row in rows):
+        orders = _gather(manifest.orders(loop.replica))
+        if wanted != own:
+            with alone(epoch):
+                manifest.settle_buckets(loop.replica, wanted, orders)
     _compare({"DDP buckets, by module": manifest.buckets(loop.replica)}, rank, newcomers)

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState
 from taskd.errors import Misfit, StepAbandoned, TaskdError, UsageError
+from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
@@ -49,7 +51,7 @@ _logger = log.get(__name__)
 class Loop(Protocol):
     """What a repair needs of the session."""
 
-    arrived: int
+    ends: list[int]
 
     @property
     def replica(self) -> Any: ...
@@ -60,14 +62,16 @@ class Loop(Protocol):
     def let_go(self) -> None: ...
     def return_to(self, updates: int) -> None: ...
     def take_over(self, updates: int, data: bytes) -> None: ...
-    def carried(self) -> tuple[bytes, dict[str, Any]]: ...
-    def carry(self, kind: bytes, gradients: dict[str, Any]) -> None: ...
+    def carried(self) -> tuple[int, bytes, dict[str, Any]]: ...
+    def carry(self, loops: int, kind: bytes, gradients: dict[str, Any]) -> None: ...
 
 
 class Repair:
     """What a session sees of repairs. This one is for a process that nobody repairs: every answer is the quiet one."""
 
     newcomer = False
+    loop_before = 0
+    """Of a newcomer: in which of its loops the life before was; 0: in none, as far as that is known."""
     records = False
     speaks = False
     """Whether what all ranks have to say is said by this one."""
@@ -93,6 +97,10 @@ class Repair:
     def rehearsing(self) -> Iterator[None]:
         """While this lasts, operations complete on this rank alone."""
         yield
+
+    def apart(self) -> AbstractContextManager[None]:
+        """The same, when this rank has joined the others already. Raises StepAbandoned if a repair begins meanwhile."""
+        return self.rehearsing()
 
     def run(self, loop: Loop) -> None:
         """Go through a repair that was ordered; returns when training goes on."""
@@ -128,6 +136,7 @@ class LaunchedRepair(Repair):
         self._rebuild = rebuild
         self._record = record
         self._inherited = inherited
+        self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
         self._unrepaired_seconds = unrepaired_seconds
         self._lock = threading.Lock()
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
@@ -237,6 +246,9 @@ class LaunchedRepair(Repair):
             yield
         finally:
             self._control.rehearsing = False
+
+    def apart(self) -> AbstractContextManager[None]:
+        return self.rehearsing_apart(self._core.epoch)
 
     def run(self, loop: Loop) -> None:
         if self.newcomer:

@@ -15,7 +15,7 @@ class Listener(Protocol):
     """The session, as far as these calls concern it."""
 
     def forward_ended(self) -> None: ...
-    def saves(self) -> None: ...
+    def saves(self) -> bool: ...
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None: ...
 
 
@@ -36,8 +36,7 @@ class Patches:
             return backward(*args, **kwargs)
 
         def save_of_step(*args: Any, **kwargs: Any) -> Any:
-            session.saves()
-            return save(*args, **kwargs)
+            return save(*args, **kwargs) if session.saves() else None
 
         self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]

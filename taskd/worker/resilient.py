@@ -16,7 +16,7 @@ from typing import Any
 
 from taskd.state import rng
 from taskd.worker.current import session
-from taskd.worker.session import Step
+from taskd.worker.step import Step
 
 
 class _Calls:

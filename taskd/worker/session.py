@@ -15,9 +15,9 @@ optimizer, no file, no log; nothing of a rehearsal is kept.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -25,15 +25,19 @@ import torch
 from taskd import log
 from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
+from taskd.state import rng
 from taskd.state.coverage import Coverage
 from taskd.state.local import Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.record import Occasion
-from taskd.state.replica import Replica
+from taskd.state.replica import Replica, follows
 from taskd.worker import hooks
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.naming import named
+from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
+from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
@@ -43,49 +47,21 @@ _logger = log.get(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Step:
-    """One step of the loop. `with step:` is the transaction; what it gives is the batch."""
-
-    def __init__(
-        self, session: Session, number: int, batch: Any, *, again: bool = False, rehearsal: bool = False
-    ) -> None:
-        self.number = number
-        """Counted from 0 over the whole job."""
-        self.batch = batch
-        self.again = again
-        """Whether it is done again."""
-        self.rehearsal = rehearsal
-        """Whether it only lets a newcomer learn what the others learned in their first step; nothing of it is kept."""
-        self.used = False
-        self._session = session
-
-    def __enter__(self) -> Any:
-        self.used = True
-        self._session._enter(self)
-        return self.batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._session._exit(self, error)
-
-
 class Session:
     """One per training process. `taskd.session()` gives it."""
 
     def __init__(self, repair: Repair) -> None:
         self.updates = 0
         """How many steps are done: the number of the next one."""
-        self.arrived = 0
-        """How many loops are over on every rank."""
+        self.ends: list[int] = []
+        """Where each loop that is over has ended, in updates: on every rank, or on this one if its body left it."""
         self._repair = repair
         self._replica = Replica()
         self._local = LocalState(self._replica)
         self._updates = Updates(self._replica, self.given_up, repair.operations)
         self._coverage = Coverage(self._replica, self._local.objects)
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
-        self._planned = 0  # steps of all loops entered so far
-        self._loops = 0  # and how many they are
+        self._loops = 0  # entered so far
         self._current: Step | None = None
         self._moment: Captured | None = None  # as the step under way, or the last one, found things
         self._moment_of = -1
@@ -95,6 +71,8 @@ class Session:
         self._torn = False
         self._own_buffers: dict[str, torch.Tensor] = {}  # set aside while another rank's model comes in
         self._patched = Patches(self)
+        self._passage = Passage(self._replica, repair, self._patched)
+        self._giver_loops = 0  # how many loops the giver of this rank's state had entered
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -116,13 +94,16 @@ class Session:
         """
         if self._current is not None:
             raise UsageError("register() was called inside a step; register everything before the loop")
-        for name, item in _named("model", model, torch.nn.Module):
-            self._add(self._replica.models, name, item)
-        for name, item in _named("optimizer", optimizer, torch.optim.Optimizer):
+        for name, item in named("model", model, torch.nn.Module):
+            if follows(item):
+                replicated[name] = item
+            else:
+                self._add(self._replica.models, name, item)
+        for name, item in named("optimizer", optimizer, torch.optim.Optimizer):
             self._add(self._replica.optimizers, name, item)
             self._updates.follow_optimizer(name, item)
         for label, group, method in (("scheduler", scheduler, "step"), ("scaler", scaler, "update")):
-            for name, item in _named(label, group, object):
+            for name, item in named(label, group, object):
                 self._add_other(name, item)
                 self._updates.follow_call(name, item, method)
         for name, item in replicated.items():
@@ -151,33 +132,41 @@ class Session:
         if not self._replica.models:
             raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
         feed = Feed(loader, epochs)
-        start, end = self._planned, self._planned + len(feed)
-        self._planned = end
+        if len(self.ends) < self._loops and not self._repair.newcomer:
+            self.ends.append(self.updates)  # the body has left the loop before
         self._updates.loop_begins()
         self._loops += 1
-        ordinal = self._loops
+        ordinal = self._local.loop = self._loops
         self._feed = feed
         if self._repair.records:
             self._warn(self._coverage.look())
         if self._repair.newcomer:
+            self._passage.begin()
             yield from self._rehearse(feed)
+            if ordinal < self._repair.loop_before:
+                return
+        if self._passage.under_way:
+            self._passage.end()
+        if self._repair.newcomer:
             self._heal()
             self._coverage.rebase()
+        start = self.ends[ordinal - 2] if ordinal > 1 else 0
+        end = start + len(feed)
         self._repair.training_begins()
-        with self._patched:
-            while True:
-                while self.updates < end:
-                    if self.given_up():
-                        self._heal()
-                        continue
+        with self._patched, contextlib.closing(feed):
+            while len(self.ends) < ordinal:
+                if self.updates >= end:
+                    if self._repair.all_arrived(self._heal) and len(self.ends) < ordinal:
+                        self.ends.append(end)
+                elif self.given_up():
+                    self._heal()
+                else:
                     yield self._next(feed, self.updates, start)
                     self._check_used()
-                if self.arrived >= ordinal or self._repair.all_arrived(self._heal):
-                    break
-        self.arrived = max(self.arrived, ordinal)
-        feed.close()
-        if self.updates == end:
-            hooks.mark_step(end - 1, Phase.BETWEEN)
+        if self.updates == self.ends[ordinal - 1]:
+            hooks.mark_step(self.updates - 1, Phase.BETWEEN)
+        if ordinal < self._giver_loops:
+            self._passage.go_after()
 
     def _next(self, feed: Feed, number: int, start: int) -> Step:
         opened, self._opened = self._opened, b""
@@ -192,13 +181,15 @@ class Session:
             raise UsageError("a step was not used: put the body of the loop inside `with step:`")
 
     def _rehearse(self, feed: Feed) -> Iterator[Step]:
-        """A newcomer's first step: the body runs on some batch and sends nothing, so that DDP learns its layout."""
+        """A newcomer's first step: the body runs on some batch and sends nothing, so that DDP learns its layout.
+
+        If its life before was in a later loop, all that comes before that one is a rehearsal (passage.py).
+        """
         static = any(getattr(model, "static_graph", False) for model in self._replica.parallel())
         for _ in range(2 if static else 1):  # of a static graph DDP learns in the second one
             step = Step(self, 0, feed.sample(), rehearsal=True)
             self._handed = step
-            with self._repair.rehearsing():
-                yield step
+            yield step
             self._check_used()
         for parameter in (parameter for model in self._replica.models.values() for parameter in model.parameters()):
             parameter.grad = None
@@ -224,6 +215,8 @@ class Session:
             self._moment_of = step.number
             assert self._feed is not None
             self._write(Occasion.START, self._moment, self._feed.before)
+        elif self._moment is not None:
+            rng.restore(self._moment.generators)  # whatever the loop's body has drawn before it came to this step again
         hooks.mark_step(step.number, Phase.BODY)
 
     def _carried(self) -> bool:
@@ -235,13 +228,15 @@ class Session:
             assert self._feed is not None
             self._repair.record(occasion, self._moment_of, self._local.pack(moment, generators, self._feed.opened))
 
-    def saves(self) -> None:
-        """Something is saved; not by a step that is given up."""
-        if self._current is None:
-            return
-        if self.given_up():
-            raise StepAbandoned("torch.save() belongs to a step that is given up")
-        self._updates.may_end_here()
+    def saves(self) -> bool:
+        """Whether something is to be saved; nothing in a rehearsal. Raises StepAbandoned in a step that is given up."""
+        if self._passage.under_way:
+            return False
+        if self._current is not None:
+            if self.given_up():
+                raise StepAbandoned("torch.save() belongs to a step that is given up")
+            self._updates.may_end_here()
+        return True
 
     def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
@@ -356,16 +351,18 @@ class Session:
         self._updated = True
         self._lacks_gradients = not self._local.carried_gradients()
 
-    def carried(self) -> tuple[bytes, dict[str, torch.Tensor]]:
-        """What the gradients of steps before are, if they count on, and what they are to other ranks."""
+    def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
+        """How many loops were entered; what the gradients of steps before are, if they count on, and what they are to
+        other ranks."""
         if not self._carried():
-            return b"", {}
+            return self._loops, b"", {}
         covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
         alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
-        return ALIKE if alike else OWN, self._local.carried_gradients()
+        return self._loops, ALIKE if alike else OWN, self._local.carried_gradients()
 
-    def carry(self, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
+    def carry(self, loops: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
+        self._giver_loops = loops
         if kind:
             self._updated = False
             if self._lacks_gradients:
@@ -381,19 +378,3 @@ class Session:
     _lacks_gradients = False
     _synced = _alike = True
     _handed: Step
-
-
-def _named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:
-    """One object, a list or a dict of them, as (name, object) pairs."""
-    if given is None:
-        return []
-    if isinstance(given, dict):
-        pairs = [(f"{label} {name}", item) for name, item in given.items()]
-    elif isinstance(given, (list, tuple)):
-        pairs = [(f"{label} {at}", item) for at, item in enumerate(given)]
-    else:
-        pairs = [(label, given)]
-    for name, item in pairs:
-        if not isinstance(item, kind):
-            raise UsageError(f"{name} is a {type(item).__name__}, not a {kind.__module__}.{kind.__qualname__}")
-    return pairs

@@ -3,9 +3,10 @@
 A step that is given up before its first optimizer has changed nothing that matters. One that is given up after its
 last optimizer is finished instead of undone: the calls that earlier steps made after it are made here, if the body did
 not reach its own end. What a step's calls usually are is learned from the steps before. Where that does not tell what
-is missing, the step can only be undone: between two optimizers, where steps went on in more than one way, or where
-objects were registered whose changes are no calls that could be made here (an average of the weights). So parameters
-and state of an optimizer are kept aside before it steps whenever its step may have to be undone.
+is missing, the step can only be undone: between two optimizers, inside of one that communicates, where steps went on in
+more than one way, or where objects were registered whose changes are no calls that could be made here (an average of
+the weights). So parameters and state of an optimizer are kept aside before it steps whenever its step may have to be
+undone.
 
 Invariants: in a step that is being given up no optimizer steps (its pre-hook raises StepAbandoned: with gradients of
 zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them. What is missing of a
@@ -61,6 +62,9 @@ class Updates:
         self._aside_states: dict[str, list[tuple[Any, dict[str, Any]]]] = {}  # in this step: each state, by parameter
         self._closures: set[str] = set()
         """Optimizers that call for gradients while they step: when it is given up, of those that do not count."""
+        self._talkers: set[str] = set()
+        """Optimizers that communicate while they step, and so may be left in the middle of it."""
+        self._operations_before = 0  # when the optimizer at work began
         self._spoilt = False
         """Such an optimizer was at work when this step was given up."""
 
@@ -194,6 +198,7 @@ class Updates:
             hooks.mark_phase(Phase.OPTIMIZER)
         if name not in self._aside_states and self._may_be_undone(name):
             self._keep_aside(name)
+        self._operations_before = self._operations()
         self.stepping, self._at_work = True, name
 
     def _after_optimizer(self, name: str) -> None:
@@ -202,13 +207,15 @@ class Updates:
         if self._watching:
             self._calls.append(name)
             self._operations_then = self._operations()
+            if self._operations_then != self._operations_before:
+                self._talkers.add(name)
             hooks.mark_phase(Phase.APPLIED)
 
     def _may_be_undone(self, name: str) -> bool:
         """Whether this step could be given up, once this optimizer begins, at a place where it cannot be finished."""
         so_far = (*self._calls, name)
         rests = self._rests(so_far)
-        if not rests or name in self._closures:
+        if not rests or name in self._closures or name in self._talkers:
             return True
         goes_on = any(name in self._replica.optimizers for rest in rests for name in rest)
         return goes_on or (self._ends_late and self._rest(so_far) is None)

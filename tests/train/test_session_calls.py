@@ -162,6 +162,44 @@ def test_an_optimizer_that_was_calling_for_gradients_is_undone(place: str) -> No
         assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
 
 
+class Talker(torch.optim.SGD):
+    """Communicates between its parameters, as optimizers do whose work is shared out."""
+
+    repair: FakeRepair
+    number = -1
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+                self.repair.here(self.number, "in the optimizer")
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_an_optimizer_that_communicates_is_undone_in_the_middle(at: int) -> None:
+    def train(repair: Trainer) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model = nn.Linear(8, 8)
+        optimizer = Talker(model.parameters(), lr=0.1)
+        optimizer.repair = repair
+        session = Session(repair)
+        session.register(model=model, optimizer=optimizer)
+        for step in session.steps([torch.ones(4, 8)] * STEPS):
+            with step as x:
+                optimizer.number = step.number
+                optimizer.zero_grad()
+                (model(x) - x).square().mean().backward()
+                optimizer.step()
+        return [value.clone() for value in model.state_dict().values()]
+
+    wanted = train(Trainer(""))
+    trainer = Trainer("", at, "in the optimizer")
+    found = train(trainer)
+    assert trainer.repairs == [at]
+    assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
 def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
     trainer = Trainer("plain")
     trainer.train()

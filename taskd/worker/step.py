@@ -1,0 +1,39 @@
+"""One step as the loop's body sees it: a number, a batch, and the `with` around what is done with it.
+
+It holds no behaviour of its own: what entering and leaving mean is the session's.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taskd.worker.session import Session
+
+
+class Step:
+    """One step of the loop. `with step:` is the transaction; what it gives is the batch."""
+
+    def __init__(
+        self, session: Session, number: int, batch: Any, *, again: bool = False, rehearsal: bool = False
+    ) -> None:
+        self.number = number
+        """Counted from 0 over the whole job."""
+        self.batch = batch
+        self.again = again
+        """Whether it is done again."""
+        self.rehearsal = rehearsal
+        """Whether it only lets a newcomer learn what the others learned in their first step; nothing of it is kept."""
+        self.used = False
+        self._session = session
+
+    def __enter__(self) -> Any:
+        self.used = True
+        self._session._enter(self)
+        return self.batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._session._exit(self, error)

@@ -1,0 +1,115 @@
+"""Several loops over one session: loops that their body leaves, what a script does between them, and newcomers.
+
+In one process, with the manager's part played as in test_session.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from taskd.state.record import Occasion
+from taskd.worker.heal import Loop
+from taskd.worker.session import Session
+from tests.train.test_session import FakeRepair, Newcomer, Recording
+
+PER_LOOP, LOOPS = 4, 3
+
+
+class Later(Newcomer):
+    """A newcomer whose life before was in loop `loop`; the others tell it where the loops before have ended."""
+
+    def __init__(self, source: Recording, loop: int) -> None:
+        super().__init__(source)
+        self.loop_before = loop
+
+    def run(self, loop: Loop) -> None:
+        loop.ends[:] = [PER_LOOP * (at + 1) for at in range(self.loop_before - 1)]
+        super().run(loop)
+
+
+def train(repair: FakeRepair) -> list[Any]:
+    """An epoch is a loop, and a schedule moves between them; returns all that has come out of it."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3))
+    average = AveragedModel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    session = repair.session = Session(repair)
+    session.register(model={"net": model, "average": average}, optimizer=optimizer, scheduler=scheduler)
+    for epoch in range(LOOPS):
+        for step in session.steps([torch.full((4, 8), float(epoch * PER_LOOP + at)) for at in range(PER_LOOP)]):
+            torch.rand(1)  # before the step, and done again with it
+            with step as x:
+                optimizer.zero_grad()
+                loss = (model(x) - x).square().mean()
+                repair.here(step.number, "after forward")
+                loss.backward()
+                repair.quietly(step.number, "in backward")
+                optimizer.step()
+                average.update_parameters(model)
+        scheduler.step()
+    return [*model.state_dict().values(), *average.state_dict().values(), torch.tensor(scheduler.get_last_lr())]
+
+
+def same(one: list[Any], two: list[Any]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("place", ["after forward", "in backward"])
+def test_what_the_body_draws_before_its_step_is_drawn_once(place: str) -> None:
+    wanted = train(FakeRepair())
+    for at in (1, PER_LOOP, 9):
+        repair = FakeRepair(at, place)
+        assert same(wanted, train(repair)), f"given up {place} of step {at}"
+        assert repair.repairs
+
+
+@pytest.mark.parametrize(("updates", "loop"), [(2, 1), (PER_LOOP + 1, 2), (2 * PER_LOOP + 3, 3)])
+@pytest.mark.parametrize("occasion", list(Occasion))
+def test_a_newcomer_takes_the_state_in_the_loop_where_it_goes_on(updates: int, loop: int, occasion: Occasion) -> None:
+    """What stands between the loops before is a rehearsal: a schedule must not move on once it was taken over."""
+    source = Recording(updates, occasion)
+    wanted = train(source)
+    assert source.found
+    assert same(wanted, train(Later(source, loop)))
+
+
+def test_a_loop_that_its_body_leaves_is_over() -> None:
+    session = Session(FakeRepair())
+    session.register(model=nn.Linear(1, 1))
+    seen: list[tuple[int, int]] = []
+    for stop in (2, 0, 3, 9):
+        for step in session.steps(range(4)):
+            with step as batch:
+                seen.append((step.number, batch))
+            if batch == stop:
+                break
+    batches = [0, 1, 2, 0, 0, 1, 2, 3, 0, 1, 2, 3]
+    assert seen == [*enumerate(batches)]
+    assert session.ends == [3, 4, 8, 12]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
+    """It goes through what stands there. Whether that counts depends on whether the giver of its state had done so."""
+
+    class Between(Later):
+        def run(self, loop: Loop) -> None:
+            super().run(loop)
+            loop.ends.append(2 * PER_LOOP)
+            if ahead:
+                assert self.session is not None
+                for group in self.session.replica.optimizers["optimizer"].param_groups:
+                    group["lr"] *= 0.5
+                scheduler = self.session.replica.others["scheduler"]
+                scheduler.last_epoch, scheduler._last_lr = 2, [group["lr"]]
+            loop.carry(2 + ahead, b"", {})
+
+    source = Recording(2 * PER_LOOP, Occasion.FORWARD)
+    wanted = train(source)
+    assert same(wanted, train(Between(source, 2)))
