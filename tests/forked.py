@@ -97,6 +97,10 @@ class Source:
                 pass_fds=[theirs.fileno()],
             )
 
+    def wait(self) -> None:
+        """Until it has imported what it is to import."""
+        assert self.line.recv(1), "the process to fork from has ended"
+
     def fork(self, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> Forked:
         request = json.dumps([list(words), dict(environment), str(folder)]).encode()
         said, say = os.pipe()
@@ -117,10 +121,13 @@ _sources: dict[tuple[object, ...], Source] = {}
 def start(words: Sequence[str], environment: Mapping[str, str], folder: Path, number: int) -> Forked:
     """Run this script with its arguments; scripts whose numbers differ by one come from different processes."""
     read = {name: text for name, text in environment.items() if name.startswith(READ_AT_IMPORT)}
-    key = (number % SOURCES, *sorted(read.items()))
-    if key not in _sources:
-        _sources[key] = Source(environment)
-    return _sources[key].fork(words, environment, folder)
+    keys = [(source, *sorted(read.items())) for source in range(SOURCES)]
+    if keys[0] not in _sources:
+        # All at once, and none is used before the last is ready: no rank is to wait for another one's imports.
+        _sources.update({key: Source(environment) for key in keys})
+        for key in keys:
+            _sources[key].wait()
+    return _sources[keys[number % SOURCES]].fork(words, environment, folder)
 
 
 def pids() -> set[int]:
@@ -187,7 +194,9 @@ def main() -> None:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    words = serve(socket.socket(fileno=int(sys.argv[1])))
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.send(b"!")
+    words = serve(line)
     if words is not None:
         importlib.import_module("numpy").random.seed()
         sys.argv[:] = words

@@ -144,7 +144,7 @@ def main() -> None:
     torch.set_num_threads(1)
     guard.install(hostname="127.0.0.1")
     dist.init_process_group(
-        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=10)
+        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60)
     )
     groups = [dist.group.WORLD, dist.new_group(list(range(SIZE)))]
     control.attached = True
