@@ -35,6 +35,11 @@ int root_of(int64_t rank, int size, const char* title) {
     return static_cast<int>(rank);
 }
 
+// What is moved: ranks that give tensors of different types are told so.
+rail::Extent extent_of(const at::Tensor& tensor) {
+    return {tensor.nbytes(), dtype_of(tensor)};
+}
+
 void check_same_count(const Tensors& outputs, const Tensors& inputs, const char* title) {
     TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), title, " was given ", inputs.size(), " inputs and ",
                 outputs.size(), " outputs; give one of each, and one at least.");
@@ -141,27 +146,27 @@ void RailBackend::add_all_gather(Draft& draft, const Tensors& outputs, const at:
     for (const at::Tensor& output : outputs)
         to.push_back(to_write(*draft.run, output, /*contents=*/false, draft.title));
     const void* from = to_read_apart(*draft.run, input, outputs, &outputs[static_cast<size_t>(rank_)], draft.title);
-    draft.parts.emplace_back([from, to = std::move(to), bytes = input.nbytes(), limit = draft.timeout_ns](
+    draft.parts.emplace_back([from, to = std::move(to), extent = extent_of(input), limit = draft.timeout_ns](
                                  rail::Group& group, rail::Done done) mutable {
-        return group.all_gather(from, std::move(to), bytes, limit, std::move(done));
+        return group.all_gather(from, std::move(to), extent, limit, std::move(done));
     });
 }
 
 void RailBackend::add_all_gather(Draft& draft, const at::Tensor& output, const at::Tensor& input) const {
     check_whole(output, input, size_, draft.title);
-    const size_t bytes = input.nbytes();
+    const rail::Extent extent = extent_of(input);
     void* whole = to_write(*draft.run, output, /*contents=*/false, draft.title);
     std::vector<void*> to;
     for (int rank = 0; rank < size_; ++rank)
-        to.push_back(part_of(whole, bytes, rank));
+        to.push_back(part_of(whole, extent.bytes, rank));
     // The usual way to save memory: the input is its own part of the output.
     check_memory(input, draft.title);
     const bool in_place = input.is_contiguous() && input.const_data_ptr() == to[static_cast<size_t>(rank_)];
     const void* from = in_place ? to_read(*draft.run, input, draft.title)
                                 : to_read_apart(*draft.run, input, {output}, nullptr, draft.title);
     draft.parts.emplace_back(
-        [from, to = std::move(to), bytes, limit = draft.timeout_ns](rail::Group& group, rail::Done done) mutable {
-            return group.all_gather(from, std::move(to), bytes, limit, std::move(done));
+        [from, to = std::move(to), extent, limit = draft.timeout_ns](rail::Group& group, rail::Done done) mutable {
+            return group.all_gather(from, std::move(to), extent, limit, std::move(done));
         });
 }
 
@@ -188,8 +193,8 @@ RailBackend::WorkPointer RailBackend::broadcast(Tensors& tensors, const ::c10d::
     void* data = root == rank_ ? const_cast<void*>(to_read(*made.run, tensor, made.title))
                                : to_write(*made.run, tensor, /*contents=*/false, made.title);
     made.parts.emplace_back(
-        [data, bytes = tensor.nbytes(), root, limit = made.timeout_ns](rail::Group& group, rail::Done done) {
-            return group.broadcast(data, bytes, root, limit, std::move(done));
+        [data, extent = extent_of(tensor), root, limit = made.timeout_ns](rail::Group& group, rail::Done done) {
+            return group.broadcast(data, extent, root, limit, std::move(done));
         });
     return launch(std::move(made), OpType::BROADCAST, tensors);
 }
@@ -288,9 +293,9 @@ RailBackend::WorkPointer RailBackend::gather(TensorLists& outputs, Tensors& inpu
         TORCH_CHECK(outputs.empty(), made.title, ": only the root, rank ", root, ", is given outputs.");
         from = to_read(*made.run, input, made.title);
     }
-    made.parts.emplace_back([from, to = std::move(to), bytes = input.nbytes(), root, limit = made.timeout_ns](
+    made.parts.emplace_back([from, to = std::move(to), extent = extent_of(input), root, limit = made.timeout_ns](
                                 rail::Group& group, rail::Done done) mutable {
-        return group.gather(from, std::move(to), bytes, root, limit, std::move(done));
+        return group.gather(from, std::move(to), extent, root, limit, std::move(done));
     });
     return launch(std::move(made), OpType::GATHER, inputs);
 }
@@ -312,9 +317,9 @@ RailBackend::WorkPointer RailBackend::scatter(Tensors& outputs, TensorLists& inp
     } else {
         TORCH_CHECK(inputs.empty(), made.title, ": only the root, rank ", root, ", is given inputs.");
     }
-    made.parts.emplace_back([from = std::move(from), to, bytes = output.nbytes(), root, limit = made.timeout_ns](
+    made.parts.emplace_back([from = std::move(from), to, extent = extent_of(output), root, limit = made.timeout_ns](
                                 rail::Group& group, rail::Done done) mutable {
-        return group.scatter(std::move(from), to, bytes, root, limit, std::move(done));
+        return group.scatter(std::move(from), to, extent, root, limit, std::move(done));
     });
     return launch(std::move(made), OpType::SCATTER, inputs.empty() ? Tensors{} : inputs[0]);
 }

@@ -24,16 +24,24 @@ constexpr uint32_t kOwnTags = uint32_t{1} << 31;  // a caller's tag is an int an
 
 using Operations = std::vector<RailRun::Start>;
 
-RailRun::Start sending(const void* data, size_t bytes, int to, uint32_t tag, int64_t timeout_ns) {
+RailRun::Start sending(const void* data, rail::Extent extent, int to, uint32_t tag, int64_t timeout_ns) {
     return [=](rail::Group& group, rail::Done done) {
-        return group.send(data, bytes, to, tag, timeout_ns, std::move(done));
+        return group.send(data, extent, to, tag, timeout_ns, std::move(done));
     };
 }
 
-RailRun::Start receiving(void* data, size_t bytes, int from, uint32_t tag, int64_t timeout_ns, int* source = nullptr) {
+RailRun::Start receiving(void* data, rail::Extent extent, int from, uint32_t tag, int64_t timeout_ns,
+                         int* source = nullptr) {
     return [=](rail::Group& group, rail::Done done) {
-        return group.receive(data, bytes, from, tag, timeout_ns, source, std::move(done));
+        return group.receive(data, extent, from, tag, timeout_ns, source, std::move(done));
     };
+}
+
+// torch's own check looks at their sum alone.
+void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size, const char* title) {
+    for (const int64_t split : splits)
+        TORCH_CHECK(split >= 0, title, ": there are no ", split, " rows; give each rank a split of 0 or more.");
+    ::c10d::checkSplitSizes(splits, tensor, size);
 }
 
 // Where each rank's part of a tensor lies, by the rows of its first dimension.
@@ -123,14 +131,14 @@ RailBackend::WorkPointer RailBackend::alltoall_base(at::Tensor& output, at::Tens
     Draft made = draft("rail:all_to_all", options.timeout, {output});
     TORCH_CHECK(output.scalar_type() == input.scalar_type(), made.title, ": invalid tensor type (",
                 output.scalar_type(), " and ", input.scalar_type(), "); input and output have one type.");
-    ::c10d::checkSplitSizes(input_splits, input, size_);
-    ::c10d::checkSplitSizes(output_splits, output, size_);
+    check_splits(input_splits, input, size_, made.title);
+    check_splits(output_splits, output, size_, made.title);
     void* to = to_write(*made.run, output, /*contents=*/false, made.title);
     const void* from = to_read_apart(*made.run, input, {output}, nullptr, made.title);
     made.parts.emplace_back([inputs = pieces_of(const_cast<void*>(from), input, input_splits, size_),
-                             outputs = pieces_of(to, output, output_splits, size_),
+                             outputs = pieces_of(to, output, output_splits, size_), dtype = dtype_of(input),
                              limit = made.timeout_ns](rail::Group& group, rail::Done done) mutable {
-        return group.all_to_all(std::move(inputs), std::move(outputs), limit, std::move(done));
+        return group.all_to_all(std::move(inputs), std::move(outputs), limit, std::move(done), dtype);
     });
     return launch(std::move(made), OpType::ALLTOALL_BASE, {input});
 }
@@ -150,9 +158,9 @@ RailBackend::WorkPointer RailBackend::alltoall(Tensors& outputs, Tensors& inputs
         const void* data = to_read_apart(*made.run, input, outputs, nullptr, made.title);
         from.push_back({const_cast<void*>(data), input.nbytes()});
     }
-    made.parts.emplace_back([from = std::move(from), to = std::move(to), limit = made.timeout_ns](
-                                rail::Group& group, rail::Done done) mutable {
-        return group.all_to_all(std::move(from), std::move(to), limit, std::move(done));
+    made.parts.emplace_back([from = std::move(from), to = std::move(to), dtype = dtype_of(inputs[0]),
+                             limit = made.timeout_ns](rail::Group& group, rail::Done done) mutable {
+        return group.all_to_all(std::move(from), std::move(to), limit, std::move(done), dtype);
     });
     return launch(std::move(made), OpType::ALLTOALL, inputs);
 }
@@ -229,7 +237,8 @@ RailBackend::WorkPointer RailBackend::send(Tensors& tensors, int destination, in
     const at::Tensor& tensor = only(tensors, made.title);
     TORCH_CHECK(tag >= 0, made.title, ": a tag is not negative, but ", tag, " was given.");
     const void* data = to_read(*made.run, tensor, made.title);
-    made.parts.push_back(sending(data, tensor.nbytes(), destination, static_cast<uint32_t>(tag), made.timeout_ns));
+    made.parts.push_back(
+        sending(data, {tensor.nbytes(), dtype_of(tensor)}, destination, static_cast<uint32_t>(tag), made.timeout_ns));
     return launch(std::move(made), OpType::SEND, tensors);
 }
 
@@ -239,8 +248,8 @@ RailBackend::WorkPointer RailBackend::receive(Tensors& tensors, int source, int 
     TORCH_CHECK(tag >= 0, made.title, ": a tag is not negative, but ", tag, " was given.");
     void* data = to_write(*made.run, tensor, /*contents=*/false, made.title);
     made.run->source = source;
-    made.parts.push_back(
-        receiving(data, tensor.nbytes(), source, static_cast<uint32_t>(tag), made.timeout_ns, &made.run->source));
+    made.parts.push_back(receiving(data, {tensor.nbytes(), dtype_of(tensor)}, source, static_cast<uint32_t>(tag),
+                                   made.timeout_ns, &made.run->source));
     return launch(std::move(made), type, tensors);
 }
 

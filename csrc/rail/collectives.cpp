@@ -197,7 +197,7 @@ void Operation::differs(int member, const Form& theirs) {
                        ": all ranks must call the same operations with the same arguments in the same order";
     else
         failure.text = who + " has a " + text_of(theirs) + " where this rank has the " + title() +
-                       ": both sides must give the same size";
+                       ": both sides must give the same size and type";
     fail(std::move(failure));
 }
 
@@ -216,10 +216,14 @@ void Operation::woken(int64_t now_ns) {
                                                   "where operations may take longer, give the group a longer timeout"});
     }
     if (now_ns >= started_ns_ + patience_ns_) {
+        // Who is awaited first; then everybody, for that one may have given up because of another.
+        const bool all = patience_ns_ > tuning::kDescribeAfterNs;
         patience_ns_ = std::min(2 * patience_ns_, now_ns - started_ns_ + tuning::kDescribeAtMostNs);
-        for (const int member : members)
-            if (is_numbered() && !over_)
+        for (int member = 0; is_numbered() && member < circle_.size && !over_; ++member) {
+            const bool is_awaited = std::find(members.begin(), members.end(), member) != members.end();
+            if (member != circle_.me && (all || is_awaited))
                 circle_.transport.describe(*this, member);
+        }
     }
     if (over_)
         return;

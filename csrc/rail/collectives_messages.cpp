@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives_text.hpp"
+
 namespace taskd::rail {
 namespace {
 
@@ -22,29 +24,30 @@ uint64_t number_of(int from, int to, uint32_t tag, uint32_t index) {
     return mixed | kMessage;
 }
 
-Form form_of(size_t bytes) {
+Form form_of(Extent extent) {
     Form form;
     form.kind = static_cast<uint8_t>(Kind::kPointToPoint);
-    form.dtype = static_cast<uint8_t>(Dtype::kByte);
-    form.count = bytes;
+    form.dtype = static_cast<uint8_t>(extent.dtype);
+    form.count = extent.bytes / size_of(extent.dtype);
     return form;
 }
 
 }  // namespace
 
-std::shared_ptr<Operation> Messages::send(const void* data, size_t bytes, int to, uint32_t tag) {
+std::shared_ptr<Operation> Messages::send(const void* data, Extent extent, int to, uint32_t tag) {
     ExchangePlan plan;
-    plan.outgoing.push_back({to, data, bytes});
-    std::string title = "message of " + std::to_string(bytes) + " bytes to " + circle_.transport.name_of(to) +
-                        " with tag " + std::to_string(tag) + " in group " + circle_.identity;
-    return std::make_shared<MessageOperation>(circle_, number_of(circle_.me, to, tag, sent_[{to, tag}]++),
-                                              form_of(bytes), std::move(plan), std::move(title));
+    plan.outgoing.push_back({to, data, extent.bytes});
+    const Form form = form_of(extent);
+    std::string title = text_of(form) + " to " + circle_.transport.name_of(to) + " with tag " + std::to_string(tag) +
+                        " in group " + circle_.identity;
+    return std::make_shared<MessageOperation>(circle_, number_of(circle_.me, to, tag, sent_[{to, tag}]++), form,
+                                              std::move(plan), std::move(title));
 }
 
-std::shared_ptr<Operation> Messages::receive(void* data, size_t bytes, int from, uint32_t tag, int* source) {
+std::shared_ptr<Operation> Messages::receive(void* data, Extent extent, int from, uint32_t tag, int* source) {
     const uint64_t own_number = number_of(circle_.me, kNobody, tag, receives_++);
-    auto operation =
-        std::make_shared<ReceiveOperation>(circle_, *this, own_number, form_of(bytes), data, from, tag, source);
+    auto operation = std::make_shared<ReceiveOperation>(circle_, *this, own_number, form_of(extent), data, extent.bytes,
+                                                        from, tag, source);
     const auto line = lines_.find(tag);
     operation->may_listen = line == lines_.end();
     if (line != lines_.end())

@@ -23,8 +23,8 @@ class Messages : public Postbox {
     explicit Messages(Circle& circle) : circle_(circle) {}
 
     // Each makes an operation that is yet to be started.
-    std::shared_ptr<Operation> send(const void* data, size_t bytes, int to, uint32_t tag);
-    std::shared_ptr<Operation> receive(void* data, size_t bytes, int from, uint32_t tag, int* source);
+    std::shared_ptr<Operation> send(const void* data, Extent extent, int to, uint32_t tag);
+    std::shared_ptr<Operation> receive(void* data, Extent extent, int from, uint32_t tag, int* source);
 
     // To be called for every operation that is over.
     void ended(const Operation& operation);

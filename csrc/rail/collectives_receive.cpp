@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "collectives_text.hpp"
+
 namespace taskd::rail {
 
 // Stands for the operation where the transport wants a number.
@@ -36,8 +38,14 @@ class ReceiveOperation::Ear : public Party {
 };
 
 ReceiveOperation::ReceiveOperation(Circle& circle, Postbox& postbox, uint64_t sequence, const Form& form, void* data,
-                                   int from, uint32_t tag, int* source)
-    : Operation(circle, sequence, form), postbox_(postbox), data_(data), from_(from), tag_(tag), source_(source) {
+                                   size_t bytes, int from, uint32_t tag, int* source)
+    : Operation(circle, sequence, form),
+      postbox_(postbox),
+      data_(data),
+      bytes_(bytes),
+      from_(from),
+      tag_(tag),
+      source_(source) {
     expect(1);
 }
 
@@ -74,7 +82,7 @@ void ReceiveOperation::take(Ear& ear) {
     taken_from_ = ear.member;
     postbox_.taken(*this, ear.member);
     if (!is_over())
-        circle_.transport.receive(ear, ear.member, 0, data_, form().count);
+        circle_.transport.receive(ear, ear.member, 0, data_, bytes_);
 }
 
 void ReceiveOperation::received() {
@@ -94,9 +102,8 @@ void ReceiveOperation::withdraw() {
 }
 
 std::string ReceiveOperation::title() const {
-    return "message of " + std::to_string(form().count) + " bytes from " +
-           (from_ < 0 ? std::string("anybody") : circle_.transport.name_of(from_)) + " with tag " +
-           std::to_string(tag_) + " in group " + circle_.identity;
+    return text_of(form()) + " from " + (from_ < 0 ? std::string("anybody") : circle_.transport.name_of(from_)) +
+           " with tag " + std::to_string(tag_) + " in group " + circle_.identity;
 }
 
 std::vector<int> ReceiveOperation::awaited() const {

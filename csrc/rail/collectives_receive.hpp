@@ -28,8 +28,8 @@ class Postbox {
 class ReceiveOperation : public Operation {
   public:
     // `from` -1: anybody. `source` (may be null) is told who it was.
-    ReceiveOperation(Circle& circle, Postbox& postbox, uint64_t sequence, const Form& form, void* data, int from,
-                     uint32_t tag, int* source);
+    ReceiveOperation(Circle& circle, Postbox& postbox, uint64_t sequence, const Form& form, void* data, size_t bytes,
+                     int from, uint32_t tag, int* source);
     ~ReceiveOperation() override;
 
     // It is its turn. Before, it does nothing but wait.
@@ -64,6 +64,7 @@ class ReceiveOperation : public Operation {
 
     Postbox& postbox_;
     void* const data_;
+    const size_t bytes_;
     const int from_;
     const uint32_t tag_;
     int* const source_;

@@ -19,7 +19,9 @@ std::string text_of(const Form& form) {
     const bool reduces = kind == Kind::kAllReduce || kind == Kind::kReduceScatter || kind == Kind::kReduce;
     if (reduces)
         text += std::string(" (") + name_of(static_cast<Reduction>(form.reduction)) + ")";
-    if (kind != Kind::kBarrier && kind != Kind::kAllToAll)
+    if (kind == Kind::kAllToAll)
+        text += std::string(" of ") + name_of(static_cast<Dtype>(form.dtype));
+    else if (kind != Kind::kBarrier)
         text += " of " + std::to_string(form.count) + " " + name_of(static_cast<Dtype>(form.dtype));
     if (form.root >= 0)
         text += (kind == Kind::kBroadcast || kind == Kind::kScatter ? " from root " : " to root ") +

@@ -39,6 +39,10 @@ Form form_of(Kind kind, Dtype dtype, uint64_t count, int root = -1, Reduction re
     return form;
 }
 
+Form form_of(Kind kind, Extent extent, int root = -1) {
+    return form_of(kind, extent.dtype, extent.bytes / size_of(extent.dtype), root);
+}
+
 std::string why_not(Dtype dtype, Reduction reduction) {
     if (can_reduce(dtype, reduction))
         return "";
@@ -209,9 +213,10 @@ uint64_t Group::reduce(const void* input, void* output, size_t count, Dtype dtyp
 
 // ---- exchanges
 
-uint64_t Group::all_gather(const void* input, std::vector<void*> outputs, size_t bytes, int64_t timeout_ns, Done done) {
+uint64_t Group::all_gather(const void* input, std::vector<void*> outputs, Extent extent, int64_t timeout_ns,
+                           Done done) {
     if (outputs.size() == static_cast<size_t>(size_))
-        state_->copy_own(outputs[static_cast<size_t>(me_)], input, bytes);
+        state_->copy_own(outputs[static_cast<size_t>(me_)], input, extent.bytes);
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
@@ -222,27 +227,26 @@ uint64_t Group::all_gather(const void* input, std::vector<void*> outputs, size_t
     for (int member = 0; member < size_; ++member) {
         if (member == me_)
             continue;
-        plan.outgoing.push_back({member, input, bytes});
-        plan.incoming.push_back({member, outputs[static_cast<size_t>(member)], bytes});
+        plan.outgoing.push_back({member, input, extent.bytes});
+        plan.incoming.push_back({member, outputs[static_cast<size_t>(member)], extent.bytes});
     }
-    return state_->exchange(form_of(Kind::kAllGather, Dtype::kByte, bytes), std::move(plan), timeout_ns,
-                            std::move(done));
+    return state_->exchange(form_of(Kind::kAllGather, extent), std::move(plan), timeout_ns, std::move(done));
 }
 
-uint64_t Group::broadcast(void* data, size_t bytes, int root, int64_t timeout_ns, Done done) {
+uint64_t Group::broadcast(void* data, Extent extent, int root, int64_t timeout_ns, Done done) {
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
     if (std::string why = state_->why_not_root(root); !why.empty())
         return state_->refuse(std::move(done), std::move(why));
-    return state_->exchange(form_of(Kind::kBroadcast, Dtype::kByte, bytes, root),
-                            plan_broadcast(me_, size_, data, bytes, root), timeout_ns, std::move(done));
+    return state_->exchange(form_of(Kind::kBroadcast, extent, root),
+                            plan_broadcast(me_, size_, data, extent.bytes, root), timeout_ns, std::move(done));
 }
 
-uint64_t Group::gather(const void* input, std::vector<void*> outputs, size_t bytes, int root, int64_t timeout_ns,
+uint64_t Group::gather(const void* input, std::vector<void*> outputs, Extent extent, int root, int64_t timeout_ns,
                        Done done) {
     if (me_ == root && outputs.size() == static_cast<size_t>(size_))
-        state_->copy_own(outputs[static_cast<size_t>(me_)], input, bytes);
+        state_->copy_own(outputs[static_cast<size_t>(me_)], input, extent.bytes);
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
@@ -254,18 +258,17 @@ uint64_t Group::gather(const void* input, std::vector<void*> outputs, size_t byt
         return state_->refuse(std::move(done), std::move(why));
     ExchangePlan plan;
     if (me_ != root)
-        plan.outgoing.push_back({root, input, bytes});
+        plan.outgoing.push_back({root, input, extent.bytes});
     for (int member = 0; me_ == root && member < size_; ++member)
         if (member != me_)
-            plan.incoming.push_back({member, outputs[static_cast<size_t>(member)], bytes});
-    return state_->exchange(form_of(Kind::kGather, Dtype::kByte, bytes, root), std::move(plan), timeout_ns,
-                            std::move(done));
+            plan.incoming.push_back({member, outputs[static_cast<size_t>(member)], extent.bytes});
+    return state_->exchange(form_of(Kind::kGather, extent, root), std::move(plan), timeout_ns, std::move(done));
 }
 
-uint64_t Group::scatter(std::vector<const void*> inputs, void* output, size_t bytes, int root, int64_t timeout_ns,
+uint64_t Group::scatter(std::vector<const void*> inputs, void* output, Extent extent, int root, int64_t timeout_ns,
                         Done done) {
     if (me_ == root && inputs.size() == static_cast<size_t>(size_))
-        state_->copy_own(output, inputs[static_cast<size_t>(me_)], bytes);
+        state_->copy_own(output, inputs[static_cast<size_t>(me_)], extent.bytes);
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
@@ -277,15 +280,15 @@ uint64_t Group::scatter(std::vector<const void*> inputs, void* output, size_t by
         return state_->refuse(std::move(done), std::move(why));
     ExchangePlan plan;
     if (me_ != root)
-        plan.incoming.push_back({root, output, bytes});
+        plan.incoming.push_back({root, output, extent.bytes});
     for (int member = 0; me_ == root && member < size_; ++member)
         if (member != me_)
-            plan.outgoing.push_back({member, inputs[static_cast<size_t>(member)], bytes});
-    return state_->exchange(form_of(Kind::kScatter, Dtype::kByte, bytes, root), std::move(plan), timeout_ns,
-                            std::move(done));
+            plan.outgoing.push_back({member, inputs[static_cast<size_t>(member)], extent.bytes});
+    return state_->exchange(form_of(Kind::kScatter, extent, root), std::move(plan), timeout_ns, std::move(done));
 }
 
-uint64_t Group::all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done) {
+uint64_t Group::all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done,
+                           Dtype dtype) {
     const auto places = static_cast<size_t>(size_);
     const auto own = static_cast<size_t>(me_);
     if (inputs.size() == places && outputs.size() == places && inputs[own].bytes == outputs[own].bytes)
@@ -309,7 +312,7 @@ uint64_t Group::all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs
         plan.outgoing.push_back({member, inputs[place].data, inputs[place].bytes});
         plan.incoming.push_back({member, outputs[place].data, outputs[place].bytes});
     }
-    return state_->exchange(form_of(Kind::kAllToAll, Dtype::kByte, 0), std::move(plan), timeout_ns, std::move(done));
+    return state_->exchange(form_of(Kind::kAllToAll, dtype, 0), std::move(plan), timeout_ns, std::move(done));
 }
 
 uint64_t Group::barrier(int64_t timeout_ns, Done done) {
@@ -328,7 +331,7 @@ uint64_t Group::barrier(int64_t timeout_ns, Done done) {
 
 // ---- messages
 
-uint64_t Group::send(const void* data, size_t bytes, int to, uint32_t tag, int64_t timeout_ns, Done done) {
+uint64_t Group::send(const void* data, Extent extent, int to, uint32_t tag, int64_t timeout_ns, Done done) {
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
@@ -337,10 +340,10 @@ uint64_t Group::send(const void* data, size_t bytes, int to, uint32_t tag, int64
         why = "rank " + std::to_string(me_) + " cannot send a message to itself: copy it";
     if (!why.empty())
         return state_->refuse(std::move(done), std::move(why));
-    return state_->start(state_->messages.send(data, bytes, to, tag), timeout_ns, std::move(done));
+    return state_->start(state_->messages.send(data, extent, to, tag), timeout_ns, std::move(done));
 }
 
-uint64_t Group::receive(void* data, size_t bytes, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done) {
+uint64_t Group::receive(void* data, Extent extent, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done) {
     const Hold hold(state_->gate);
     if (state_->is_closed(done))
         return 0;
@@ -349,7 +352,7 @@ uint64_t Group::receive(void* data, size_t bytes, int from, uint32_t tag, int64_
         why = "rank " + std::to_string(me_) + " cannot receive a message from itself: copy it";
     if (!why.empty())
         return state_->refuse(std::move(done), std::move(why));
-    return state_->start(state_->messages.receive(data, bytes, from, tag, source), timeout_ns, std::move(done));
+    return state_->start(state_->messages.receive(data, extent, from, tag, source), timeout_ns, std::move(done));
 }
 
 // ---- ends

@@ -64,6 +64,14 @@ bool can_reduce(Dtype dtype, Reduction reduction) noexcept;
 // Null: it succeeded.
 using Done = std::function<void(const Failure* failure)>;
 
+// So many bytes, of elements of this type: nothing is done with them, but ranks that name different ones are told so.
+struct Extent {
+    Extent(size_t bytes, Dtype dtype = Dtype::kByte) : bytes(bytes), dtype(dtype) {}
+
+    size_t bytes;
+    Dtype dtype;
+};
+
 // Memory of the caller.
 struct Piece {
     void* data = nullptr;
@@ -105,23 +113,24 @@ class Group {
     // `inputs[r]` goes to member r; all have `count` elements.
     uint64_t reduce_scatter(std::vector<const void*> inputs, void* output, size_t count, Dtype dtype,
                             Reduction reduction, int64_t timeout_ns, Done done);
-    // `outputs[r]` comes from member r; all have `bytes`.
-    uint64_t all_gather(const void* input, std::vector<void*> outputs, size_t bytes, int64_t timeout_ns, Done done);
-    uint64_t broadcast(void* data, size_t bytes, int root, int64_t timeout_ns, Done done);
+    // `outputs[r]` comes from member r; all have this extent.
+    uint64_t all_gather(const void* input, std::vector<void*> outputs, Extent extent, int64_t timeout_ns, Done done);
+    uint64_t broadcast(void* data, Extent extent, int root, int64_t timeout_ns, Done done);
     // Only the root's memory is written to.
     uint64_t reduce(const void* input, void* output, size_t count, Dtype dtype, Reduction reduction, int root,
                     int64_t timeout_ns, Done done);
     // `outputs` is empty but on the root.
-    uint64_t gather(const void* input, std::vector<void*> outputs, size_t bytes, int root, int64_t timeout_ns,
+    uint64_t gather(const void* input, std::vector<void*> outputs, Extent extent, int root, int64_t timeout_ns,
                     Done done);
-    uint64_t scatter(std::vector<const void*> inputs, void* output, size_t bytes, int root, int64_t timeout_ns,
+    uint64_t scatter(std::vector<const void*> inputs, void* output, Extent extent, int root, int64_t timeout_ns,
                      Done done);
     // Sizes may differ by pair; what one says it sends must be what the other says it receives.
-    uint64_t all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done);
+    uint64_t all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done,
+                        Dtype dtype = Dtype::kByte);
     uint64_t barrier(int64_t timeout_ns, Done done);
-    uint64_t send(const void* data, size_t bytes, int to, uint32_t tag, int64_t timeout_ns, Done done);
+    uint64_t send(const void* data, Extent extent, int to, uint32_t tag, int64_t timeout_ns, Done done);
     // `from` -1: from anybody; `source` (may be null) is told who it was before `done`.
-    uint64_t receive(void* data, size_t bytes, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done);
+    uint64_t receive(void* data, Extent extent, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done);
 
     // Ends one operation here with kAborted. Afterwards none of its memory is touched. An unknown handle is fine.
     void cancel(uint64_t handle, const std::string& reason);

@@ -65,8 +65,10 @@ void Session::send(Party& party, int member, const MessageKey& key, const void* 
         host_.post({Event::What::kDiffers, &party, member, key.part, *other});
     if (outbox_.add(key, party, member, data, bytes, announce, &differs))
         host_.post({Event::What::kSent, &party, member, key.part});
-    if (differs != nullptr)
+    if (differs != nullptr) {
         host_.post({Event::What::kDiffers, &party, member, key.part, *differs});
+        outbox_.add_control(FrameType::kDiffers, key, party.form(), bytes);  // who gave the credit waits
+    }
     host_.dirty(*this);
 }
 
@@ -251,8 +253,11 @@ void Session::handle(Link& link, const FrameHeader& header) {
         const Outgoing* const message = outbox_.waiting(key);
         if (header.type == FrameType::kDiffers && message != nullptr && message->party != nullptr)
             host_.post({Event::What::kDiffers, message->party, message->member, header.part, header.form});
-        if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
+        if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint)) {
+            if (header.type == FrameType::kDiffers)
+                compare_message(header);
             return;
+        }
         const auto port = rosters_.find(header.group);
         const Form* const mine = port == rosters_.end() ? nullptr : port->second.roster->form_of(header.sequence);
         if (header.type == FrameType::kDescribe && mine != nullptr && !(*mine == header.form)) {

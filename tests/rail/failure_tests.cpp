@@ -61,10 +61,13 @@ void sizes_types_reductions_and_roots_must_agree() {
             group.all_reduce(data, 10, Dtype::kFloat32, odd ? Reduction::kMax : Reduction::kSum, 0, std::move(done));
         else if (what == 3)
             group.reduce(data, data, 10, Dtype::kFloat32, Reduction::kSum, group.me(), 0, std::move(done));
+        else if (what == 4)
+            group.all_gather(data, {data, data}, {40, odd ? Dtype::kFloat32 : Dtype::kInt32}, 0, std::move(done));
         else
-            group.all_to_all({{data, 8}, {data, 8}}, {{data, 8}, {data, odd ? 8UL : 9UL}}, 0, std::move(done));
+            group.all_to_all({{data, 8}, {data, 8}}, {{data, 8}, {data, 8}}, 0, std::move(done),
+                             odd ? Dtype::kFloat32 : Dtype::kInt32);
     };
-    for (int what = 0; what < 4; ++what)
+    for (int what = 0; what < 6; ++what)
         for (unsigned seed = 0; seed < 5; ++seed) {
             const std::unique_ptr<World> world = fake_world(seed);
             const auto groups = world->group("g", first(2));
@@ -85,7 +88,7 @@ void sizes_types_reductions_and_roots_must_agree() {
     groups[1]->all_to_all({{data[1].data(), 8}, {data[1].data(), 8}}, {{data[1].data(), 8}, {data[1].data(), 8}},
                           kSecondNs, outcomes.add());
     world->finish(outcomes);
-    check_failure(outcomes, 0, Code::kDiffers, "rank 1 uses other sizes in all_to_all, #0 of group g");
+    check_failure(outcomes, 0, Code::kDiffers, "rank 1 uses other sizes in all_to_all of bytes, #0 of group g");
 }
 
 void who_does_not_come_is_named_in_time() {

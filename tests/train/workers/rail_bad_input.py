@@ -67,6 +67,20 @@ def different_types_are_named() -> None:
 
 
 @case
+def different_types_of_one_size_are_named() -> None:
+    """Bytes that fit would be taken for other numbers."""
+    group = fresh()
+    mine = torch.ones(100_000, dtype=torch.float32 if RANK == 0 else torch.int32)
+    outputs = [torch.empty_like(mine) for _ in range(SIZE)]
+    raised(lambda: dist.all_gather(outputs, mine, group=group), "100000 float32", "100000 int32")
+    raised(lambda: dist.all_to_all(outputs, [mine] * SIZE, group=group), "float32", "int32")
+    if RANK == 0:
+        raised(lambda: dist.send(mine, 1, group=group), "message of 100000 float32", "message of 100000 int32")
+    elif RANK == 1:
+        raised(lambda: dist.recv(mine, 0, group=group), "message of 100000 float32", "message of 100000 int32")
+
+
+@case
 def different_operations_are_named() -> None:
     group = fresh()
     call = (lambda: dist.barrier(group)) if RANK == 0 else (lambda: dist.all_reduce(torch.ones(3), group=group))
@@ -93,6 +107,8 @@ def what_cannot_be_is_refused_before_anything_is_sent() -> None:
     raised(lambda: dist.all_gather([torch.ones(2)] * SIZE, torch.ones(3), group=group), "invalid tensor size")
     raised(lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(3), group=group), "invalid tensor size")
     raised(lambda: dist.send(torch.ones(1), PEER, tag=-1, group=group), "tag")
+    rows, splits = torch.ones(SIZE), [-1, *[0] * (SIZE - 2), SIZE + 1]
+    raised(lambda: dist.all_to_all_single(rows, rows.clone(), splits, splits, group=group), "-1 rows")
     overlapping = torch.ones(1).expand(5)
     if RANK != 0:
         raised(lambda: dist.broadcast(overlapping, 0, group=group), "single memory location")
@@ -112,7 +128,7 @@ def a_message_of_another_size_is_named() -> None:
         with suppress(RuntimeError):  # told that the other side wants something else, or not: it was copied
             work.wait()
     elif RANK == 1:
-        raised(lambda: dist.recv(torch.ones(40), 0, group=group), "200 bytes", "160 bytes")
+        raised(lambda: dist.recv(torch.ones(40), 0, group=group), "50 float32", "40 float32")
 
 
 @case
