@@ -109,7 +109,9 @@ def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> Rai
         return f"rail {name} is out of use already"
     for where in wanted:
         for peer in sorted(watch.peers[where, name]):
-            if not watch.carriers(where, name, peer):
+            # A rail that rests at the peer under a name that this node has not may be the other end of any.
+            resting = [one for one in rails.out(peer) if one not in watch.names(where)]
+            if len(watch.carriers(where, name, peer)) <= len(resting):
                 between = f"within {where}" if where == peer else f"between {where} and {peer}"
                 return f"rail {name} is the only one that carries {between}: it stays in use"
     return RailWish(name, tuple(wanted), out)

@@ -118,6 +118,7 @@ class RailWatch:
                 if other != name
                 and self._rails.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
                 and self._rails.use(node, other) not in RESTING
+                and self._rails.use(peer, other) not in RESTING  # neither end sends where one of them rests
                 and seen.report.pairs_up > 0
             )
         )

@@ -90,7 +90,7 @@ def test_a_line_whose_other_end_rests_proves_nothing_and_takes_no_rail_out() -> 
 
 def test_the_other_end_may_have_another_name() -> None:
     """a calls it red, b calls it green; which of b's rails a's red leads to, only the transport knows."""
-    job = Job()
+    job = Job(rails=("red", "blue", "white"))
     job.lines = {key: line for key, line in job.lines.items() if key[:2] != ("b", "red")}
     job.lines["b", "green", "a"] = replace(UP, rail="green", peer="a")
     job.run(3 * limits.RAIL_STALE_NS)  # until what b had before is forgotten

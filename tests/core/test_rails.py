@@ -18,7 +18,7 @@ from taskd.core.messages import RailReport, Report
 from taskd.core.rail_records import Rail
 from taskd.core.types import RailFinding, RailState
 from tests.core.builders import Node, manager, rank_report
-from tests.core.rail_job import UP, Job
+from tests.core.rail_job import UP, Job, wish
 
 
 def test_a_healthy_job_is_told_nothing_and_journals_nothing() -> None:
@@ -135,6 +135,26 @@ def test_the_only_rail_is_never_taken_out(rails: tuple[str, ...]) -> None:
         job.down(rail, "ab", "ba")
     job.run(10 * SECOND)
     assert not job.told
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_two_rails_are_not_taken_out_from_two_ends(alike: bool) -> None:
+    """Where one end rests neither sends, so red of a and blue of b would be both; whatever b calls them."""
+    job = Job()
+    blue = "blue" if alike else "azure"
+    if not alike:
+        lines = {key: line for key, line in job.lines.items() if key[0] == "a"}
+        for name in ("crimson", "azure"):
+            lines["b", name, "a"] = replace(UP, rail=name, peer="a")
+        job.lines = lines
+        job.run(3 * limits.RAIL_STALE_NS)
+    wish(job, "red", "a", out=True)
+    job.run(1 * SECOND)
+    refused = job.core.rail_wish(blue, "b", True)
+    assert refused == f"rail {blue} is the only one that carries between b and a: it stays in use"
+    wish(job, "red", "a", out=False)
+    job.run(10 * SECOND)
+    assert isinstance(job.core.rail_wish(blue, "b", True), RailWish)
 
 
 def test_a_verdict_that_no_longer_fits_changes_nothing() -> None:
