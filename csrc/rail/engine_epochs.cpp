@@ -69,7 +69,10 @@ void EngineCore::listen() {
         add({Source::Kind::kListener, fd}, EPOLLIN | EPOLLET);
     }
     if (listening == 0)
-        throw Trouble("No rail can be listened on: " + tried + ". Name addresses that this host has (TASKD_RAILS).");
+        throw Trouble("No rail can be listened on: " + tried + ". " +
+                      (settings_.first_port > 0 && tried.find(words_of(EADDRINUSE)) != std::string::npos
+                           ? "Give rails a range of more ports than this host has processes (TASKD_RAIL_PORTS)."
+                           : "Name addresses that this host has (TASKD_RAILS)."));
     endpoint_ = pack(me_);
 }
 

@@ -71,14 +71,15 @@ def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rails", "words"),
+    ("env", "words"),
     [
-        ("a=127.0.0.2,b=nowhere9", "nowhere9"),
-        ("a=10.255.255.1", "10.255.255.1"),
-        ("a=,b", "TASKD_RAILS"),
+        ({"TASKD_RAILS": "a=127.0.0.2,b=nowhere9"}, "nowhere9"),
+        ({"TASKD_RAILS": "a=10.255.255.1"}, "10.255.255.1"),
+        ({"TASKD_RAILS": "a=,b"}, "TASKD_RAILS"),
+        ({"TASKD_RAILS": "a=127.0.0.2", "TASKD_RAIL_PORTS": "23456-23456"}, "TASKD_RAIL_PORTS"),  # for two processes
     ],
 )
-def test_a_rail_that_does_not_exist_is_named(tmp_path: Path, rails: str, words: str) -> None:
-    with Ranks("rail_ops", 2, tmp_path, "1", "1", env={"TASKD_RAILS": rails}) as ranks:
+def test_a_rail_that_cannot_be_is_named_with_the_cure(tmp_path: Path, env: dict[str, str], words: str) -> None:
+    with Ranks("rail_ops", 2, tmp_path, "1", "1", env=env) as ranks:
         said = [process.communicate(timeout=60)[0] for process in ranks.processes.values()]
     assert all(words in text for text in said), said
