@@ -101,10 +101,12 @@ def attach(page: Page) -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is None or _progress.handles:
         return
+    # A compiled step calls them as they are. torch.compiler.disable would import the compiler now: that takes long.
+    uncompiled = getattr(sys.modules["torch"], "_disable_dynamo", lambda function: function)
     try:
         _progress.handles = [
-            optimizer.register_optimizer_step_pre_hook(_before_update),
-            optimizer.register_optimizer_step_post_hook(_after_update),
+            optimizer.register_optimizer_step_pre_hook(uncompiled(_before_update)),
+            optimizer.register_optimizer_step_post_hook(uncompiled(_after_update)),
         ]
     except AttributeError:
         log.once(

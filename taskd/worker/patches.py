@@ -41,7 +41,8 @@ class Patches:
         self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
-        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: session.optimizer_steps(optimizer))
+        told = torch.compiler.disable(lambda optimizer, *_: session.optimizer_steps(optimizer))  # see updates.py
+        self._hook = register_optimizer_step_pre_hook(told)
 
     def __exit__(self, *_: object) -> None:
         for owner, name, original in self._kept:

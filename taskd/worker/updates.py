@@ -76,10 +76,11 @@ class Updates:
             raise UsageError(
                 f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed"
             )
-        optimizer.register_step_pre_hook(
-            lambda _, args, more: self._before_optimizer(name, (*args[1:], *more.values()))
-        )
-        optimizer.register_step_post_hook(lambda *_: self._after_optimizer(name))
+        # A step may be compiled. What looks at the job's state is no part of what a compiler may take for constant.
+        before = torch.compiler.disable(lambda _, args, more: self._before_optimizer(name, (*args[1:], *more.values())))
+        after = torch.compiler.disable(lambda *_: self._after_optimizer(name))
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
 
     def follow_call(self, name: str, item: Any, method: str) -> None:
         """Be told of each call of `item.method` (a scheduler's step, a scaler's update).

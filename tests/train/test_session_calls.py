@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, IterableDataset
 
+from taskd._c10d import Mode, control
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import Coverage
 from taskd.state.living import living
@@ -198,6 +199,25 @@ def test_an_optimizer_that_communicates_is_undone_in_the_middle(at: int) -> None
     found = train(trainer)
     assert trainer.repairs == [at]
     assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+def test_an_optimizer_whose_step_is_compiled_is_followed() -> None:
+    class Asking(FakeRepair):
+        def ordered(self) -> bool:
+            return control.mode != Mode.NORMAL or self.on  # an object that is another one each time
+
+    repair = Asking(3, "in backward")
+    session = repair.session = Session(repair)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session.register(model=model, optimizer=optimizer)
+    compiled = torch.compile(optimizer.step, backend="eager")
+    for step in session.steps([torch.ones(2)] * 6):
+        with step as x:
+            model(x).sum().backward()
+            repair.quietly(step.number, "in backward")
+            compiled()
+    assert repair.repairs == [3] and session.updates == 6
 
 
 def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
