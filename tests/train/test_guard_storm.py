@@ -17,7 +17,7 @@ MOST_GROWTH_MIB = 24
 
 
 @pytest.mark.parametrize(
-    ("size", "rounds", "inner"), [(2, 200, "gloo"), (3, 40, "gloo"), (2, 60, "rail"), (3, 30, "rail")]
+    ("size", "rounds", "inner"), [(2, 120, "gloo"), (3, 40, "gloo"), (2, 60, "rail"), (3, 30, "rail")]
 )
 def test_storm(tmp_path: Path, size: int, rounds: int, inner: str) -> None:
     with Ranks("guard_storm", size, tmp_path, "storm", str(rounds), "7", env={"TASKD_INNER": inner}) as ranks:

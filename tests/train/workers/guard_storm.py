@@ -93,12 +93,14 @@ def storm(store: Any, groups: list[Any]) -> dict[str, int]:
     chance = random.Random(SEED)
     own_chance = random.Random(SEED * 100 + RANK)
     counts = {"done": 0, "abandoned": 0}
+    pace_s = 0.05  # follows this machine's, so that neither outcome becomes rare on a quick or a busy one
     for epoch in range(1, ROUNDS + 1):
-        moment_s = own_chance.random() * 0.05
+        moment_s = own_chance.random() * pace_s
         healer = threading.Thread(target=lambda s=moment_s, e=epoch: (time.sleep(s), heal(e, store)))
         healer.start()
         for operation in begin(chance, groups):
             counts[operation.check()] += 1
+        pace_s = min(max(pace_s * (1.25 if counts["abandoned"] > counts["done"] else 0.8), 0.002), 2.0)
         chance = random.Random(SEED + epoch)  # a rank that was drained early drew fewer numbers than the others
         healer.join()
         assert control.epoch == epoch
