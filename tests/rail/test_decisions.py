@@ -8,6 +8,8 @@ promises (core/limits.py), and what a busy machine may need to notice.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -186,6 +188,22 @@ def test_a_rail_that_is_out_is_lent_to_none_but_carries_when_it_is_the_last(job:
     threading.Event().wait(limits.RAIL_CONFIRM_NS / SECOND)
     assert carries(two_hosts, "b", NOTICED_S), job.said()
     assert all(row["use"] == "out" for row in listed(job, "a"))
+
+
+@needs_rail
+def test_a_rank_is_healed_on_a_node_whose_interface_is_gone(job: Job, two_hosts: Hosts) -> None:
+    """Named rails are taken at their word when a job begins. In the middle of it, one that is gone is a fault: the
+    newcomer has the other one."""
+    begin_ns, _ = lent(job, two_hosts, "vanish", "a")
+    rank = next(one for one in job.settle(1, rails=False).values() if one["rank"] == 1)
+    os.kill(rank["pid"], signal.SIGKILL)
+    closed = job.event("closed", begin_ns, 4 * NOTICED_S, "every rank has done its first step")
+    assert closed["incident"], job.said()
+    ranks = job.settle(2, rails=False)
+    told = [event["text"] for event in job.since(begin_ns)]
+    assert ranks[1]["incarnation"] >= 2 and "no interface rail-a" in job.said(), "\n".join(told) + job.said()
+    job.finish(rails=False)
+    assert len(job.results()) == RANKS, job.said()
 
 
 @needs_rail
