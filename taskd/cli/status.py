@@ -168,6 +168,7 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
     if manager["journal"].startswith("memory only"):
         lines.append(table.paint(f"journal: {table.clean(manager['journal'])}", "yellow", colour))
     refused = {**facts.get("counters", {}), **manager["refused"]}
+    refused.pop("port looked at", None)  # by this job's own launcher, too: nothing was said, so nothing was dropped
     if refused:
         lines.append("dropped: " + ", ".join(f"{table.clean(name)} {count}" for name, count in sorted(refused.items())))
     return "\n" + "\n".join(lines) + "\n" if lines else ""

@@ -57,7 +57,7 @@ def _rank(record: RankRecord) -> dict[str, Any]:
         "pid": record.pid,
         "incarnation": record.incarnation,
         "state": record.state.name.lower(),
-        "epoch": report.epoch if report else 0,
+        "epoch": max(report.epoch, 1) if report else 0,  # whom nobody has ordered anything is in the first one
         "stage": report.stage.name.lower() if report else "running",
         "updates": report.updates if report else -1,
         "step": report.step if report else -1,

@@ -17,6 +17,8 @@ MAX_NODES = 16_384
 MAX_RANKS_PER_NODE = 64
 """One beat page scan per node stays below a microsecond up to here."""
 MAX_INCARNATION = 1_000_000
+MAX_LIVES = 1 << 12
+"""Of a rank's at once, that a manager does not remember: a number beyond is a mistake, and would use them all up."""
 MAX_EPOCH = 2**31 - 1
 MAX_LEAP = 1 << 20
 """A manager that has lost its journal learns numbers that only grow from its agents, but no leap beyond this at once:

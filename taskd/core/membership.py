@@ -199,6 +199,10 @@ class Membership:
             self._stale(node, record, report, filed)
         elif report.incarnation == record.incarnation:
             self._same(node, record, report, now, filed)
+        elif report.incarnation - record.incarnation > limits.MAX_LIVES:
+            self.counters.count("incarnation out of reach")
+            text = f"rank {report.rank} cannot be in incarnation {report.incarnation} after {record.incarnation}"
+            filed.refused.append(Refused(report.rank, report.incarnation, 0, text))
         elif record.live and record.node is not node and not node.spawns:
             self._rival(node, record, report, filed)
         else:

@@ -164,6 +164,24 @@ def test_a_leap_of_what_only_grows_is_not_believed() -> None:
     assert facts["counters"] == {"leap of a term or an epoch": 2, "leap of a rail order": 1}
 
 
+def test_an_incarnation_that_nobody_can_have_reached_takes_no_seat() -> None:
+    """It would use up all numbers, and the rank could never be started again."""
+    core, a, _ = started()
+    effects = core.step(2 * SECOND, a.report(rank_report(0, limits.MAX_INCARNATION, pid=999)))
+    refused = [one for effect in effects if isinstance(effect, Tell) for one in getattr(effect.message, "refused", ())]
+    assert [one.incarnation for one in refused] == [limits.MAX_INCARNATION]
+    facts = core.facts(2 * SECOND)
+    assert (facts["ranks"][0]["pid"], facts["ranks"][0]["incarnation"]) == (100, 1)
+    assert facts["counters"] == {"incarnation out of reach": 1}
+    core.step(2 * SECOND, a.report(rank_report(0, 1 + limits.MAX_LIVES, pid=999)))
+    assert core.facts(2 * SECOND)["ranks"][0]["incarnation"] == 1 + limits.MAX_LIVES
+
+
+def test_who_was_never_ordered_anything_is_in_the_first_epoch() -> None:
+    facts = started()[0].facts(2 * SECOND)
+    assert {facts["epoch"], *(rank["epoch"] for rank in facts["ranks"])} == {1}
+
+
 def test_a_manager_that_is_back_hears_all_nodes_before_it_decides() -> None:
     core, a, b = started()
     core.step(2 * SECOND, Restarted())

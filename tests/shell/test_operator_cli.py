@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,10 +89,17 @@ def test_status_shows_every_rank(manager: ManagerProcess, agent: HandAgent) -> N
         "NOTE",
     ]
     first = lines[3].split()
-    assert first[:7] == ["0", "a", str(os.getpid()), "alive", "0", "5", "body"]
+    assert first[:7] == ["0", "a", str(os.getpid()), "alive", "1", "5", "body"]
     assert first[8:] == ["ms", "20", "ms"] and first[7].isdigit()
     assert lines[5].split()[:4] == ["2", "-", "-", "absent"]
     assert ESCAPE not in done.stdout
+
+
+def test_whoever_looks_at_the_port_has_had_nothing_dropped(manager: ManagerProcess, agent: HandAgent) -> None:
+    """The job's own launcher does that before it starts a manager."""
+    socket.create_connection(("127.0.0.1", manager.port)).close()
+    wait_for(lambda: "port looked at" in manager.status()["manager"]["refused"], "a look is counted")
+    assert "dropped" not in manager.cli("status").stdout
 
 
 def test_status_as_json_holds_what_programs_need(manager: ManagerProcess, agent: HandAgent) -> None:
