@@ -116,9 +116,10 @@ class LocalState:
             elif parameter.grad is not None:
                 parameter.grad.detach().zero_()
 
-    def pack(self, moment: Captured, generators: bytes, opened: bytes) -> list[bytes]:
+    def pack(self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any]) -> list[bytes]:
         """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
-        and (`opened`) before this epoch's loader was opened: a newcomer does both again."""
+        and (`opened`) before this epoch's loader was opened: a newcomer does both again. `habits`: what this rank's
+        steps are made of."""
         carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
         parts = {
             "generators": generators,
@@ -126,11 +127,13 @@ class LocalState:
             "buffers": moment.buffers,
             "local": moment.local,
             "gradients": carried,
+            "habits": habits,
         }
         return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
-    def adopt(self, data: bytes) -> bytes:
-        """Start from what a dead rank wrote down; returns its `opened`. Raises PeerError if it does not fit."""
+    def adopt(self, data: bytes) -> tuple[bytes, dict[str, Any]]:
+        """Start from what a dead rank wrote down; returns its `opened` and `habits`. Raises PeerError if it does not
+        fit."""
         parts = tree.unpack(data[_HEAD.size :])
         self.origin = origin_of(data)
         try:
@@ -141,12 +144,11 @@ class LocalState:
                 gradient = parts["gradients"].get(str(at))
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
             rng.restore(parts["generators"])
-            opened: bytes = parts["opened"]
+            return parts["opened"], parts["habits"]
         except (KeyError, TypeError, RuntimeError) as error:
             raise PeerError(
                 f"the local record of this rank does not fit what this process has set up: {error!r}"
             ) from error
-        return opened
 
     def parameters(self) -> list[torch.nn.Parameter]:
         return [tensor for _, tensor in self.replica.tensors() if isinstance(tensor, torch.nn.Parameter)]

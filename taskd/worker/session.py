@@ -226,7 +226,8 @@ class Session:
     def _write(self, occasion: Occasion, moment: Captured, generators: bytes) -> None:
         if self._repair.records:
             assert self._feed is not None
-            self._repair.record(occasion, self._moment_of, self._local.pack(moment, generators, self._feed.opened))
+            pieces = self._local.pack(moment, generators, self._feed.opened, self._updates.habits())
+            self._repair.record(occasion, self._moment_of, pieces)
 
     def saves(self) -> bool:
         """Whether something is to be saved; nothing in a rehearsal. Raises StepAbandoned in a step that is given up."""
@@ -345,7 +346,8 @@ class Session:
 
     def take_over(self, updates: int, data: bytes) -> None:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
-        self._opened = self._local.adopt(data)
+        self._opened, habits = self._local.adopt(data)
+        self._updates.inherit(habits)
         self._own_buffers = {}
         self.updates = updates
         self._updated = True

@@ -105,6 +105,32 @@ class Updates:
         names = {method: functools.wraps(original)(followed), "__module__": kind.__module__, "__doc__": kind.__doc__}
         item.__class__ = type(kind.__name__, (kind,), names)
 
+    # ---- habits -----------------------------------------------------------------------------------------------
+
+    def habits(self) -> dict[str, Any]:
+        """What is known of steps by now, for whoever goes on in this rank's place."""
+        return {
+            "steps": [*self._patterns],
+            "ends_late": self._ends_late,
+            "called": self._called,
+            "with_arguments": self._with_arguments,
+            "closures": self._closures,
+            "talkers": self._talkers,
+        }
+
+    def inherit(self, habits: dict[str, Any]) -> None:
+        """Go on with what this rank knew in its life before, so that nothing has to be learned again: what is not known
+        of a step costs a copy of all that an optimizer changes, just when the others wait."""
+        self._patterns = dict.fromkeys(habits["steps"])
+        self._ends_late |= habits["ends_late"]
+        for known, name in (
+            (self._called, "called"),
+            (self._with_arguments, "with_arguments"),
+            (self._closures, "closures"),
+            (self._talkers, "talkers"),
+        ):
+            known |= habits[name]
+
     # ---- a step -----------------------------------------------------------------------------------------------
 
     def loop_begins(self) -> None:

@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from taskd._c10d import Mode, control
 from taskd.errors import StepAbandoned
+from taskd.state import tree
 from taskd.state.coverage import Coverage
 from taskd.state.living import living
 from taskd.state.replica import Replica
 from taskd.worker.feed import Feed
 from taskd.worker.session import Session
-from taskd.worker.updates import Updates
+from taskd.worker.updates import NONE, WHOLE, Updates
 from tests.train.test_session import FakeRepair
 
 STEPS = 12
@@ -224,6 +225,40 @@ def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
     trainer = Trainer("plain")
     trainer.train()
     assert trainer.session is not None and not trainer.session._updates._aside
+
+
+@pytest.mark.parametrize("inherits", [False, True])
+def test_a_newcomer_finishes_what_the_dead_rank_would_have_finished(inherits: bool) -> None:
+    """It knows from the record what follows an optimizer; one that knows nothing can only undo its first step."""
+
+    def life() -> tuple[Updates, torch.optim.Optimizer, Any]:
+        replica = Replica()
+        weight = nn.Parameter(torch.ones(3))
+        weight.grad = torch.ones(3)
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        replica.optimizers["optimizer"], replica.others["scheduler"] = optimizer, scheduler
+        repair = FakeRepair()
+        updates = Updates(replica, repair.ordered, repair.operations)
+        updates.follow_optimizer("optimizer", optimizer)
+        updates.follow_call("scheduler", scheduler, "step")
+        return updates, optimizer, scheduler
+
+    before, optimizer, scheduler = life()
+    before.begin()
+    optimizer.step()
+    scheduler.step()
+    before.commit()
+    record = b"".join(tree.pack(before.habits()))
+    newcomer, optimizer, scheduler = life()
+    if inherits:
+        newcomer.inherit(tree.unpack(record))
+    newcomer.begin()
+    optimizer.step()
+    assert newcomer.give_up(False) == (WHOLE if inherits else NONE)
+    assert scheduler.last_epoch == int(inherits)
+    weight = optimizer.param_groups[0]["params"][0]
+    assert torch.equal(weight, torch.full((3,), 0.5 if inherits else 1.0))
 
 
 def test_an_optimizer_with_numbers_of_its_own_is_undone() -> None:
