@@ -3,8 +3,8 @@
 The function is called once per step with its batch, in the same order on every rank. A call whose step was given up
 runs again with the same arguments; a call whose update was taken from another rank, and every call that a newcomer
 makes for steps which are done already, returns None. Since nobody can tell when the last call was made, the ranks do
-not wait for each other after it, as they do at the end of `session.steps`. It offers no other way to the transaction:
-it is `session.steps` seen from inside of the loop.
+not wait for each other after it, as they do at the end of `session.steps`. Several functions may take turns. It offers
+no other way to the transaction: it is `session.steps` seen from inside of the loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.worker.current import session
+from taskd.worker.session import Session
 from taskd.worker.step import Step
 
 
@@ -44,12 +47,20 @@ class _Calls:
         return self.ahead
 
 
+_calls: WeakKeyDictionary[Session, _Calls] = WeakKeyDictionary()
+"""By session: several functions take turns, and each call of any of them is the next step."""
+
+
 def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make each call of a train-step function one step of the session; register model and optimizer before."""
-    calls = _Calls()
 
     @functools.wraps(function)
     def step(*args: Any, **kwargs: Any) -> Any:
+        calls = _calls.setdefault(session(), _Calls())
+        if calls.steps is None and session().updates:
+            raise UsageError(
+                "a function under @taskd.resilient was called after a loop over session.steps(): use one way"
+            )
         number, calls.made = calls.made, calls.made + 1
         result = None
         while session().updates <= number:

@@ -282,6 +282,26 @@ def test_a_decorated_train_step_is_the_same_transaction(monkeypatch: pytest.Monk
     assert disturbed.repairs == [3]
 
 
+def test_decorated_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(FakeRepair())
+    monkeypatch.setattr(resilience, "session", lambda: session)
+    session.register(model=Net())
+    seen: list[str] = []
+    one, two = resilience.resilient(seen.append), resilience.resilient(lambda word: seen.append(f"{word} too"))
+    for _ in range(2):
+        one("one")
+        two("two")
+    assert seen == ["one", "two too"] * 2 and session.updates == 4
+    other = Session(FakeRepair())
+    monkeypatch.setattr(resilience, "session", lambda: other)
+    other.register(model=Net())
+    for step in other.steps([1]):
+        with step:
+            pass
+    with pytest.raises(UsageError, match="one way"):
+        one("never")
+
+
 def test_a_record_reaches_back_one_step() -> None:
     """A rank that died in step 6 had applied update 5; ranks that have not do step 5 again, and it must be able to."""
     record = Record.create()
