@@ -80,7 +80,7 @@ def test_a_way_back_that_moves_nothing_is_undone_and_tried_again(plane: Plane, r
     assert code == 1 and "rank 0 cannot follow: no-op: success was reported, but others have carried" in said, said
     assert rows(plane)["npu@left"]["use"] == "borrowed"
     ranks[0].ask("npu well")
-    patience = 20 + 4 * limits.RAIL_QUIET_NS // SECOND
+    patience = 2 * (limits.RAIL_FOLLOW_NS + limits.RAIL_VERIFY_NS) // SECOND + 8 * limits.RAIL_QUIET_NS // SECOND
     wait_for(lambda: {row["use"] for row in rows(plane).values()} == {"in use"}, "its return", patience)
 
 
