@@ -34,6 +34,7 @@ COMPUTE = (
     "tests/sim/",
     "tests/rail/test_fuzz.py",
     "tests/train/test_guard_storm.py::test_reconfigurations",
+    "tests/train/test_heal.py",
     "tests/train/test_heal_bad_input.py",
     "tests/shell/test_launcher",
     "tests/train/test_rail_backend.py::test_drawn",

@@ -1,4 +1,4 @@
-"""What the tests stand on: the helper of --beside loses no outcome, and a forked script is like a started one."""
+"""What the tests stand on: the helpers of --beside lose no outcome, and a forked script is like a started one."""
 
 from __future__ import annotations
 
@@ -57,9 +57,17 @@ SEES = """
 import os, pathlib
 def test_is_beside(): (pathlib.Path(os.environ["SEEN"]) / "it").touch()
 """
+MEETS = """
+import os, pathlib, time
+def test_meets():
+    seen = pathlib.Path(os.environ["SEEN"])
+    (seen.parent / __name__).touch()
+    while not len(list(seen.parent.glob("*test_?_meets"))) == 2: time.sleep(0.01)
+    (seen / "it").touch()
+"""
 
 
-def run(folder: Path, **files: str) -> str:
+def run(folder: Path, code: int = 1, **files: str) -> str:
     """What pytest says of a project with these files in tests/core, and one test of its own that waits for them."""
     (folder / "tests" / "core").mkdir(parents=True)
     (folder / "seen").mkdir()
@@ -79,7 +87,7 @@ def run(folder: Path, **files: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -91,6 +99,13 @@ def test_every_outcome_of_the_helper_is_reported(tmp_path: Path) -> None:
     said = run(tmp_path, test_b_computes=COMPUTES)
     assert "1 failed, 4 passed, 1 skipped, 1 error" in said, said
     assert "its reason" in said and "its teardown" in said and re.search(r"SKIPPED .*its excuse", said), said
+
+
+@needs_two
+def test_two_helpers_run_at_once(tmp_path: Path) -> None:
+    """Two files wait for each other, and this process' own test for both."""
+    said = run(tmp_path, code=0, test_a_sees="", test_b_meets=MEETS, test_c_meets=MEETS)
+    assert "3 passed" in said, said
 
 
 @needs_two
