@@ -90,7 +90,8 @@ class Inbox {
     // Bytes of small messages that have left the pool, or passed it by.
     uint64_t freed() const { return freed_; }
 
-    size_t pooled() const { return pooled_; }
+    // Nothing was asked for, and nothing waits for somebody who asks.
+    bool is_empty() const { return entries_.empty(); }
 
     // An entry of the same operation that came unasked, from an operation of another form; null: none.
     const Form* stranger(uint64_t group, uint64_t sequence, const Form& mine) const;

@@ -95,8 +95,7 @@ class Outbox {
 
     std::deque<Numbered>& unacknowledged() { return frames_; }
 
-    // The highest number given.
-    uint64_t last_number() const { return next_number_ - 1; }
+    const std::deque<Numbered>& unacknowledged() const { return frames_; }
 
     bool idle() { return frames_.empty() && !has_small() && large_.empty(); }
 

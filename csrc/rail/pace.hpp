@@ -20,6 +20,8 @@ constexpr size_t kShortestPiece = 16 << 10;
 constexpr size_t kWidestWindow = 4 << 20;
 constexpr int64_t kForgetNs = 50 * kMillisecondNs;
 constexpr int64_t kPatienceFloorNs = 30 * kMillisecondNs;
+constexpr int64_t kLossLookNs =
+    200 * kMillisecondNs;  // how often somebody looks whether the network is gone as a whole
 
 // How the links of a session compare with each other at one moment.
 struct Yardstick {

@@ -76,6 +76,7 @@ void Session::receive(Party& party, int member, const MessageKey& key, void* dat
     if (const Form* other = stranger(party, key))
         host_.post({Event::What::kDiffers, &party, member, key.part, *other});
     const Posting posting = inbox_.post(key, party, member, data, bytes);
+    host_.wake_by(host_.now_ns() + kLossLookNs);
     if (posting.differs) {
         host_.post({Event::What::kDiffers, &party, member, key.part, posting.theirs});
         outbox_.add_control(FrameType::kDiffers, key, party.form(), bytes);

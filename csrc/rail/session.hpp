@@ -211,6 +211,11 @@ class Session : public LinkReader {
     void tell_lost(const Slot& lost);
     void hear_lost(const FrameHeader& header);
     void look_for_silence(Slot& slot, int64_t now_ns);
+    void look_for_loss(int64_t now_ns);
+
+    // Something is on its way in one direction or the other, as far as is known here, and there are links for it.
+    bool is_waiting() const { return (!outbox_.unacknowledged().empty() || !inbox_.is_empty()) && connected() > 0; }
+
     void probe(int64_t now_ns);
     Numbered* oldest_on(size_t slot);
     void lose(Slot& slot, int error, const char* fault);
@@ -240,6 +245,13 @@ class Session : public LinkReader {
     std::string own_farewell_;
     bool was_connected_ = false;
     int64_t lost_ns_ = 0;  // since when there is no link; 0: there is one, or there never was
+    // The same of links that are there and bring nothing, not one of them.
+    int64_t silent_ns_ = 0;
+    int64_t moved_ns_ = 0;  // the last look that was no part of it
+    uint64_t brought_ = 0;  // by then, over all links, and read
+    uint64_t read_ = 0;
+    int quiet_looks_ = 0;  // in a row
+    int64_t look_for_loss_ns_ = 0;
     // Acknowledgements that are due.
     bool acknowledge_now_ = false;
     int64_t acknowledge_by_ns_ = 0;

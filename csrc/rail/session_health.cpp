@@ -13,6 +13,7 @@ constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
 constexpr int64_t kLongestPauseNs = 500 * kMillisecondNs;  // a rail that is back is used before a second has passed
 constexpr int64_t kLookAgainNs = 5 * kMillisecondNs;       // while silence lasts
 constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
+constexpr int kQuietLooks = 5;  // in a row: looks and not time, for all of this may have stood still
 
 int64_t nanoseconds(std::chrono::milliseconds duration) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
@@ -48,7 +49,8 @@ void Session::attach(size_t index, int fd) {
     slot.is_wanted = true;  // until the other end says otherwise, as soon as there is another link
     slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
     was_connected_ = true;
-    lost_ns_ = 0;
+    lost_ns_ = silent_ns_ = 0;
+    quiet_looks_ = 0;
     // Each side may have been told less than the other knows.
     acknowledge_now_ = true;
     show(slot);
@@ -106,7 +108,7 @@ void Session::lose(Slot& slot, int error, const char* fault) {
     if (!farewell_.empty()) {
         fail("it has left: " + farewell_);
     } else if (connected() == 0 && lost_ns_ == 0) {
-        lost_ns_ = now;
+        lost_ns_ = silent_ns_ != 0 ? silent_ns_ : now;
         check_hold(now);
         host_.wake_by(now + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);
     }
@@ -219,6 +221,49 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     host_.dirty(*this);
 }
 
+// Whether the network is gone as a whole. A process that is stopped has no part in that, for its system acknowledges:
+// it is waited for, and a network that brings nothing is given the time that there is for lost rails. Whoever dials
+// does it again, since a connection that was silent for long is slow to try. Whoever only waits has to say something to
+// know.
+void Session::look_for_loss(int64_t now) {
+    if (now < look_for_loss_ns_ || !is_waiting())
+        return;
+    look_for_loss_ns_ = now + kLossLookNs;
+    uint64_t brought = 0;
+    uint64_t read = 0;
+    size_t awaited = 0;
+    for (const Slot& slot : slots_) {
+        if (!slot.link || slot.link->is_broken())
+            continue;
+        brought += this->brought(slot);
+        read += slot.link->bytes_read();
+        awaited += sockets_.is_awaited(slot.link->fd()) ? 1 : 0;
+    }
+    const bool is_silent = awaited == connected() && brought == brought_;
+    const bool is_quiet = outbox_.unacknowledged().empty() && awaited == 0 && read == read_;
+    brought_ = brought;
+    read_ = read;
+    if (!is_silent) {
+        moved_ns_ = now;
+        silent_ns_ = 0;
+    }
+    quiet_looks_ = is_silent || is_quiet ? quiet_looks_ + 1 : 0;
+    if (quiet_looks_ < kQuietLooks || silent_ns_ != 0)
+        return;
+    quiet_looks_ = 0;
+    if (is_quiet) {
+        ask(now);
+        return;
+    }
+    silent_ns_ = moved_ns_;
+    for (Slot& slot : slots_) {
+        slot.last_trouble = "nothing comes through";
+        if (dials_ && slot.link)
+            slot.link->cut(ETIMEDOUT);
+    }
+    host_.dirty(*this);
+}
+
 void Session::probe(int64_t now) {
     if (std::any_of(slots_.begin(), slots_.end(),
                     [&](const Slot& slot) { return slot.link && slot.silence.wants_probe(now); }))
@@ -250,6 +295,7 @@ void Session::on_time(int64_t now) {
             }
         }
     }
+    look_for_loss(now);
     for (size_t index = 0; index < slots_.size(); ++index) {
         Slot& slot = slots_[index];
         if (slot.dial_at_ns > now || slot.link || slot.is_dialling)
@@ -283,9 +329,11 @@ int64_t Session::next_ns(int64_t now) {
     }
     if (compares && look_at_ns_ != INT64_MAX)
         next = std::min(next, look_at_ns_ > now ? look_at_ns_ : now + kLookAgainNs);
-    if (lost_ns_ != 0)
+    if (is_waiting())
+        next = std::min(next, std::max(look_for_loss_ns_, now + kHeldAtLeastNs));
+    if (const int64_t since = std::max(lost_ns_, silent_ns_); since != 0)
         next = std::min(
-            next, lost_ns_ + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);
+            next, since + nanoseconds(retry_.hold) + retry_.count * nanoseconds(retry_.interval) + kHeldAtLeastNs);
     return next;
 }
 
@@ -301,7 +349,8 @@ std::string Session::what_was_tried() const {
 }
 
 void Session::check_hold(int64_t now) {
-    if (lost_ns_ == 0 || !was_connected_ || !failure_.empty())
+    const int64_t since = lost_ns_ != 0 ? lost_ns_ : silent_ns_;
+    if (since == 0 || !was_connected_ || !failure_.empty())
         return;
     const int64_t rounds = retry_.count * nanoseconds(retry_.interval);
     if (!retry_.enabled) {
@@ -311,7 +360,7 @@ void Session::check_hold(int64_t now) {
     const bool refused = dials_ && std::all_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
                              return slot.refusals >= (is_leaving_ ? 1 : std::max(retry_.count, 1));
                          });
-    const int64_t lost_for = now - lost_ns_;
+    const int64_t lost_for = now - since;
     if (lost_for > nanoseconds(retry_.hold) + rounds || (refused && (is_leaving_ || lost_for > rounds)))
         fail("no rail came back within " + std::to_string(lost_for / kMillisecondNs) +
              " ms; tried: " + what_was_tried());

@@ -151,6 +151,8 @@ void Session::stage(Slot& slot, Numbered& frame) {
     if (slots_.size() > 1) {
         look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
         host_.wake_by(std::min(frame.late_ns, by.now_ns + kSilenceFloorNs));
+    } else {
+        host_.wake_by(by.now_ns + kLossLookNs);
     }
     if (arrivals_.above().empty()) {
         acknowledge_now_ = false;

@@ -215,7 +215,7 @@ void a_stopped_process_costs_no_rail(uint64_t) {
         world.sides[1]->stopped_until_ns = world.now_ns + 3000 * kMs;
         world.run(4000 * kMs);
         CHECK(downs(world) == 0);
-        CHECK(hedged(world) < before + 4);
+        CHECK(hedged(world) < before + 40);
     }
 }
 
@@ -269,6 +269,40 @@ void a_rail_that_nobody_hears_is_taken_down(uint64_t) {
         world.sockets.unheard = SIZE_MAX;
         world.rails[0].is_there = true;
         CHECK(share_soon(world, 0) > 0.25);
+    }
+}
+
+// The limit that users give counts from the first byte that did not come through, whatever TCP hopes for.
+void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
+    const Retry retry;
+    const int64_t limit_ns = std::chrono::nanoseconds(retry.hold + retry.count * retry.interval).count();
+    for (const size_t rails : {1, 2}) {
+        for (const bool comes_back : {true, false}) {
+            World world(rails);
+            begin(world, kLarge);
+            const auto set = [&](bool is_there) {
+                for (size_t rail = 0; rail < rails; ++rail) {
+                    world.rails[rail].is_there = is_there;
+                    world.set_rate(rail, is_there ? kRate : 0);
+                }
+            };
+            set(false);
+            world.sockets.is_unnoticed = true;
+            for (auto& side : world.sides)
+                side->may_fail = !comes_back;
+            world.run(limit_ns - 300 * kMs);
+            CHECK(world.sides[0]->session().failure().empty() && world.sides[1]->session().failure().empty());
+            if (comes_back) {
+                set(true);
+                const size_t before = world.sides[0]->operations.size();
+                world.run(600 * kMs);
+                CHECK(world.sides[0]->operations.size() > before + 5);
+            } else {
+                world.run(500 * kMs);
+                for (auto& side : world.sides)
+                    CHECK(side->session().failure().find("no rail came back within") != std::string::npos);
+            }
+        }
     }
 }
 
