@@ -47,8 +47,11 @@ def main(arguments: list[str]) -> None:
     gc.freeze()  # or each child would copy every page at its first collection
     # OpenBLAS puts its threads away before a fork and makes them anew at the next use.
     _gone(lambda: os._exit(0))
-    line.send(f"ready {_native.thread_count()}".encode())
-    descriptors = _serve(line, int(parent))
+    try:
+        line.send(f"ready {_native.thread_count()}".encode())
+        descriptors = _serve(line, int(parent))
+    except ConnectionError:  # the launcher has ended, and has not heard what this process said last
+        return
     if descriptors is not None:
         run(descriptors)
 

@@ -142,6 +142,19 @@ os._exit(0)
     assert found["pid"]  # and nothing_left_behind looks for it
 
 
+def test_it_ends_quietly_when_nobody_has_listened(play: Any) -> None:
+    """What it had said and nobody had read makes the end of its line an error and no end."""
+    (found,) = play("""
+import select
+one = made()
+select.select([one.fd], [], [], 30)
+os.close(one.fd)
+say(status=os.waitpid(one.pid, 0)[1])
+os._exit(0)
+""")
+    assert found["status"] == 0
+
+
 @pytest.mark.parametrize(
     ("words", "script", "workers", "several"),
     [
