@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taskd import log
 from taskd.agent.standby import IMPORTS
 from taskd.agent.standby_process import uncollected
 
@@ -184,6 +185,7 @@ def script_of(request: bytes, say: int, end: int) -> list[str] | None:
     words, environment, folder = json.loads(request)
     os.environ.clear()
     os.environ.update(environment)
+    log.configure()  # how much is said was read when taskd was imported, by whoever came first
     os.chdir(folder)
     return list(words)
 

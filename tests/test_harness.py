@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -117,8 +118,10 @@ def test_a_helper_that_dies_fails_what_it_left_undone(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import os, signal, sys
+import logging, os, signal, sys
 import torch
+if sys.argv[1] == "tells":
+    sys.exit(f"level {logging.getLogger('taskd').level}")
 print(sys.argv[1:], os.getcwd(), os.environ["ONLY"], "HOME" in os.environ, __name__, hash("text"), flush=True)
 if sys.argv[1] == "dies":
     os.kill(os.getpid(), signal.SIGKILL)
@@ -150,3 +153,6 @@ def test_a_forked_script_is_like_a_started_one(tmp_path: Path) -> None:
     waits.kill()
     assert waits.communicate(60)[0].startswith("['waits']") and waits.returncode == -signal.SIGKILL
     dies.communicate()
+    for level in ("INFO", "WARNING"):
+        environment["TASKD_STD_LOG_LEVEL"] = level
+        assert start(0, "tells").communicate(60)[0] == f"level {getattr(logging, level)}\n"

@@ -59,6 +59,7 @@ def be_launcher(waiting: Waiting) -> None:
 
 def be_standby(line: socket.socket) -> None:
     """Be the standby that the launcher asks for, if it does before it ends."""
+    from taskd import log
     from taskd.agent import standby_process
 
     request, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, 1)
@@ -71,6 +72,7 @@ def be_standby(line: socket.socket) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    log.configure()
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = open(number, "wb", buffering=0, closefd=False)  # noqa: SIM115 - as `python -u` has them
         setattr(sys, name, io.TextIOWrapper(raw, errors=getattr(sys, name).errors, write_through=True))
