@@ -28,6 +28,8 @@ from taskd.sim.scenario import Options, draw
 from taskd.sim.story import Result, simulate
 from taskd.sim.world import Machines
 
+pytestmark = pytest.mark.limit(300)  # some breaches take many stories to show
+
 MOST_SEEDS = 60
 Patch = pytest.MonkeyPatch
 
