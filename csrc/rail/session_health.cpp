@@ -226,7 +226,13 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
 // does it again, since a connection that was silent for long is slow to try. Whoever only waits has to say something to
 // know.
 void Session::look_for_loss(int64_t now) {
-    if (now < look_for_loss_ns_ || !is_waiting())
+    if (!is_waiting()) {
+        quiet_looks_ = 0;
+        if (connected() > 0)
+            silent_ns_ = 0;  // whatever was on its way has come through
+        return;
+    }
+    if (now < look_for_loss_ns_)
         return;
     look_for_loss_ns_ = now + kLossLookNs;
     uint64_t brought = 0;
@@ -243,10 +249,10 @@ void Session::look_for_loss(int64_t now) {
     const bool is_quiet = outbox_.unacknowledged().empty() && awaited == 0 && read == read_;
     brought_ = brought;
     read_ = read;
-    if (!is_silent) {
-        moved_ns_ = now;
+    if (!is_silent)
         silent_ns_ = 0;
-    }
+    if (!is_silent || quiet_looks_ == 0)
+        moved_ns_ = is_silent ? now - kLossLookNs : now;  // the look before may be long ago: nothing had to move
     quiet_looks_ = is_silent || is_quiet ? quiet_looks_ + 1 : 0;
     if (quiet_looks_ < kQuietLooks || silent_ns_ != 0)
         return;

@@ -306,4 +306,19 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
     }
 }
 
+// Only the side that does not dial has seen it, and nothing is sent afterwards.
+void silence_that_is_over_counts_no_more(uint64_t) {
+    World world(1);
+    begin(world, kSmall);
+    world.set_rate(0, 0);
+    world.sides[0]->stopped_until_ns = world.now_ns + 1500 * kMs;
+    world.run(1500 * kMs);
+    world.set_rate(0, kRate);
+    for (auto& side : world.sides)
+        side->messages.clear();
+    world.run(10'000 * kMs);
+    CHECK(world.sides[0]->session().idle() && world.sides[1]->session().idle());
+    CHECK(world.sides[0]->session().failure().empty() && world.sides[1]->session().failure().empty());
+}
+
 }  // namespace taskd::rail::test
