@@ -222,6 +222,7 @@ class Session : public LinkReader {
     void retry_later(Slot& slot, int64_t now_ns);
     void check_hold(int64_t now_ns);
     void fail(const std::string& text);
+    bool is_outdone(const Slot& slot) const;
     void show(Slot& slot);
 
     SessionHost& host_;

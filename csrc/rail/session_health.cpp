@@ -21,11 +21,19 @@ int64_t nanoseconds(std::chrono::milliseconds duration) {
 
 }  // namespace
 
+// It is silent, and another link to the same process is not: else it is the process that says nothing.
+bool Session::is_outdone(const Slot& slot) const {
+    return slot.silence.standing() == Standing::kSuspect &&
+           std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
+               return &other != &slot && other.link && other.witness_ns > slot.silence.since_ns();
+           });
+}
+
 // The counters tell others how this rail stands.
 void Session::show(Slot& slot) {
     RailState state = RailState::kDown;
     if (slot.link)
-        state = slot.silence.standing() == Standing::kUp ? RailState::kUp : RailState::kSuspect;
+        state = is_outdone(slot) ? RailState::kSuspect : RailState::kUp;
     else if (slot.is_dialling)
         state = RailState::kProbing;
     set_state(*slot.record, state, host_.now_ns());
@@ -191,7 +199,6 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     const bool is_unanswered = slot.pinged_ns != 0 && is_late(slot.pinged_ns, slot.pinged_end);
     if (is_unanswered || (oldest != nullptr && is_late(oldest->mark.sent_ns, oldest->end))) {
         slot.silence.suspect(now);
-        show(slot);
         acknowledge_now_ = true;
         const bool has_other =
             std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) { return &other != &slot && other.up(); });
@@ -206,6 +213,7 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     }
     if (slot.silence.standing() != Standing::kSuspect)
         return;
+    show(slot);
     const uint64_t brought = this->brought(slot);
     const bool is_empty = brought == slot.link->bytes_written();
     const bool is_moving = brought != slot.brought_then;

@@ -29,6 +29,9 @@ class Silence {
   public:
     Standing standing() const { return standing_; }
 
+    // Since when it is late or suspect.
+    int64_t since_ns() const { return since_ns_; }
+
     // Something that it was given at `sent_ns` has been answered: a probe, or a frame that went nowhere else. One that
     // is late has to answer what came last.
     void answered(int64_t sent_ns) {
