@@ -290,7 +290,11 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
             world.sockets.is_unnoticed = true;
             for (auto& side : world.sides)
                 side->may_fail = !comes_back;
-            world.run(limit_ns - 300 * kMs);
+            world.run(500 * kMs);
+            for (const Slot& slot : world.sides[0]->session().slots())
+                CHECK(slot.record->state.load() ==
+                      static_cast<uint64_t>(RailState::kUp));  // none is worse than another
+            world.run(limit_ns - 800 * kMs);
             CHECK(world.sides[0]->session().failure().empty() && world.sides[1]->session().failure().empty());
             if (comes_back) {
                 set(true);
