@@ -139,8 +139,8 @@ class Coverage:
     def rebase(self) -> None:
         """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
         for at, (name, tensors) in enumerate(self._outside):
-            living = [one.tensor() for one in tensors]
-            self._outside[at] = name, [_Tensor.of(tensor) for tensor in living if tensor is not None]
+            left = [one.tensor() for one in tensors]
+            self._outside[at] = name, [_Tensor.of(tensor) for tensor in left if tensor is not None]
         self._movers = [mover.again() for mover in self._movers]
 
     def steps(self, optimizer: torch.optim.Optimizer) -> str:

@@ -140,9 +140,7 @@ class LocalState:
             self.put_back(parts["buffers"])
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])
-            for at, parameter in enumerate(self.parameters()):
-                gradient = parts["gradients"].get(str(at))
-                parameter.grad = None if gradient is None else gradient.to(parameter.device)
+            self.put_gradients(parts["gradients"])
             rng.restore(parts["generators"])
             return parts["opened"], parts["habits"]
         except (KeyError, TypeError, RuntimeError) as error:

@@ -41,22 +41,22 @@ int64_t typical(World& world) {
     return times[times.size() / 2];
 }
 
-uint64_t downs(World& world) {
+template <class Counter>
+uint64_t total(World& world, Counter counter) {
     uint64_t count = 0;
     for (auto& side : world.sides) {
         for (const Slot& slot : side->session().slots())
-            count += slot.record->downs.load();
+            count += (slot.record->*counter).load();
     }
     return count;
 }
 
+uint64_t downs(World& world) {
+    return total(world, &CounterRecord::downs);
+}
+
 uint64_t hedged(World& world) {
-    uint64_t count = 0;
-    for (auto& side : world.sides) {
-        for (const Slot& slot : side->session().slots())
-            count += slot.record->hedged.load();
-    }
-    return count;
+    return total(world, &CounterRecord::hedged);
 }
 
 double share_soon(World& world, size_t rail) {
