@@ -1,4 +1,5 @@
-// How a session notices that a rail fails, and what it does: hedge, probe, take down, dial again, hold, give up.
+// How a session notices that a rail fails, and what it does: hedge, probe, take down, dial again, hold, give up. That
+// all of them fail at once is seen in session_loss.cpp.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -13,7 +14,6 @@ constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
 constexpr int64_t kLongestPauseNs = 500 * kMillisecondNs;  // a rail that is back is used before a second has passed
 constexpr int64_t kLookAgainNs = 5 * kMillisecondNs;       // while silence lasts
 constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
-constexpr int kQuietLooks = 5;  // in a row: looks and not time, for all of this may have stood still
 
 int64_t nanoseconds(std::chrono::milliseconds duration) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
@@ -226,55 +226,6 @@ void Session::look_for_silence(Slot& slot, int64_t now) {
     slot.brought_then = brought;
     if (slot.silence.judge(now, witness))
         slot.link->cut(ETIMEDOUT);
-    host_.dirty(*this);
-}
-
-// Whether the network is gone as a whole. A process that is stopped has no part in that, for its system acknowledges:
-// it is waited for, and a network that brings nothing is given the time that there is for lost rails. Whoever dials
-// does it again, since a connection that was silent for long is slow to try. Whoever only waits has to say something to
-// know.
-void Session::look_for_loss(int64_t now) {
-    if (!is_waiting()) {
-        quiet_looks_ = 0;
-        if (connected() > 0)
-            silent_ns_ = 0;  // whatever was on its way has come through
-        return;
-    }
-    if (now < look_for_loss_ns_)
-        return;
-    look_for_loss_ns_ = now + kLossLookNs;
-    uint64_t brought = 0;
-    uint64_t read = 0;
-    size_t awaited = 0;
-    for (const Slot& slot : slots_) {
-        if (!slot.link || slot.link->is_broken())
-            continue;
-        brought += this->brought(slot);
-        read += slot.link->bytes_read();
-        awaited += sockets_.is_awaited(slot.link->fd()) ? 1 : 0;
-    }
-    const bool is_silent = awaited == connected() && brought == brought_;
-    const bool is_quiet = outbox_.unacknowledged().empty() && awaited == 0 && read == read_;
-    brought_ = brought;
-    read_ = read;
-    if (!is_silent)
-        silent_ns_ = 0;
-    if (!is_silent || quiet_looks_ == 0)
-        moved_ns_ = is_silent ? now - kLossLookNs : now;  // the look before may be long ago: nothing had to move
-    quiet_looks_ = is_silent || is_quiet ? quiet_looks_ + 1 : 0;
-    if (quiet_looks_ < kQuietLooks || silent_ns_ != 0)
-        return;
-    quiet_looks_ = 0;
-    if (is_quiet) {
-        ask(now);
-        return;
-    }
-    silent_ns_ = moved_ns_;
-    for (Slot& slot : slots_) {
-        slot.last_trouble = "nothing comes through";
-        if (dials_ && slot.link)
-            slot.link->cut(ETIMEDOUT);
-    }
     host_.dirty(*this);
 }
 

@@ -58,21 +58,20 @@ bool Session::is_overtaken(const Numbered& frame, const Slot& slow, const Yardst
         look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
         return false;
     }
-    if (!holds(slow, frame.end) && by.now_ns - frame.mark.sent_ns < kDeafNs) {
-        look_at_ns_ = std::min(look_at_ns_, by.now_ns + kLookAgainNs);
-        return false;
-    }
+    const bool has_arrived = !holds(slow, frame.end) && by.now_ns - frame.mark.sent_ns < kDeafNs;
     bool has_other = false;
     for (const Slot& other : slots_) {
         // One that is out of use has nothing to wait for: its answers would always be quicker.
         if (&other == &slow || !other.up() || !other.in_use())
             continue;
         has_other = true;
-        if (other.witness_ns >= frame.mark.sent_ns)
+        if (!has_arrived && other.witness_ns >= frame.mark.sent_ns)
             return true;
     }
-    *asks = *asks || (has_other && asked_ns_ < frame.mark.sent_ns);
-    look_at_ns_ = std::min(look_at_ns_, by.now_ns);
+    // What has arrived is not sent again, but the word of that may be lost on a silent rail; whoever is asked says it.
+    const int64_t asked_since = std::max(frame.mark.sent_ns, has_arrived ? by.now_ns - kProbeEveryNs : 0);
+    *asks = *asks || (has_other && asked_ns_ < asked_since);
+    look_at_ns_ = std::min(look_at_ns_, has_arrived ? by.now_ns + kLookAgainNs : by.now_ns);
     return false;
 }
 

@@ -341,6 +341,7 @@ int main(int count, char** arguments) {
         {"small messages use every rail", small_messages_use_every_rail, false},
         {"a slow rail gets what it delivers", a_slow_rail_gets_what_it_delivers_and_delays_nothing, false},
         {"a silent rail costs milliseconds", a_silent_rail_costs_milliseconds, false},
+        {"and so at any moment", a_rail_that_is_silent_at_any_moment_costs_milliseconds, false},
         {"the other side is told of a lost rail", the_other_side_is_told_of_a_lost_rail, false},
         {"a stopped process costs no rail", a_stopped_process_costs_no_rail, false},
         {"a starved process costs no rail", a_starved_process_costs_no_rail, true},

@@ -178,6 +178,21 @@ void a_silent_rail_costs_milliseconds(uint64_t) {
     }
 }
 
+// Whatever was on its way: also a word that all has arrived, which nobody sends a second time unasked.
+void a_rail_that_is_silent_at_any_moment_costs_milliseconds(uint64_t) {
+    for (int turn = 0; turn < 60; ++turn) {
+        World world;
+        for (auto& side : world.sides)
+            side->messages = turn % 2 == 0 ? kSmall : std::vector<size_t>{200 << 10};
+        world.run(50 * kMs + turn * kMs * 3 / 20);
+        const int64_t since = world.now_ns;
+        world.rails[turn % 4 / 2].is_there = false;
+        world.set_rate(static_cast<size_t>(turn % 4 / 2), 0);
+        world.run(300 * kMs);
+        CHECK(longest_since(world, since) < 40 * kMs);
+    }
+}
+
 void the_other_side_is_told_of_a_lost_rail(uint64_t) {
     for (int turn = 0; turn < 16; ++turn) {
         const int side = turn % 2;

@@ -11,6 +11,7 @@ void rails_that_share_a_processor_become_equal(uint64_t);
 void small_messages_use_every_rail(uint64_t);
 void a_slow_rail_gets_what_it_delivers_and_delays_nothing(uint64_t);
 void a_silent_rail_costs_milliseconds(uint64_t);
+void a_rail_that_is_silent_at_any_moment_costs_milliseconds(uint64_t);
 void the_other_side_is_told_of_a_lost_rail(uint64_t);
 void a_stopped_process_costs_no_rail(uint64_t);
 void a_starved_process_costs_no_rail(uint64_t);
