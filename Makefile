@@ -49,7 +49,7 @@ demo: $(BUILT)
 	@$(BIN)/python samples/demo.py
 
 test: lint
-	$(RUN) pytest --beside --durations=15 --durations-min=1 $(ARGS)
+	$(BIN)/python tools/gate.py --beside --durations=15 --durations-min=1 $(ARGS)
 
 lint: $(BUILT)
 	$(RUN) ruff check --quiet --output-format concise .

@@ -23,7 +23,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 COMPUTE = (
@@ -46,8 +45,6 @@ COMPUTE = (
 """How the names of those begin that promise nothing about time and wait for nothing that could be late."""
 NICE = 5
 """A third of the others' weight: enough that whoever waits for a minute does not wait in vain."""
-PATIENCE = 5
-"""How many times as long a test may take that has to wait for others' processors."""
 HELPERS = 2
 """With this process they are one more than the processors of a small machine, since nobody computes all the time."""
 PORTS = range(12000, 30000)
@@ -56,11 +53,6 @@ LEAVING_S = 30.0
 File = list[pytest.Item]
 _number = 0
 """Of this process: 0 runs what is not in COMPUTE, the helpers follow."""
-
-
-def patience() -> int:
-    """By what the bounds of tests that promise nothing about time are multiplied in this process."""
-    return PATIENCE if _number else 1
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -114,9 +106,6 @@ class Helper:
         self.config, self.folder = config, folder.parent
         self.told = (folder / "reports").open("a")
         os.nice(NICE)
-        unhurried = [hypothesis.HealthCheck.too_slow]
-        hypothesis.settings.register_profile("beside", deadline=None, suppress_health_check=unhurried)
-        hypothesis.settings.load_profile("beside")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

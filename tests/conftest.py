@@ -11,6 +11,7 @@ It starts nothing of taskd's; fixtures of one room live in that room's own conft
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import random
 import signal
@@ -22,18 +23,21 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from taskd.bench import hosts
 from tests import beside, forked
+from tests.patience import HANG_S, LEAVING_S, NAME, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT_S = 60
-LIMIT_SLOW_S = 300
 # How much longer a test may hold the interpreter's lock (so that no signal handler of ours runs) before all ends.
-LAST_RESORT_S = 30
-# Processes that are on their way out get this long; agents notice the death of their last worker within it.
-LEAVING_S = 5.0
+LAST_RESORT_S = 60
+# One way to draw examples wherever a test runs: always the same ones, and no verdict about their pace.
+hypothesis.settings.register_profile(
+    "gate", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("gate")
 # In the environment of every process that descends from this run, and of no other's.
 MARK_NAME = "PYTEST_RUN_MARK"
 MARK_VALUE = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -65,6 +69,7 @@ FOREIGN_NAMES = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     beside.add_options(parser)
+    parser.addoption("--failures", metavar="FILE", help="write the texts of all failures here, by test, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith("TASKD_") or name in FOREIGN_NAMES:
             del os.environ[name]
+    os.environ[NAME] = str(PATIENCE_S)  # for programs and scripts of the tests
     # A shell that starts us in the background lets us and all that we start ignore Ctrl-C, which some tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # One that outlives its terminal (nohup) lets us ignore a hang-up, which some tests send. Ours stays without effect.
@@ -98,6 +104,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+# ---- what failed, for tools/gate.py
+
+
+failures: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        failures[report.nodeid] = failures.get(report.nodeid, "") + report.longreprtext
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        failures[report.nodeid] = report.longreprtext
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.option.failures:
+        Path(config.option.failures).write_text(json.dumps(failures))
+
+
 def why_no_device() -> str | None:
     if Path("/dev/nvidiactl").exists() or any(Path("/dev").glob("davinci[0-9]*")):
         return None
@@ -112,9 +139,7 @@ class Limit:
 
     def __init__(self, item: pytest.Item) -> None:
         marker = item.get_closest_marker("limit")
-        slow = item.get_closest_marker("slow") is not None
-        self.seconds = marker.args[0] if marker else LIMIT_SLOW_S if slow else LIMIT_S
-        self.seconds *= beside.patience()
+        self.seconds = marker.args[0] if marker else HANG_S
         self.stderr = item.config.stash[TRUE_STDERR]
 
     def __enter__(self) -> None:
@@ -278,13 +303,13 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 def run_python(tmp_path: Path) -> RunPython:
     """Runs a piece of Python, or a file, in a process of its own with this checkout importable.
 
-    run_python(code_or_file, *args, env=None, timeout=30, check=True) returns the CompletedProcess with text output.
+    run_python(code_or_file, *args, env=None, check=True) returns the CompletedProcess with text output.
     `env` is added to the environment (None takes a name out); the working folder is the test's own. With `check` an
     exit code other than 0 fails the test and shows what the process said.
     """
 
     def run(
-        code: str | Path, *args: str, env: dict[str, str | None] | None = None, timeout: float = 30, check: bool = True
+        code: str | Path, *args: str, env: dict[str, str | None] | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         merged: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
         what = [str(code)] if isinstance(code, Path) else ["-c", code]
@@ -295,7 +320,7 @@ def run_python(tmp_path: Path) -> RunPython:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout * beside.patience(),
+            timeout=PATIENCE_S,
         )
         if check and done.returncode != 0:
             pytest.fail(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}", pytrace=False)

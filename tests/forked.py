@@ -70,6 +70,12 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def hear(self) -> bool:
+        """Read what it has said since; False: it says nothing more."""
+        data = os.read(self.stdout.fileno(), 1 << 16)
+        self.said += data
+        return bool(data)
+
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """What it has said, once it has ended. What was read of `stdout` before is not in it."""
         ends = None if timeout is None else time.monotonic() + timeout
@@ -77,9 +83,7 @@ class Forked:
             left_s = None if ends is None else max(0.0, ends - time.monotonic())
             if not select.select([self.stdout], [], [], left_s)[0]:
                 raise subprocess.TimeoutExpired("a forked script", timeout or 0)
-            data = os.read(self.stdout.fileno(), 1 << 16)
-            self.said += data
-            if not data:
+            if not self.hear():
                 self.stdout.close()
         self.wait(None if ends is None else max(0.0, ends - time.monotonic()))
         return self.said.decode(errors="replace"), None

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from tests import beside, forked
+from tests import forked, verdicts
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM = Path(__file__).with_name("warm_launcher.py")
-PATIENCE_S = 60.0
 BOUNDED = """
 import json, os, resource, sys
 for number, bound in json.loads(sys.argv[1]):
@@ -128,19 +128,17 @@ class Launched:
     def wait_for_line(self, part: str, patience_s: float = PATIENCE_S) -> str:
         """The first line with this part; fails the test, with all that was said, if none comes."""
         with self._heard:
-            found = self._heard.wait_for(
-                lambda: next((x for x in self.lines if part in x), None), patience_s * beside.patience()
-            )
+            found = self._heard.wait_for(lambda: next((x for x in self.lines if part in x), None), patience_s)
         if not found:
             pytest.fail(f"nobody said {part!r}:\n{self.text}", pytrace=False)
         return found
 
-    def end(self, code: int | None = 0, patience_s: float = 2 * PATIENCE_S) -> list[int]:
+    def end(self, code: int | None = 0, patience_s: float = PATIENCE_S) -> list[int]:
         """Wait for all launchers; fails the test if one ends otherwise (None: however they end)."""
         codes = []
         try:
             for launcher in self.launchers:
-                codes.append(launcher.wait(patience_s * beside.patience()))
+                codes.append(launcher.wait(patience_s))
         except subprocess.TimeoutExpired:
             shown = subprocess.run(
                 [sys.executable, "-m", "taskd", "status"], env=self.environment, capture_output=True, text=True
@@ -148,8 +146,8 @@ class Launched:
             pytest.fail(f"the job does not end:\n{self.text}\n{shown}", pytrace=False)
         for reader in self._readers:
             reader.join()
-        if code is not None and any(found != code for found in codes):
-            pytest.fail(f"exit codes {codes}, not {code}:\n{self.text}", pytrace=False)
+        if code is not None:
+            verdicts.exit_codes(codes, code, self.text)
         return codes
 
     def said(self, word: str) -> list[str]:
@@ -181,7 +179,7 @@ class Launched:
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """Look at other processes' visible state until it is so."""
-    deadline = time.monotonic() + patience_s * beside.patience()
+    deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.02)

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "csrc"
 BUILDS = ROOT / "build" / "sanitize"
+PATIENCE = Path(__file__).with_name("patience.hpp")
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "races": ["-fsanitize=thread"],
@@ -37,7 +38,8 @@ def compiled(unit: Path, kind: str, rooms: Sequence[str]) -> Path:
     folders = list(dict.fromkeys([*(SOURCES / room for room in rooms), unit.parent]))
     command = [*compiler(kind), *(f"-I{folder}" for folder in folders)]
     digest = hashlib.sha256(" ".join(command).encode())
-    for path in [unit, *sorted({header for folder in folders for header in folder.rglob("*.hpp")})]:
+    headers = {header for folder in folders for header in folder.rglob("*.hpp")}
+    for path in [unit, PATIENCE, *sorted(headers)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return made(f"{unit.parent.name}-{unit.stem}-{kind}", digest, ".o", [*command, "-c", str(unit)])
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.patience import BUILD_S
 from tests.source import ROOT
 
-pytestmark = pytest.mark.limit(180)
+pytestmark = pytest.mark.limit(BUILD_S)
 
 CONFTEST = """
 import os

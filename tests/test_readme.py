@@ -77,7 +77,7 @@ def commands(block: Block) -> list[list[str]]:
 
 @pytest.mark.parametrize("block", of_language("python"), ids=str)
 def test_python_block_runs(block: Block, run_python: Callable[..., object]) -> None:
-    run_python(block.text, timeout=50)
+    run_python(block.text)
 
 
 @pytest.mark.parametrize("block", of_language("bash"), ids=str)

@@ -33,7 +33,9 @@ PATIENCE_S = 240.0
 LOOK_S = 0.1
 ENDING_S = 10.0
 STEPS_AHEAD_S = 2.0
-"""The last step is told this much in advance, so that no rank is beyond it by then."""
+LOOKS_AHEAD = 3
+"""The last step is told so much in advance, and as long as so many looks at the job take, so that no rank is beyond it
+by then."""
 Event = dict[str, Any]
 
 
@@ -233,12 +235,13 @@ class Job:
         begin = self.settle(1, rails=rails)
         begin_at = time.monotonic()
         then = self.settle(1, rails=rails)
+        ahead_s = STEPS_AHEAD_S + LOOKS_AHEAD * (time.monotonic() - begin_at)
         step = max(one["step"] for one in then.values())
         pace = (step - min(one["step"] for one in begin.values())) / (time.monotonic() - begin_at)
         # What is measured over so short a time may have been a stretch in which steps were long.
         quickest_ms = min((one["step_ms"] for one in then.values() if one["step_ms"]), default=0)
         pace = max(pace, 1000 / quickest_ms if quickest_ms else 0)
-        self.last = step + 2 + int(pace * STEPS_AHEAD_S)
+        self.last = step + 2 + int(pace * ahead_s)
         self._tell_last(self.last)
         return self.last
 

@@ -21,7 +21,7 @@ from typing import Any
 from taskd.bench.hosts import CONTROL, Hosts, interface
 from taskd.bench.job import free_port
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Failed(RuntimeError):

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.gpu, pytest.mark.limit(240)]
+pytestmark = pytest.mark.gpu
 
 PROGRAM = """
 import os, sys, threading, time

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-
-pytestmark = pytest.mark.limit(150)
+from tests.patience import PATIENCE_S
 
 NURSERY = Path(__file__).parent / "workers" / "nursery.py"
-LONG_S = 100.0
 numbers = itertools.count()
 
 
@@ -87,7 +84,7 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, str(NURSERY)], env=environment, stdin=pipe, stdout=pipe, text=True)
     yield process
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -95,9 +92,8 @@ def run(nursery: subprocess.Popen[str], tmp_path: Path) -> Run:
     """Exit code and words of one rank for each environment, on these hosts or on this one; None: it never comes."""
 
     def ranks(
-        *environments: dict[str, str] | None, hosts: Sequence[Host] = (), limit_s: float = LONG_S
+        *environments: dict[str, str] | None, hosts: Sequence[Host] = (), limit_s: float = PATIENCE_S
     ) -> list[tuple[int, str]]:
-        started = time.monotonic()
         folder = tmp_path / f"ranks-{next(numbers)}"
         folder.mkdir()
         order = {
@@ -110,7 +106,6 @@ def run(nursery: subprocess.Popen[str], tmp_path: Path) -> Run:
         nursery.stdin.write(json.dumps(order) + "\n")
         nursery.stdin.flush()
         codes: list[int] = json.loads(nursery.stdout.readline())
-        assert limit_s < LONG_S or time.monotonic() - started < LONG_S / 2, "they waited for each other"
         return [(code, (folder / f"said{rank}").read_text()) for rank, code in enumerate(codes)]
 
     return ranks

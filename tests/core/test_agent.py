@@ -310,7 +310,7 @@ ANY = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 10, 100, 300, 6_000, 61_000]), ANY), max_size=50), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_events(events: list[tuple[int, AgentEvent]], spawns: bool) -> None:
     core, now, term, epoch = agent(spawns), 0, 0, 0
     started: set[tuple[int, int]] = set()

@@ -116,7 +116,7 @@ class Run:
 
 
 @given(actions, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_manager_holds_its_promises(actions: list[tuple[int, Any]], recover: bool) -> None:
     run = Run(recover)
     run.run(actions)
@@ -127,7 +127,7 @@ def test_the_manager_holds_its_promises(actions: list[tuple[int, Any]], recover:
 
 
 @given(actions)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_incident_closes_or_climbs(actions: list[tuple[int, Any]]) -> None:
     """From any state on, nobody says anything any more: within its deadlines every incident of a job that we repair
     comes to its end. An observed one waits for whoever repairs it, as long as ranks live."""

@@ -223,7 +223,7 @@ def act(job: Job, what: Any) -> None:
 
 
 @given(actions)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
     """Nothing raises, numbers only grow, one change at a time, a replay decides the same."""
     job = Job()
@@ -243,7 +243,7 @@ def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
 
 
 @given(actions)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_whatever_was_every_rail_comes_back(doings: list[tuple[int, Any]]) -> None:
     """From any state on, all lines are well and ranks follow: in the end every rail is in use or out by an operator."""
     job = Job(recover=False)  # a repair would wait for ranks that are not played here

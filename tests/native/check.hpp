@@ -17,6 +17,7 @@
 #include "fork_guard.hpp"
 #include "mapping.hpp"
 #include "process.hpp"
+#include "../patience.hpp"
 
 // _exit, because a check may fail in a forked child, whose parent waits for the status.
 #define CHECK(condition)                                                                 \
@@ -29,6 +30,10 @@
     } while (false)
 
 namespace taskd::native::test {
+
+inline int64_t patience_ns() {
+    return std::chrono::nanoseconds(taskd::test::patience()).count();
+}
 
 struct Test {
     const char* name;

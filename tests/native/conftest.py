@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from taskd import _native
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 20.0
 
 
 class Worker:

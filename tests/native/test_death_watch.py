@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -15,36 +14,21 @@ from pathlib import Path
 import pytest
 
 from taskd import _native
+from tests.patience import PATIENCE_S
 
-CONFIRM_NS = 10_000_000_000
-
-
-def kill_and_wait(worker, key: int, watch: _native.DeathWatch) -> tuple[float, float]:
-    """Kills a worker that is being watched; says after how many ms the watch and its pidfd knew."""
-    pidfd = os.pidfd_open(worker.pid)
-    killed_ns = time.monotonic_ns()
-    os.kill(worker.pid, signal.SIGKILL)
-    select.select([pidfd], [], [], 20.0)
-    gone_ns = time.monotonic_ns()
-    os.close(pidfd)
-    select.select([watch.fd], [], [], 20.0)
-    (death,) = watch.take()
-    assert (death.key, death.kind) == (key, "dead") and death.at_ns >= killed_ns
-    assert worker.page.life == "dead" and not worker.page.closed
-    return (death.at_ns - killed_ns) / 1e6, (gone_ns - killed_ns) / 1e6
+CONFIRM_NS = int(PATIENCE_S * 1e9)
 
 
-def test_kill_is_known_before_the_pidfd_is_readable(start_worker, watch):
-    """The median of three, since any single wake-up may wait for a processor that others use."""
-    waits: list[tuple[float, float]] = []
+def test_a_kill_is_known_with_its_moment(start_worker, watch, next_deaths):
     for key in range(3):
         worker = start_worker()
         watch.add(worker.page, key)
-        assert worker.ask("grow 200") == "done"
-        waits.append(kill_and_wait(worker, key, watch))
-    seen_ms = statistics.median(seen for seen, _ in waits)
-    gone_ms = statistics.median(gone for _, gone in waits)
-    assert seen_ms < gone_ms, waits  # about 0.1 and 20 ms
+        assert worker.ask("grow 200") == "done"  # its end takes a while: much memory goes with it
+        killed_ns = time.monotonic_ns()
+        os.kill(worker.pid, signal.SIGKILL)
+        (death,) = next_deaths(watch)
+        assert (death.key, death.kind) == (key, "dead") and death.at_ns >= killed_ns
+        assert worker.page.life == "dead" and not worker.page.closed
 
 
 @pytest.mark.parametrize(("how", "code"), [("SIGKILL", -9), ("SIGTERM", -15), ("exit 7", 7), ("exit 0", 0)])
@@ -138,10 +122,8 @@ def test_sixty_four_pages(watch, next_deaths, native_threads):
     while len(deaths) < 32:
         deaths += next_deaths(watch)
     assert sorted((death.key, death.kind) for death in deaths) == [(rank, "left") for rank in range(0, 64, 2)]
-    begin_ns = time.monotonic_ns()
     for rank in range(64):
         watch.remove(rank)
-    assert time.monotonic_ns() - begin_ns < 10_000_000_000  # about 5 ms
     native_threads("taskd-watch", 0)
     for page in pages[1::2]:
         page.stop_beat()
@@ -158,7 +140,7 @@ def test_keys_and_closing(watch):
     with pytest.raises(ValueError, match="Key 2 is not watched"):
         watch.remove(2)
     page.stop_beat()
-    select.select([watch.fd], [], [], 20.0)
+    select.select([watch.fd], [], [], PATIENCE_S)
     watch.remove(1)
     assert watch.take() == []
     watch.close()
@@ -186,7 +168,7 @@ def test_forked_child_has_no_watch(watch):
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     page.stop_beat()
-    assert select.select([watch.fd], [], [], 20.0)[0] and watch.take()[0].kind == "left"
+    assert select.select([watch.fd], [], [], PATIENCE_S)[0] and watch.take()[0].kind == "left"
 
 
 def test_process_states(eventually):
@@ -229,6 +211,8 @@ def test_parent_death_signal_and_subreaper():
         ]
     )
     root = Path(__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, check=True, timeout=50)
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, check=True, timeout=PATIENCE_S
+    )
     with pytest.raises(OSError, match="parent-death signal"):
         _native.set_parent_death_signal(9999)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitized
+from tests.patience import BUILD_S
 
 NATIVE = sanitized.SOURCES / "native"
 UNITS = [
@@ -18,7 +19,7 @@ UNITS = [
 ]
 
 
-@pytest.mark.limit(240)
+@pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_native(kind: str) -> None:
     assert " passed\n" in sanitized.said(sanitized.build("native", UNITS, kind, ["native"]), kind)

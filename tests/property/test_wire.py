@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.core import limits, messages
@@ -21,7 +21,7 @@ from taskd.manager import record
 from taskd.wire import codec, compile, older
 from taskd.wire.codec import MAX_LIFE, VERSION, Envelope, WireError, decode, encode
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60)
 ENVELOPE = Envelope("job", "node-a", 7, 9)
 
 
@@ -77,7 +77,7 @@ def test_every_class_returns_as_it_was_sent(cls: type) -> None:
     check()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_an_error_value(data: bytes) -> None:
     found = decode(data)
@@ -85,14 +85,14 @@ def test_random_bytes_are_an_error_value(data: bytes) -> None:
     assert found.reason and "\n" not in found.reason and len(found.reason) < 400
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(PLAIN)
 def test_any_msgpack_value_is_an_error_value(value: Any) -> None:
     found = decode(msgpack.packb(value))
     assert isinstance(found, WireError) and found.reason
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(ANY_MESSAGE, st.data())
 def test_one_changed_byte_never_raises_and_never_leaves_the_bounds(message: Any, data: st.DataObject) -> None:
     good = bytearray(encode(message, ENVELOPE))

@@ -4,12 +4,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "../patience.hpp"
 #include "parts/check.hpp"
 
 namespace taskd::rail::test {
 namespace {
 
-constexpr int64_t kPatienceNs = 120LL * 1000000000;
+const int64_t kPatienceNs = std::chrono::nanoseconds(taskd::test::patience()).count();
 
 Bytes noise(std::mt19937& random, size_t bytes) {
     return elements(random, Dtype::kByte, bytes);

@@ -24,6 +24,7 @@ from taskd.bench.job import Job
 from taskd.bench.members import until
 from taskd.core import limits
 from taskd.core.limits import SECOND
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 importlib.import_module("torch")  # its libraries are those that the extension needs
@@ -32,7 +33,7 @@ needs_rail = pytest.mark.skipif(
 )
 WORDS = (256, 3, 100_000)
 RANKS = 4
-NOTICED_S = 10.0
+NOTICED_S = PATIENCE_S / 3
 """Reports, orders and questions on a busy machine."""
 LENT_S = limits.RAIL_CONFIRM_NS / SECOND + NOTICED_S
 PROVED_S = (limits.RAIL_FOLLOW_NS + limits.RAIL_VERIFY_NS + limits.RAIL_GATHER_NS) / SECOND + NOTICED_S

@@ -12,7 +12,6 @@ import pytest
 
 importlib.import_module("torch")  # its libraries are those that the extension needs
 pytestmark = [
-    pytest.mark.limit(120),
     pytest.mark.skipif(
         not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
     ),

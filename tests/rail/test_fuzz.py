@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitized
+from tests.patience import BUILD_S
 
 PARTS = (
     "link",
@@ -39,7 +40,7 @@ MILLISECONDS = int(os.environ.get("RAIL_FUZZ_MS", "2000"))
 
 
 @pytest.mark.slow
-@pytest.mark.limit(900)
+@pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("target", ["texts", "handshake", "link", "session"])
 @pytest.mark.parametrize("seed", [1, int(time.time()) // 86400 * 1_000_000], ids=["fixed", "today's"])
 def test_nothing_that_is_said_breaks_it(target: str, seed: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitized
+from tests.patience import BUILD_S
 
 UNITS = [
     *(sanitized.SOURCES / "rail" / f"{name}.cpp" for name in ("key", "counters", "tally", "interfaces")),
@@ -28,13 +29,13 @@ def parts(kind: str) -> list[str]:
     return sanitized.command(sanitized.build("rail-parts", UNITS, kind), kind)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_every_part(kind: str) -> None:
     assert " passed\n" in sanitized.said(sanitized.build("rail-parts", UNITS, kind), kind)
 
 
-@pytest.mark.limit(120)
+@pytest.mark.limit(BUILD_S)
 def test_digests_are_those_of_another_implementation() -> None:
     lines = subprocess.run([*parts("memory"), "digests", "300"], capture_output=True, text=True, check=True).stdout
     found = [line.split() for line in lines.splitlines()]
@@ -94,7 +95,7 @@ class Watch:
 
 
 @pytest.mark.root
-@pytest.mark.limit(120)
+@pytest.mark.limit(BUILD_S)
 def test_whatever_takes_a_rail_away_is_told_and_so_is_its_return(space: Space) -> None:
     watch = Watch(space, "near0=10.77.0.1", "near0=", "lo=127.0.0.1", "=10.9.9.9")
     assert watch.line() == "0 usable: interface near0 is up"
@@ -118,7 +119,7 @@ def test_whatever_takes_a_rail_away_is_told_and_so_is_its_return(space: Space) -
 
 
 @pytest.mark.root
-@pytest.mark.limit(120)
+@pytest.mark.limit(BUILD_S)
 def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space) -> None:
     watch = Watch(space, "near0=10.77.0.1", "eth9=10.0.0.1")
     assert watch.line() == "0 usable: interface near0 is up"
@@ -133,7 +134,7 @@ def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space
 
 
 @pytest.mark.root
-@pytest.mark.limit(120)
+@pytest.mark.limit(BUILD_S)
 def test_a_storm_of_news_loses_nothing(space: Space) -> None:
     """More news than the socket holds: the watch is stopped meanwhile, and looks for itself afterwards."""
     watch = Watch(space, "near0=10.77.0.1")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitized
+from tests.patience import BUILD_S
 
 UNITS = [
     *sorted((sanitized.SOURCES / "rail").glob("*.cpp")),
@@ -24,13 +25,13 @@ def run(kind: str, which: str) -> None:
     assert " passed\n" in sanitized.said(binary, kind, 1, SEEDS[kind], which)
 
 
-@pytest.mark.limit(600)
+@pytest.mark.limit(BUILD_S)
 def test_parts_of_a_session() -> None:
     """Within one thread, most of them in virtual time: there is nothing that could race."""
     run("memory", "parts")
 
 
-@pytest.mark.limit(600)
+@pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_engines(kind: str) -> None:
     run(kind, "engines")

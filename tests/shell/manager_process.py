@@ -22,9 +22,9 @@ from taskd.core.messages import AgentHello, Answer, Order, RankReport, Report
 from taskd.core.types import Phase, RankState, Stage
 from taskd.wire import keys
 from taskd.wire.codec import Envelope, WireError, decode, encode
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 20.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -105,7 +105,7 @@ class ManagerProcess:
             environ={}, job_id=self.job, job_run_dir=str(self.run_dir), manager_port=self.port, manager_host="127.0.0.1"
         )
 
-    def cli(self, *words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    def cli(self, *words: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "taskd.cli.main", *words],
             env={**os.environ, "PYTHONPATH": str(ROOT), "TASKD_RUN_DIR": str(self.run_dir), "TASKD_JOB_ID": self.job},
@@ -124,6 +124,9 @@ class ManagerProcess:
 
 class HandAgent:
     """One life of a node's agent: says what it is told to say."""
+
+    interval_ms = 10_000
+    """It is not silent before three of these have passed: how long a test looks elsewhere decides nothing."""
 
     def __init__(self, manager: ManagerProcess, node: str, ranks: tuple[int, ...], key: keys.Key | None = None) -> None:
         self.node, self.ranks, self.job = node, ranks, manager.job
@@ -195,7 +198,7 @@ class HandAgent:
             world_size=4,
             spawns=False,
             slots=0,
-            interval_ms=100,
+            interval_ms=self.interval_ms,
         )
         self.say(dataclasses.replace(hello, **changes))
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from taskd.cli.ask import Asker
 from taskd.wire import local
-from tests.shell.manager_process import PATIENCE_S, ROOT, ManagerProcess, wait_for
+from tests.patience import PATIENCE_S
+from tests.shell.manager_process import ROOT, ManagerProcess, wait_for
 
 TRAINER = Path(__file__).with_name("trainer.py")
 LINGER_MS = 300
@@ -93,6 +94,7 @@ class Plane:
             "TASKD_MANAGER_HOST": "127.0.0.1",
             "TASKD_MANAGER_PORT": str(port),
             "TASKD_AGENT_LINGER_MS": str(LINGER_MS),
+            "TASKD_WORKER_REGISTER_WAIT_MS": str(int(PATIENCE_S * 1000)),
             "TASKD_STD_LOG_LEVEL": "info",
         }
         self._asker: Asker | None = None

@@ -12,7 +12,10 @@ from taskd.agent.store import StoreRelay
 from taskd.core.types import StoreOperation as Op
 from taskd.core.types import StoreStatus as Status
 from taskd.wire import keys, local
-from tests.shell.manager_process import PATIENCE_S, ManagerProcess
+from tests.patience import PATIENCE_S
+from tests.shell.manager_process import ManagerProcess
+
+PATIENCE_MS = int(PATIENCE_S * 1000)
 
 
 class StorePlane:
@@ -58,7 +61,7 @@ class StoreClient:
 
     def __init__(self, name: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(3 * PATIENCE_S)
+        self.sock.settimeout(PATIENCE_S)
         self.sock.connect(name)
 
     def __enter__(self) -> StoreClient:
@@ -70,7 +73,7 @@ class StoreClient:
     def close(self) -> None:
         self.sock.close()
 
-    def send(self, operation: int, *items: bytes, timeout_ms: int = 10_000, amount: int = 0) -> None:
+    def send(self, operation: int, *items: bytes, timeout_ms: int = PATIENCE_MS, amount: int = 0) -> None:
         body = struct.pack("=BqqI", operation, timeout_ms, amount, len(items))
         body += b"".join(struct.pack("=I", len(item)) + item for item in items)
         self.sock.sendall(struct.pack("=I", len(body)) + body)
@@ -96,7 +99,7 @@ class StoreClient:
             data += more
         return data
 
-    def ask(self, operation: int, *items: bytes, timeout_ms: int = 10_000, amount: int = 0) -> Any:
+    def ask(self, operation: int, *items: bytes, timeout_ms: int = PATIENCE_MS, amount: int = 0) -> Any:
         """The answer; an error's text raises."""
         self.send(operation, *items, timeout_ms=timeout_ms, amount=amount)
         status, amount, found = self.answer()
@@ -107,8 +110,8 @@ class StoreClient:
     def set(self, key: bytes, value: bytes) -> None:
         self.ask(Op.SET, key, value)
 
-    def get(self, *wanted: bytes, timeout_ms: int = 10_000) -> list[bytes]:
+    def get(self, *wanted: bytes, timeout_ms: int = PATIENCE_MS) -> list[bytes]:
         return self.ask(Op.GET, *wanted, timeout_ms=timeout_ms)[1]
 
-    def add(self, key: bytes, amount: int, timeout_ms: int = 10_000) -> int:
+    def add(self, key: bytes, amount: int, timeout_ms: int = PATIENCE_MS) -> int:
         return self.ask(Op.ADD, key, amount=amount, timeout_ms=timeout_ms)[0]

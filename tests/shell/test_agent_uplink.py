@@ -13,6 +13,7 @@ from taskd.core.messages import Answer, Goodbye
 from taskd.manager.door import Arrived, Door, Lost, Refusals
 from taskd.wire.codec import Envelope, decode, encode
 from taskd.wire.keys import Key
+from tests.patience import PATIENCE_S
 
 HELLO = Goodbye("hello")
 
@@ -29,7 +30,7 @@ class Side:
         self.lost = 0
 
     def turn(self) -> None:
-        self.door.wait(5)
+        self.door.wait(PATIENCE_S)
         for item in self.door.receive():
             if isinstance(item, Arrived):
                 self.routing = item.routing

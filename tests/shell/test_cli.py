@@ -16,6 +16,7 @@ import pytest
 
 from taskd.cli import table
 from taskd.cli.main import COMMANDS
+from tests.patience import PATIENCE_S
 
 MAIN = "import sys; from taskd.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
@@ -119,7 +120,7 @@ def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
     # Opening for writing waits for the command to open the other end: then it is inside its work, reading.
     with fifo.open("w"):
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 

@@ -375,7 +375,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(LEAF, ANYTHING)
 def test_any_value_is_taken_or_refused_in_a_sentence(path: str, value: Any) -> None:
     group = path.partition(".")[0]
@@ -386,7 +386,7 @@ def test_any_value_is_taken_or_refused_in_a_sentence(path: str, value: Any) -> N
             assert "\n" not in str(error).rstrip()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(["TASKD_RETRY", "TASKD_KEY", *(f"HCCL_{name}" for name in HCCL_NAMES)]),
     st.text(alphabet="L012:,MaxCnt HoldTime9-é\n", max_size=30) | st.text(max_size=20),

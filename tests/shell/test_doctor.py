@@ -18,6 +18,7 @@ import zmq
 
 from taskd import config
 from taskd.cli.checks import FAULT, OK, WARNING, Finding, job, libraries, machine, network
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from taskd.cli.main import main; sys.exit(main(['doctor', *sys.argv[1:]]))"
@@ -93,7 +94,7 @@ def findings_with(run_python: Callable[..., Any], environ: dict[str, str], limit
         f"libraries.probe.__defaults__ = ({limit_s!r},)\n"
         "print(json.dumps([dataclasses.asdict(finding) for finding in libraries.check()]))"
     )
-    return {row["check"]: row for row in json.loads(run_python(code, env=environ, timeout=90).stdout)}
+    return {row["check"]: row for row in json.loads(run_python(code, env=environ).stdout)}
 
 
 def test_a_library_that_crashes(run_python: Callable[..., Any], tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_container_without_network_and_shared_memory(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     lines = {line.split("check='")[1].split("'")[0]: line for line in done.stdout.splitlines()}

@@ -20,6 +20,7 @@ from taskd.api import (
     start_taskd_worker,
 )
 from taskd.worker import presence
+from tests.patience import PATIENCE_S
 from tests.shell.manager_process import ROOT, wait_for
 from tests.shell.plane import Plane
 
@@ -199,7 +200,6 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.limit(180)
 def test_an_unchanged_script_under_two_torchruns(tmp_path: Path, run_dir: Path, free_port) -> None:
     """Two nodes on one machine; the second one finds neither key nor manager's files: the key comes through the
     store."""
@@ -249,8 +249,8 @@ def test_an_unchanged_script_under_two_torchruns(tmp_path: Path, run_dir: Path, 
             step = plane.rank(3)["step"]
             wait_for(lambda: plane.rank(3)["step"] > step + 3, "steps that go on")
             (tmp_path / "stop").touch()
-            assert [launcher.wait(60) for launcher in launchers] == [0, 0], logs()
-            assert plane.manager.process is not None and plane.manager.process.wait(20) == 0  # its job is over
+            assert [launcher.wait(PATIENCE_S) for launcher in launchers] == [0, 0], logs()
+            assert plane.manager.process is not None and plane.manager.process.wait(PATIENCE_S) == 0  # its job is over
             assert plane.manager.said().count("ended in good order\n") >= 4, plane.manager.said()
             assert len({(tmp_path / f"steps-{rank}").read_text() for rank in range(4)}) == 1
             wait_for(lambda: not plane.agent_pid("node-0") and not plane.agent_pid("node-1"), "the agents' end")
@@ -258,4 +258,4 @@ def test_an_unchanged_script_under_two_torchruns(tmp_path: Path, run_dir: Path, 
             for launcher in launchers:
                 if launcher.poll() is None:
                     launcher.terminate()
-                    launcher.wait(30)
+                    launcher.wait(PATIENCE_S)

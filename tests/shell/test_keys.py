@@ -211,5 +211,5 @@ looking.wait()
 
 def test_a_process_may_end_while_it_looks_for_the_key(run_python: RunPython, run_dir: Path) -> None:
     """Its line's thread is in the job's store then, which an interpreter that ends cannot take it out of."""
-    said = run_python(ENDS, env={"TASKD_RUN_DIR": str(run_dir)}, timeout=100).stderr
+    said = run_python(ENDS, env={"TASKD_RUN_DIR": str(run_dir)}).stderr
     assert "terminate called" not in said

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests import beside
 from tests.launched import Launched
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ def torchrun(folder: Path, *words: str, **variables: str) -> subprocess.Complete
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120 * beside.patience(),
+        timeout=PATIENCE_S,
     )
 
 

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from taskd.agent import launch_ranks
 from tests.launched import Launched, children, wait_until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -160,10 +161,10 @@ def test_two_launchers_of_one_name(start: Start) -> None:
     with start("--nproc-per-node", "1", "wait.py", TASKD_NODE="same") as launched:
         workers_up(launched, 1)
         second = launched.launch("--nproc-per-node", "1", "wait.py")
-        assert second.wait(60) == 1
+        assert second.wait(PATIENCE_S) == 1
         assert "another name by TASKD_NODE" in launched.text
         launched.launchers[0].send_signal(signal.SIGTERM)
-        launched.launchers[0].wait(60)
+        launched.launchers[0].wait(PATIENCE_S)
 
 
 def test_a_spare_waits_and_ends_with_the_job(start: Start, free_port: Callable[[], int]) -> None:

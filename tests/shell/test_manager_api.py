@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.shell.manager_process import HandAgent, ManagerProcess, wait_for
 
 USERS_OWN = """
@@ -61,7 +62,7 @@ def test_a_users_manager_serves_and_ends_on_a_signal(
         assert len(manager.status()["ranks"]) == 4
         assert manager.process is not None
         manager.process.send_signal(number)
-        assert manager.process.wait(20) == 0
+        assert manager.process.wait(PATIENCE_S) == 0
     assert manager.output() == "init True\nstart True\n"
     assert not (run_dir / "job" / "manager.json").exists()
 

@@ -22,6 +22,7 @@ from taskd.cli.incidents import story
 from taskd.core.incident import Incident, IncidentCause
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
+from tests.patience import PATIENCE_S
 from tests.shell.manager_process import ROOT, HandAgent, ManagerProcess, wait_for
 
 ESCAPE = "\x1b"
@@ -133,7 +134,7 @@ def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess) ->
             env=environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
 
     assert taskd("status").returncode == 0, "the only manager of this host is the one that is meant"
@@ -194,7 +195,7 @@ def test_events_follow_and_outlive_the_manager(manager: ManagerProcess, agent: H
     while seen[-1]["kind"] != "restarted":
         seen.append(json.loads(follower.stdout.readline()))
     follower.send_signal(signal.SIGINT)
-    assert follower.wait(20) == 0
+    assert follower.wait(PATIENCE_S) == 0
     numbers = [row["number"] for row in seen]
     assert numbers == sorted(set(numbers)), "nothing twice, nothing out of order"
 
@@ -225,7 +226,7 @@ def test_watch_prints_tables_into_a_pipe_until_the_manager_ends(
     while tables < 3:
         tables += watcher.stdout.readline().startswith("job job | ")
     manager.end()
-    out, err = watcher.communicate(timeout=20)
+    out, err = watcher.communicate(timeout=PATIENCE_S)
     assert watcher.returncode == 3 and ESCAPE not in out
     assert err.count("\n") == 1 and "manager" in err
 
@@ -243,7 +244,7 @@ def test_watch_draws_in_place_on_a_terminal(manager: ManagerProcess, agent: Hand
     text += read_until(ours, lambda text: text.count("ranks alive") >= 2)
     watcher.send_signal(signal.SIGINT)
     text += read_until(ours, lambda text: "\x1b[?1049l" in text)
-    assert watcher.wait(20) == 0
+    assert watcher.wait(PATIENCE_S) == 0
     os.close(ours)
     assert text.startswith("\x1b[?1049h\x1b[?25l") and text.rstrip().endswith("\x1b[?25h\x1b[?1049l")
     assert "\x1b[2J" not in text and "more lines" in text

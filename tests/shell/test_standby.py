@@ -58,7 +58,7 @@ def play(run_python: Any, tmp_path: Any) -> Callable[..., list[dict[str, Any]]]:
 
     def run(code: str) -> list[dict[str, Any]]:
         path = os.pathsep.join([str(tmp_path), os.getcwd()])
-        done = run_python(PARTS + code, env={"PYTHONPATH": path}, timeout=50)
+        done = run_python(PARTS + code, env={"PYTHONPATH": path})
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return run
@@ -67,7 +67,7 @@ def play(run_python: Any, tmp_path: Any) -> Callable[..., list[dict[str, Any]]]:
 def test_children_are_the_askers(play: Any) -> None:
     found = play("""
 one = made(preload=["beside"])
-assert one.wait(30) and one.ready
+assert one.wait(300) and one.ready
 for code in (0, 3, 7):
     pid = one.fork(one.environment, [request(str(code)), 1, 2])
     status = os.waitpid(pid, 0)[1]
@@ -84,7 +84,7 @@ one.close()
 def test_what_is_read_at_import_must_be_the_same(play: Any) -> None:
     (found,) = play("""
 one = made(OMP_NUM_THREADS="1")
-one.wait(30)
+one.wait(300)
 environment = {**one.environment, "OMP_NUM_THREADS": "4", "RANK": "3"}
 say(why=why(one, environment), same=one.differs({**one.environment, "RANK": "3", "MASTER_PORT": "1"}))
 one.close()
@@ -96,7 +96,7 @@ one.close()
 def test_no_fork_from_a_process_with_threads(play: Any) -> None:
     (found,) = play("""
 one = made(preload=["threaded"])
-one.wait(30)
+one.wait(300)
 say(why=why(one))
 one.close()
 """)
@@ -106,13 +106,13 @@ one.close()
 def test_it_comes_back(play: Any) -> None:
     found = play("""
 one = made()
-one.wait(30)
+one.wait(300)
 before = one.pid
 os.kill(before, signal.SIGKILL)
 os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
 one.tend()
 say(ready=one.ready, why=why(one))
-assert one.wait(30)
+assert one.wait(300)
 child = one.fork(one.environment, [request("5")])
 say(pid=one.pid, before=before, code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 one.close()
@@ -124,7 +124,7 @@ one.close()
 def test_one_that_cannot_start_is_given_up(play: Any) -> None:
     (found,) = play("""
 one = made(preload=["broken"])
-say(ready=one.wait(40), fd=one.fd, why=why(one))
+say(ready=one.wait(300), fd=one.fd, why=why(one))
 one.close()
 """)
     assert found["ready"] is False and found["fd"] == -1
@@ -135,7 +135,7 @@ def test_it_ends_with_who_started_it(play: Any) -> None:
     (found,) = play("""
 import select
 one = made()
-one.wait(30)
+one.wait(300)
 say(pid=one.pid)
 os._exit(0)
 """)

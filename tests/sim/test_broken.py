@@ -27,8 +27,9 @@ from taskd.core.worker import Worker
 from taskd.sim.scenario import Options, draw
 from taskd.sim.story import Result, simulate
 from taskd.sim.world import Machines
+from tests.patience import BUILD_S
 
-pytestmark = pytest.mark.limit(300)  # some breaches take many stories to show
+pytestmark = pytest.mark.limit(BUILD_S)  # some breaches take many stories to show
 
 MOST_SEEDS = 60
 Patch = pytest.MonkeyPatch

@@ -19,6 +19,7 @@
 #include "control.hpp"
 #include "guard_check.hpp"
 #include "lane.hpp"
+#include "../patience.hpp"
 
 using namespace taskd::comm;
 using Clock = std::chrono::steady_clock;
@@ -28,7 +29,7 @@ namespace {
 
 constexpr int kLanes = 5;  // two of width 1, two unlimited, one whose inner groups keep the order themselves
 constexpr int kSubmitters = 3;
-constexpr auto kHangs = std::chrono::seconds(30);
+const auto kHangs = taskd::test::patience();
 
 struct Random {
     explicit Random(unsigned seed) : engine(seed) {}

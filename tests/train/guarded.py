@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import select
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import beside
 from tests.forked import Forked, start
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = Path(__file__).parent / "workers"
@@ -49,21 +50,38 @@ class Ranks:
                 process.kill()
             process.communicate()
 
-    def results(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[list[dict[str, Any]]]:
+    def results(self, ranks: Sequence[int] | None = None) -> list[list[dict[str, Any]]]:
         """The reports of each rank, once all have ended well. Fails the test, with what they said, if one has not."""
-        said = {}
-        chosen = range(self.size) if ranks is None else ranks
-        for rank in chosen:
-            try:
-                said[rank] = self.processes[rank].communicate(timeout=timeout_s * beside.patience())[0]
-            except subprocess.TimeoutExpired:
-                self.processes[rank].kill()
-                said[rank] = f"(killed after {timeout_s} s)\n" + self.processes[rank].communicate()[0]
+        chosen = list(range(self.size) if ranks is None else ranks)
+        slow = self._end(chosen)
+        said = {rank: slow.get(rank, "") + self.processes[rank].communicate()[0] for rank in chosen}
         codes = {rank: self.processes[rank].returncode for rank in chosen}
         if any(codes.values()):
             text = "\n".join(f"--- rank {rank}, exit code {codes[rank]}\n{said[rank]}" for rank in chosen)
             pytest.fail(text, pytrace=False)
         return [reports(said[rank]) for rank in chosen]
+
+    def _end(self, chosen: Sequence[int]) -> dict[int, str]:
+        """Wait until these have ended, and end those that wait for one that failed. By rank: why it was killed."""
+        run = {self.processes[rank].status: rank for rank in chosen if self.processes[rank].poll() is None}
+        listen = {self.processes[rank].stdout.fileno(): rank for rank in run.values()}
+        killed: dict[int, str] = {}
+        deadline = time.monotonic() + PATIENCE_S
+        while run and time.monotonic() < deadline + PATIENCE_S:
+            ready, _, _ = select.select([*run, *listen], [], [], max(0.0, deadline - time.monotonic()))
+            for one in ready:
+                if one in run:
+                    self.processes[run.pop(one)].poll()
+                elif not self.processes[listen[one]].hear():
+                    del listen[one]
+            failed = [rank for rank in chosen if self.processes[rank].returncode]
+            if run and not killed and (failed or not ready):
+                why = f"(killed, since rank {failed[0]} had failed)" if failed else f"(killed after {PATIENCE_S:.0f} s)"
+                killed = dict.fromkeys(run.values(), why + "\n")
+                for rank in killed:
+                    self.processes[rank].kill()
+                deadline = time.monotonic() + PATIENCE_S
+        return killed
 
 
 def reports(output: str) -> list[dict[str, Any]]:

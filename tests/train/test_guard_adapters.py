@@ -13,8 +13,6 @@ import pytest
 
 from tests.train.guarded import WORKERS, Ranks
 
-pytestmark = pytest.mark.limit(180)
-
 SIZE = 2
 
 
@@ -26,7 +24,7 @@ def scenarios(mark: str) -> list[str]:
 
 def run(folder: Path, backend: str) -> dict[str, list[str]]:
     with Ranks("guard_adapters", SIZE, folder, backend) as ranks:
-        said = ranks.results(timeout_s=150)
+        said = ranks.results()
     return {said_of[0]["scenario"]: [one["outcome"] for one in said_of] for said_of in zip(*said, strict=True)}
 
 

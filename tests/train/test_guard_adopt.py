@@ -13,12 +13,11 @@ import pytest
 from tests.train.guarded import Ranks
 
 SIZE = 2
-pytestmark = pytest.mark.limit(180)
 
 
 def run(folder: Path, how: str) -> list[list[dict[str, Any]]]:
     with Ranks("guard_adopt", SIZE, folder, how) as ranks:
-        return ranks.results(timeout_s=150)
+        return ranks.results()
 
 
 def test_existing_groups_are_adopted_under_a_live_ddp(tmp_path: Path) -> None:

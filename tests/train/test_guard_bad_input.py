@@ -13,12 +13,10 @@ import pytest
 
 from tests.train.guarded import Ranks
 
-pytestmark = pytest.mark.limit(180)
-
 
 def run(folder: Path, how: str, inner: str) -> list[dict[str, Any]]:
     with Ranks("guard_bad_input", 2, folder, how, env={"TASKD_INNER": inner}) as ranks:
-        return [said_of[0] for said_of in ranks.results(timeout_s=150)]
+        return [said_of[0] for said_of in ranks.results()]
 
 
 @pytest.mark.parametrize(("inner", "no_rail"), [("rail", "there is no rail a"), ("gloo", "no rail to choose")])

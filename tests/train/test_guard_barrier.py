@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.train.guarded import Ranks
-
-pytestmark = pytest.mark.limit(180)
 
 
 def test_who_is_missing_and_what_is_refused(tmp_path: Path) -> None:
     with Ranks("guard_barrier", 2, tmp_path) as ranks:
-        ((one,), (other,)) = ranks.results(timeout_s=150)
+        ((one,), (other,)) = ranks.results()
     assert one["missing"] == "rank 1 of group 0@0-1 did not come to barrier 4 within 1 s; look at what it does."
     for found in (one, other):
         assert "no such group" in found["ungrouped"]

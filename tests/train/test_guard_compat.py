@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.guarded import WORKERS, Ranks
 
-pytestmark = [pytest.mark.limit(240), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SIZE = 4
 
@@ -27,7 +27,7 @@ def scenarios() -> list[str]:
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder: Path = tmp_path_factory.mktemp("compat")
     with Ranks("guard_compat", SIZE, folder) as ranks:
-        said = ranks.results(timeout_s=200)
+        said = ranks.results()
     return {said_of[0]["scenario"]: [one["outcome"] for one in said_of] for said_of in zip(*said, strict=True)}
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from tests.train.guarded import WORKERS, Ranks
 
-pytestmark = pytest.mark.limit(180)
-
 SIZE = 2
 
 
@@ -28,7 +26,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder: Path = tmp_path_factory.mktemp(request.param)
     # A rail that is cut is held and dialled again; here the loss of it is what is wanted.
     with Ranks("guard_modes", SIZE, folder, env={"TASKD_INNER": request.param, "TASKD_RETRY": "off"}) as ranks:
-        said = ranks.results(timeout_s=120)
+        said = ranks.results()
     return {said_of[0]["scenario"]: [one["outcome"] for one in said_of] for said_of in zip(*said, strict=True)}
 
 

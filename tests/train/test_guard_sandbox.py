@@ -14,8 +14,6 @@ import pytest
 from tests.train.guarded import Ranks
 from tests.train.workers import setup_record
 
-pytestmark = pytest.mark.limit(180)
-
 SIZE = 3
 
 
@@ -23,13 +21,13 @@ SIZE = 3
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("recorded")
     with Ranks("guard_sandbox", SIZE, folder, "record") as ranks:
-        return folder, [said_of[0] for said_of in ranks.results(timeout_s=120)]
+        return folder, [said_of[0] for said_of in ranks.results()]
 
 
 def play_back(folder: Path, rank: int, *change: str) -> dict[str, Any]:
     with Ranks("guard_sandbox", SIZE, folder, "replay", *change, start=False) as ranks:
         ranks.start(rank)
-        return ranks.results(timeout_s=120, ranks=[rank])[0][0]
+        return ranks.results(ranks=[rank])[0][0]
 
 
 @pytest.mark.parametrize(("rank", "how"), [(0, ""), (1, ""), (2, "bytes")])

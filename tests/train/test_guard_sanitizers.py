@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import sanitized
+from tests.patience import BUILD_S
 
 HERE = Path(__file__).resolve().parent
 UNITS = [
@@ -21,7 +22,7 @@ UNITS = [
 ]
 
 
-@pytest.mark.limit(300)
+@pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_storm_over_lanes(kind: str, seed: int) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import os, torch, torch.distributed as dist
@@ -29,6 +31,7 @@ from taskd.api.taskd_worker_api import init_taskd_worker, start_taskd_worker
 assert init_taskd_worker(dist.get_rank(), 5000, "pt")
 start_taskd_worker()
 from taskd.comm import guard
+from tests.patience import PATIENCE_S
 step(2); step(3)
 total = sum(p.detach().double().sum() for p in model.parameters())
 # In one write: with PYTHONUNBUFFERED, print() writes word by word, and the ranks' lines would run into each other.
@@ -53,7 +56,7 @@ def test_live_groups_are_guarded_and_the_result_is_the_same(tmp_path: Path, free
             "TASKD_WORKER_REGISTER_WAIT_MS": "200",
             "TASKD_AGENT_LINGER_MS": "200",
         }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr
         results[recover] = sorted(line for line in done.stdout.splitlines() if line.startswith("result"))
     sums = {recover: [line.split()[3] for line in lines] for recover, lines in results.items()}

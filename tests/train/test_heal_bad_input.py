@@ -16,9 +16,9 @@ import pytest
 
 from taskd.state.manifest import GROUPS, groups_apart
 from tests.launched import Launched
+from tests.verdicts import same_bits
 
 SCRIPT = Path(__file__).parent / "workers" / "bad_input.py"
-PATIENCE_S = 240.0
 RANKS = 2
 
 Start = Callable[..., AbstractContextManager[Launched]]
@@ -47,15 +47,15 @@ def calm(start: Start) -> list[str]:
     """What every rank's weights are when nobody dies."""
     if not _calm:
         with start("calm", "--at", "-1") as job:
-            job.end(patience_s=PATIENCE_S)
+            job.end()
             _calm.extend(sorted(job.said("weights")))
     return _calm
 
 
 def check_healed(job: Launched, weights: list[str]) -> None:
     """One rank was replaced, nobody started over, and nothing else is different."""
-    job.end(patience_s=PATIENCE_S)
-    assert sorted(job.said("weights")) == weights, job.text
+    job.end()
+    same_bits(sorted(job.said("weights")), weights, job.text)
     assert "respawn" not in job.text, job.text
     assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
@@ -74,7 +74,7 @@ def check_healed(job: Launched, weights: list[str]) -> None:
 )
 def test_a_newcomer_that_is_set_up_otherwise(start: Start, case: str, sentence: str) -> None:
     with start(case, options=("--max-restarts", "1")) as job:
-        job.end(1, patience_s=PATIENCE_S)
+        job.end(1)
         assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
         ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
         assert len(ends) == 1 and sentence in ends[0] and "rank 1 was started again 1 time" in ends[0], job.text
@@ -86,7 +86,7 @@ def test_a_newcomer_that_is_set_up_otherwise(start: Start, case: str, sentence: 
 
 def check_started_over(job: Launched, sentence: str) -> list[str]:
     """The job said at once what is missing, and did not go on with wrong weights."""
-    job.end(patience_s=PATIENCE_S)
+    job.end()
     said = [at for at, line in enumerate(job.lines) if line.startswith("taskd[rank 0]: ") and sentence in line]
     died = next(at for at, line in enumerate(job.lines) if "rank 1 died (SIGKILL)" in line)
     assert said and said[0] < died, job.text
@@ -129,7 +129,7 @@ def test_a_sharded_model_starts_over_at_once(start: Start, case: str) -> None:
 def test_ranks_that_train_different_weights_start_over(start: Start) -> None:
     """Nothing shows it from outside, and so it is what they hold that is compared."""
     with start("parts") as job:
-        job.end(patience_s=PATIENCE_S)
+        job.end()
         decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
         assert "different parameters are what ranks 0 and 1 have begun with" in decision, job.text
         assert job.text.count("begin 0") == 2 and job.said("step").count("0") == 2, job.text
@@ -175,15 +175,15 @@ def test_limits_of_files(start: Start, calm: list[str], case: str) -> None:
 def test_no_file_can_be_opened_any_more(start: Start, calm: list[str]) -> None:
     """The groups cannot be made anew then: said, and the job starts over instead of waiting."""
     with start("no files") as job:
-        job.end(patience_s=PATIENCE_S)
+        job.end()
         decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
         assert "Too many open files" in decision, job.text
-        assert sorted(job.said("weights")) == calm, job.text
+        same_bits(sorted(job.said("weights")), calm, job.text)
 
 
 def test_shared_memory_is_full(start: Start) -> None:
     with start("full shared memory") as job:
-        codes = job.end(None, patience_s=PATIENCE_S)
+        codes = job.end(None)
         if "this needs root" in job.text:
             pytest.skip("mounts need root")
         ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
@@ -216,7 +216,7 @@ def test_two_loops_one_after_another(start: Start) -> None:
     found = []
     for at in ("-1", "4", "11"):
         with start(f"two loops{' ' * (len(found))}", "--at", at) as job:
-            job.end(patience_s=PATIENCE_S)
+            job.end()
             assert "respawn" not in job.text, job.text
             found.append(sorted(job.said("weights")))
     assert found[0] == found[1] == found[2]
@@ -225,7 +225,7 @@ def test_two_loops_one_after_another(start: Start) -> None:
 def test_gradients_carried_from_step_to_step_over_a_static_graph(start: Start) -> None:
     """Who comes anew has neither the gradients of the step before nor what DDP learns in two."""
     with start("carried gradients ", "--at", "-1") as job:
-        job.end(patience_s=PATIENCE_S)
+        job.end()
         wanted = sorted(job.said("weights"))
     with start("carried gradients", "--at", "4") as job:
         check_healed(job, wanted)
@@ -233,7 +233,7 @@ def test_gradients_carried_from_step_to_step_over_a_static_graph(start: Start) -
 
 def test_leaving_a_loop_early(start: Start, calm: list[str]) -> None:
     with start("break") as job:
-        job.end(patience_s=PATIENCE_S)
+        job.end()
         assert "respawn" not in job.text, job.text
         weights = [line.split()[1] for line in job.said("weights")]
         assert len(weights) == RANKS and len(set(weights)) == 1, job.text
@@ -241,7 +241,7 @@ def test_leaving_a_loop_early(start: Start, calm: list[str]) -> None:
 
 def test_an_error_of_the_user(start: Start) -> None:
     with start("error", options=("--max-restarts", "2")) as job:
-        job.end(1, patience_s=PATIENCE_S)
+        job.end(1)
         assert job.text.count("begin 1") == 3 and job.text.count("begin 0") == 1, job.text
         ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
         assert len(ends) == 1 and "ValueError: this batch cannot be used" in ends[0], job.text

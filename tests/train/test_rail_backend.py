@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.train.guarded import WORKERS, Ranks
 from tests.train.test_guard_apis import cases, run
-
-pytestmark = pytest.mark.limit(180)
 
 RAILS = {"TASKD_RAILS": "a=127.0.0.2,b=127.0.0.3"}
 ROUNDS = 60
@@ -24,7 +23,7 @@ ROUNDS = 60
 @pytest.mark.parametrize(("size", "seed"), [(2, 1), (2, 2), (4, 3), (4, 4)])
 def test_drawn_operations_equal_the_reference(tmp_path: Path, size: int, seed: int) -> None:
     with Ranks("rail_ops", size, tmp_path, str(seed), str(ROUNDS), env=RAILS) as ranks:
-        assert [said[-1] for said in ranks.results(timeout_s=120)] == [{"rounds": ROUNDS}] * size
+        assert [said[-1] for said in ranks.results()] == [{"rounds": ROUNDS}] * size
 
 
 def bad_input_cases() -> list[str]:
@@ -37,7 +36,7 @@ def bad_input_cases() -> list[str]:
 def test_what_goes_wrong_is_said(tmp_path: Path, name: str) -> None:
     size = 3
     with Ranks("rail_bad_input", size, tmp_path, name, env=RAILS) as ranks:
-        said = ranks.results(timeout_s=60)
+        said = ranks.results()
     assert [[one["outcome"] for one in of_rank] for of_rank in said] == [["ok"]] * size
 
 
@@ -57,12 +56,12 @@ def test_api_without_a_guard(outcomes: dict[str, list[str]], name: str) -> None:
 def test_compiled_collectives_without_a_guard(tmp_path: Path) -> None:
     names = cases("compiled_case")
     env = {**RAILS, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    assert run(tmp_path, "rail", *names, env=env, timeout_s=250) == {name: ["ok"] * 2 for name in [*names, "the end"]}
+    assert run(tmp_path, "rail", *names, env=env) == {name: ["ok"] * 2 for name in [*names, "the end"]}
 
 
 def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
     with Ranks("rail_leave", 3, tmp_path, env=RAILS) as ranks:
-        none, *others = ranks.results(timeout_s=120)
+        none, *others = ranks.results()
     assert none == []
     for rank, (said,) in enumerate(others, start=1):
         assert said["told"] == [0.0] and said["message"] == [float(rank)] * 3 and said["sender"] == 0
@@ -81,5 +80,5 @@ def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
 )
 def test_a_rail_that_cannot_be_is_named_with_the_cure(tmp_path: Path, env: dict[str, str], words: str) -> None:
     with Ranks("rail_ops", 2, tmp_path, "1", "1", env=env) as ranks:
-        said = [process.communicate(timeout=60)[0] for process in ranks.processes.values()]
+        said = [process.communicate(timeout=PATIENCE_S)[0] for process in ranks.processes.values()]
     assert all(words in text for text in said), said

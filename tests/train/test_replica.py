@@ -15,14 +15,12 @@ from taskd.errors import PeerError
 from taskd.state.nearby import Memory
 from tests.train.guarded import Ranks
 
-pytestmark = pytest.mark.limit(180)
-
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """By how the state went: what the giver and the taker say."""
     with Ranks("replica", 2, tmp_path_factory.mktemp("replica")) as ranks:
-        giver, taker = ranks.results(timeout_s=150)
+        giver, taker = ranks.results()
     return {given["how"]: [given, taken] for given, taken in zip(giver, taker, strict=True)}
 
 

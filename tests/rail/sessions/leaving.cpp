@@ -192,7 +192,7 @@ void a_member_that_has_gone_on_breaks_no_making_of_groups(uint64_t) {
                text.find("has ended epoch 1") != std::string::npos;
     };
     CHECK(is_told(told.wait()));
-    const auto late = team.engines[1]->join(1, "late", team.endpoints, team.ranks, 1, std::chrono::seconds(20));
+    const auto late = team.engines[1]->join(1, "late", team.endpoints, team.ranks, 1, taskd::test::patience());
     Ending ending;
     late->barrier(0, ending.done());
     CHECK(is_told(ending.wait()) && ending.code() == Failure::Code::kLost);
@@ -231,7 +231,7 @@ void a_listener_without_descriptors_goes_on_later(uint64_t) {
     for (int rank = 0; rank < 2; ++rank)
         threads.emplace_back([&, rank] {
             const auto place = static_cast<size_t>(rank);
-            const auto group = engines[place]->join(1, "g", endpoints, {0, 1}, rank, std::chrono::seconds(30));
+            const auto group = engines[place]->join(1, "g", endpoints, {0, 1}, rank, taskd::test::patience());
             Ending ending;
             group->barrier(kPatienceNs, ending.done());
             CHECK(ending.wait().empty());

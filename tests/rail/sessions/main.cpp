@@ -267,8 +267,8 @@ void counters_follow_orders(uint64_t) {
     Engine two(settings);
     const std::vector<std::string> endpoints{one.endpoint(), two.endpoint()};
     std::shared_ptr<Group> groups[2];
-    std::thread other([&] { groups[1] = two.join(1, "g", endpoints, {0, 1}, 1, std::chrono::seconds(20)); });
-    groups[0] = one.join(1, "g", endpoints, {0, 1}, 0, std::chrono::seconds(20));
+    std::thread other([&] { groups[1] = two.join(1, "g", endpoints, {0, 1}, 1, taskd::test::patience()); });
+    groups[0] = one.join(1, "g", endpoints, {0, 1}, 0, taskd::test::patience());
     other.join();
     Ending endings[2];
     for (int rank = 0; rank < 2; ++rank)

@@ -13,6 +13,7 @@
 
 #include "engine.hpp"
 #include "faulty.hpp"
+#include "../../patience.hpp"
 
 #define CHECK(condition)                                                                 \
     do {                                                                                 \
@@ -25,7 +26,7 @@
 
 namespace taskd::rail::test {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+inline const int64_t kPatienceNs = std::chrono::nanoseconds(taskd::test::patience()).count();
 
 // One operation's end.
 class Ending {
@@ -46,7 +47,7 @@ class Ending {
     // Why it failed; empty: it did not.
     std::string wait() {
         std::unique_lock<std::mutex> hold(mutex_);
-        CHECK(changed_.wait_for(hold, std::chrono::seconds(60), [this] { return is_done_; }));
+        CHECK(changed_.wait_for(hold, 2 * taskd::test::patience(), [this] { return is_done_; }));
         return text_;
     }
 
@@ -90,7 +91,7 @@ struct Team {
         std::vector<std::shared_ptr<Group>> groups(engines.size());
         each([&](int rank) {
             groups[static_cast<size_t>(rank)] = engines[static_cast<size_t>(rank)]->join(
-                epoch, identity, endpoints, ranks, rank, std::chrono::seconds(20));
+                epoch, identity, endpoints, ranks, rank, taskd::test::patience());
         });
         return groups;
     }

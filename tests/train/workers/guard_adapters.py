@@ -16,7 +16,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -31,9 +30,9 @@ from taskd import _c10d
 from taskd.comm import gloo, guard
 from taskd.comm.adapter import Fault
 from taskd.errors import StepAbandoned
+from tests.patience import PATIENCE, PATIENCE_S
 
 MODULES = (cases_collectives, cases_frameworks)
-TIMEOUT = timedelta(seconds=60)
 control = _c10d.control
 scenarios: dict[str, Callable[[], None]] = {}
 of_hccl: dict[str, Callable[[], None]] = {}
@@ -48,7 +47,7 @@ class FakeNccl(dist.ProcessGroupGloo):
 
     class Options:
         def __init__(self) -> None:
-            self._timeout, self.config, self.is_high_priority_stream = TIMEOUT, "default", False
+            self._timeout, self.config, self.is_high_priority_stream = PATIENCE, "default", False
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         inner = dist.ProcessGroupGloo._Options()
@@ -147,7 +146,7 @@ def heal() -> list[str]:
     epoch = control.epoch + 1
     control.drain(epoch)
     guard.end_inner_groups(epoch, "a test", on_devices_alone=True)
-    made = guard.rebuild(epoch, dist.PrefixStore("heal", meet), within=timedelta(seconds=30))
+    made = guard.rebuild(epoch, dist.PrefixStore("heal", meet), within=PATIENCE)
     control.take_events()
     control.resume(epoch)
     assert works()
@@ -240,13 +239,13 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
 
     thread = threading.Thread(target=lambda: ends.append(raised(message)))
     thread.start()
-    if ready.poll(20_000):
+    if ready.poll(PATIENCE_S * 1000):
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
         thread.join(0.3)
         assert thread.is_alive(), "it was not held"
     heal()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert type(ends[0]) is StepAbandoned or isinstance(ends[0], RuntimeError), ends
     control.attached = False
 
@@ -262,7 +261,7 @@ def groups_are_asked_how_they_are() -> None:
 def all_groups_are_aborted_together_and_made_anew() -> None:
     options = FakeNccl.Options()
     options.config = "chosen"
-    pair = dist.new_group([0, 1], timeout=TIMEOUT, pg_options=options)
+    pair = dist.new_group([0, 1], timeout=PATIENCE, pg_options=options)
     tensor = torch.ones(2)
     dist.all_reduce(tensor, group=pair)
     FakeNccl.calls.clear()
@@ -270,7 +269,7 @@ def all_groups_are_aborted_together_and_made_anew() -> None:
     assert heal() == ["0@0-1", guard.groups()[-1]]
     assert FakeNccl.calls == ["start", "abort", "abort", "end"], "once for the epoch, though it was asked for twice"
     anew = [(one.given._timeout, one.given.config) for one in FakeNccl.made[made:]]
-    assert anew == [(TIMEOUT, "default"), (TIMEOUT, "chosen")], anew
+    assert anew == [(PATIENCE, "default"), (PATIENCE, "chosen")], anew
     assert guard.probe() == [], "what ailed is gone"
     dist.all_reduce(tensor, group=pair)
     assert int(tensor[0]) == SIZE * SIZE
@@ -349,7 +348,7 @@ def main() -> None:
     meet = dist.FileStore(str(FOLDER / "meeting"), SIZE)
     chosen = begin()
     where = f"file://{FOLDER}/store"
-    dist.init_process_group(f"cpu:{HOW}", init_method=where, rank=RANK, world_size=SIZE, timeout=TIMEOUT)
+    dist.init_process_group(f"cpu:{HOW}", init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
     for name in sys.argv[5:] or chosen:
         try:
             chosen[name]()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d, _native
 from taskd.comm import guard
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 control = _c10d.control
@@ -29,9 +29,7 @@ def say(**what: Any) -> None:
 
 
 def begin() -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=20)
-    )
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE)
 
 
 def train(model: DistributedDataParallel, steps: int) -> bool:
@@ -57,7 +55,7 @@ def adopt() -> None:
     for epoch in (1, 2):
         everybody()  # has ended what was before
         control.drain(epoch)
-        rebuilt = guard.rebuild(epoch, store, within=timedelta(seconds=30))
+        rebuilt = guard.rebuild(epoch, store, within=PATIENCE)
         control.resume(epoch)
         same = same and train(model, 2)
         for group in (pair, later):

@@ -20,6 +20,7 @@ import torch.distributed as dist
 import taskd
 from taskd import _c10d, config
 from taskd.comm import adapter, cpu, guard
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 SOON = timedelta(seconds=3)
@@ -50,10 +51,10 @@ class Meeting:
     def __call__(self) -> None:
         self.turn += 1
         self.store.set(f"{self.turn}/{RANK}", b"")
-        self.store.wait([f"{self.turn}/{rank}" for rank in range(SIZE)], timedelta(seconds=60))
+        self.store.wait([f"{self.turn}/{rank}" for rank in range(SIZE)], PATIENCE)
 
 
-def rebuild(meet: Meeting, within: timedelta = timedelta(seconds=30)) -> list[str]:
+def rebuild(meet: Meeting, within: timedelta = PATIENCE) -> list[str]:
     return guard.rebuild(control.epoch, dist.PrefixStore("heal", meet.store), within=within)
 
 
@@ -79,7 +80,7 @@ def go_on(meet: Meeting) -> bool:
 def groups() -> None:
     guard.install(hostname="127.0.0.1")
     where = f"file://{FOLDER}/store"
-    dist.init_process_group("gloo", init_method=where, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
     meet, found = Meeting(), {}
     found["unknown backend"] = said(taskd.UsageError, lambda: adapter.of("quux"))
     found["unknown inner"] = said(taskd.UsageError, lambda: config.load(worker_inner="quux"))
@@ -122,7 +123,7 @@ def rails() -> None:
     cpu.configure(config.load(worker_inner="rail", rail_rails=said_so))
     guard.install()
     where = f"file://{FOLDER}/store"
-    dist.init_process_group("gloo", init_method=where, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
     assert works() and cpu.rails() == names, "paired by their networks; each rank has its own names for them"
     found = {}
     for name in ("green", "a" if RANK else "x"):

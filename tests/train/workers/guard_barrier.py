@@ -17,6 +17,7 @@ import torch.distributed as dist
 import taskd
 from taskd import _c10d
 from taskd.comm import guard
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 control = _c10d.control
@@ -39,9 +40,7 @@ def works() -> bool:
 def main() -> None:
     found = {"ungrouped": said(taskd.UsageError, taskd.monitored_barrier)}
     guard.install(hostname="127.0.0.1")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE)
     for _ in range(3):
         taskd.monitored_barrier()
     if RANK == 0:

@@ -25,9 +25,9 @@ from torch.distributed.fsdp import fully_shard
 import taskd
 from taskd import _c10d, _native
 from taskd.comm import guard
+from tests.patience import PATIENCE, PATIENCE_S
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-TIMEOUT = timedelta(seconds=60)
 control = _c10d.control
 scenarios: dict[str, Callable[[], None]] = {}
 meet: Any = None
@@ -41,7 +41,7 @@ def scenario(body: Callable[[], None]) -> Callable[[], None]:
 
 def begin(name: str, backend: str = "gloo") -> None:
     where = f"file://{FOLDER}/{name}"
-    dist.init_process_group(backend, init_method=where, rank=RANK, world_size=SIZE, timeout=TIMEOUT)
+    dist.init_process_group(backend, init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
 
 
 def heal() -> None:
@@ -56,8 +56,8 @@ def heal() -> None:
             raise AssertionError("an operation of a step that was given up says that it is done")
     except taskd.StepAbandoned:
         pass
-    guard.quiesce(TIMEOUT)
-    guard.rebuild(epoch, dist.PrefixStore("heal", meet), within=timedelta(seconds=30))
+    guard.quiesce(PATIENCE)
+    guard.rebuild(epoch, dist.PrefixStore("heal", meet), within=PATIENCE)
     control.take_events()
     control.resume(epoch)
 
@@ -184,7 +184,7 @@ def what_is_far_out_of_the_jobs_rhythm_is_announced_and_goes_on() -> None:
         ready = select.poll()
         ready.register(control.event_fd, select.POLLIN)
         while not kinds >= ({"allreduce", "recv"} if RANK == 1 else {"allreduce"}):
-            assert ready.poll(60_000), f"only {kinds} were announced"
+            assert ready.poll(PATIENCE_S * 1000), f"only {kinds} were announced"
             for _, kind, _, words, _, _ in control.take_events():
                 assert "far longer than it ever took in this job" in words, words
                 kinds.add(kind)
@@ -192,7 +192,7 @@ def what_is_far_out_of_the_jobs_rhythm_is_announced_and_goes_on() -> None:
         meet.set(f"heard{RANK}", b"")
         dist.isend(torch.ones(2), right).wait()
     else:
-        meet.wait([f"heard{rank}" for rank in range(1, SIZE)], TIMEOUT)
+        meet.wait([f"heard{rank}" for rank in range(1, SIZE)], PATIENCE)
         works = [dist.all_reduce(tensor, async_op=True), dist.irecv(box, left), dist.isend(torch.ones(2), right)]
     for work in works:
         work.wait()

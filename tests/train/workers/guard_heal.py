@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import threading
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -24,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taskd import _c10d
 from taskd.comm import guard
 from taskd.errors import StepAbandoned
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, PORT, KILL_STEP = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:6])
 NEWCOMER = sys.argv[6:] == ["newcomer"]
@@ -81,7 +81,7 @@ def rehearse(model: DistributedDataParallel) -> None:
 
 def join(epoch: int, store: dist.Store, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
     """All ranks meet in the new epoch; rank 0 gives its parameters and momentum to everybody."""
-    guard.rebuild(epoch, store, within=timedelta(seconds=30))
+    guard.rebuild(epoch, store, within=PATIENCE)
     control.resume(epoch)
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
@@ -94,7 +94,7 @@ def join(epoch: int, store: dist.Store, model: DistributedDataParallel, optimize
 
 def main() -> None:
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", PORT, None, RANK == 0, timeout=timedelta(seconds=60), wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", PORT, None, RANK == 0, timeout=PATIENCE, wait_for_workers=False)
     record = os.open(FOLDER / f"record{RANK}", os.O_RDWR | os.O_CREAT)
     if NEWCOMER:
         control.sandbox(record)
@@ -105,9 +105,7 @@ def main() -> None:
     listener.start()
     control.attached = True
     guard.install(hostname="127.0.0.1")
-    dist.init_process_group(
-        "gloo", store=dist.PrefixStore("job", store), rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("gloo", store=dist.PrefixStore("job", store), rank=RANK, world_size=SIZE, timeout=PATIENCE)
     model, optimizer, pair = set_up()
     forest = guard.groups()
     step = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d
 from taskd.comm import guard
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 CHANGE = sys.argv[5] if len(sys.argv) > 5 else ""
@@ -93,7 +93,7 @@ def main() -> None:
         control.start_record(fd)
     guard.install(hostname="127.0.0.1")
     store: Any = dist.HashStore() if HOW == "replay" else dist.FileStore(str(FOLDER / "store"), SIZE)
-    dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=PATIENCE)
     try:
         seen = set_up()
     except BaseException as error:

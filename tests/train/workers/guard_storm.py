@@ -13,7 +13,6 @@ import random
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,14 @@ import torch.distributed as dist
 from taskd import _c10d
 from taskd.comm import guard
 from taskd.errors import StepAbandoned
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 ROUNDS, SEED = int(sys.argv[5]), int(sys.argv[6])
 INNER = os.environ["TASKD_INNER"]
 control = _c10d.control
+RESTS_S = 20.0
+"""Four times as long as an idle thread of the pool stays."""
 
 
 class Operation:
@@ -71,7 +73,7 @@ class Operation:
 
 def heal(epoch: int, store: Any) -> None:
     control.drain(epoch)
-    guard.rebuild(epoch, store, within=timedelta(seconds=30))
+    guard.rebuild(epoch, store, within=PATIENCE)
 
 
 def begin(chance: random.Random, groups: list[Any]) -> list[Operation]:
@@ -122,8 +124,8 @@ def usage() -> dict[str, int]:
 
 def settled(groups: list[Any]) -> dict[str, int]:
     """What is in use once every old inner group is gone and idle threads have left."""
-    assert _c10d.wait_for_teardown(len(groups), timedelta(seconds=30)), _c10d.inner_groups_alive()
-    deadline = time.monotonic() + 20
+    assert _c10d.wait_for_teardown(len(groups), PATIENCE), _c10d.inner_groups_alive()
+    deadline = time.monotonic() + RESTS_S
     while _c10d.pool_threads() > 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     return usage()
@@ -145,9 +147,7 @@ def leak(store: Any, groups: list[Any]) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     guard.install(hostname="127.0.0.1")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE)
     groups = [dist.group.WORLD, dist.new_group(list(range(SIZE)))]
     control.attached = True
     store = dist.PrefixStore("meeting", dist.FileStore(str(FOLDER / "meeting"), SIZE))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.patience import PATIENCE_S
+
 
 class Meeting:
     def __init__(self, folder: Path, size: int) -> None:
@@ -17,7 +19,7 @@ class Meeting:
     def __call__(self) -> None:
         self.turn += 1
         self.store.add(f"turn{self.turn}", 1)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while self.store.add(f"turn{self.turn}", 0) < self.size:
             assert time.monotonic() < deadline, "the other rank does not come"
             time.sleep(0.005)

@@ -11,13 +11,13 @@ import os
 import select
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from taskd.comm import rail
+from tests.patience import PATIENCE, PATIENCE_S
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 
@@ -26,7 +26,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rail.register()
     dist.init_process_group(
-        "cpu:rail", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=timedelta(seconds=30)
+        "cpu:rail", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE
     )
     pids: list[int] = [0] * SIZE
     dist.all_gather_object(pids, os.getpid())
@@ -38,7 +38,7 @@ def main() -> None:
         return
     gone = select.poll()
     gone.register(os.pidfd_open(pids[0]), select.POLLIN)
-    assert gone.poll(30_000), "rank 0 does not end"
+    assert gone.poll(PATIENCE_S * 1000), "rank 0 does not end"
     dist.broadcast(told, 0)
     message = torch.zeros(3)
     sender = dist.recv(message)

@@ -10,7 +10,6 @@ import json
 import random
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.comm import rail
+from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 SEED, ROUNDS = int(sys.argv[4]), int(sys.argv[5])
@@ -269,7 +269,7 @@ def main() -> None:
         init_method=f"file://{FOLDER}/store",
         rank=RANK,
         world_size=SIZE,
-        timeout=timedelta(seconds=60),
+        timeout=PATIENCE,
     )
     gloo = dist.new_group(backend="gloo")
     pairs = [[first, first + 1] for first in range(0, SIZE - 1, 2)]

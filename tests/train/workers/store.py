@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from taskd import _c10d
 from taskd.comm import guard
+from tests.patience import PATIENCE
 
 
 def say(**facts: object) -> None:
@@ -28,7 +28,7 @@ def total(group: object, value: int) -> int:
 
 def groups(store: dist.Store, rank: int, size: int) -> None:
     """Default group, a group of all, death of rank 0, and a group of the survivors."""
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     say(sum=total(None, rank), again=total(dist.new_group(), 10 * rank))
     objects: list[object] = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
@@ -36,7 +36,7 @@ def groups(store: dist.Store, rank: int, size: int) -> None:
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     survivors = list(range(1, size))
-    store.wait([f"dead/{other}" for other in [0]], timedelta(seconds=30))
+    store.wait([f"dead/{other}" for other in [0]], PATIENCE)
     group = dist.new_group(survivors, use_local_synchronization=True)
     say(survivors=total(group, rank), keys=store.num_keys() > 0)
     os._exit(0)  # the default group has lost a member
@@ -48,17 +48,17 @@ def rebuild(store: dist.Store, rank: int, size: int) -> None:
     dist.init_process_group("gloo", store=dist.PrefixStore("generation0", store), rank=rank, world_size=size)
     first = total(None, rank)
     _c10d.control.park(1)
-    guard.rebuild(1, dist.PrefixStore("generation0", store), within=timedelta(seconds=30))
+    guard.rebuild(1, dist.PrefixStore("generation0", store), within=PATIENCE)
     _c10d.control.resume(1)
     say(sums=[first, total(None, rank)])
     if rank == 0:
-        store.wait(["end"], timedelta(seconds=50))
+        store.wait(["end"], PATIENCE)
         os._exit(0)  # it never comes to epoch 2
     _c10d.control.park(2)
     say(meeting=2)
     begin = time.monotonic()
     try:
-        guard.rebuild(2, dist.PrefixStore("generation0", store.clone()), within=timedelta(seconds=50))
+        guard.rebuild(2, dist.PrefixStore("generation0", store.clone()), within=PATIENCE)
     except Exception as error:
         say(seconds=time.monotonic() - begin, why=str(error))
     os._exit(0)
@@ -66,7 +66,7 @@ def rebuild(store: dist.Store, rank: int, size: int) -> None:
 
 def main() -> None:
     rank, size, name, case = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4], sys.argv[5]
-    store = _c10d.AgentStore(b"\0" + name.encode(), timedelta(seconds=30))
+    store = _c10d.AgentStore(b"\0" + name.encode(), PATIENCE)
     {"groups": groups, "rebuild": rebuild}[case](store, rank, size)
 
 

@@ -1,0 +1,86 @@
+"""Runs the tests as the gate does: all of them, and what failed once more, alone. Arguments go to pytest.
+
+A test that fails among others and passes alone has found a race, most likely one of the product. It does not stop a
+landing: it is named at the very end as `unsteady: NODEID`, and belongs into tests/unsteady.md. What fails alone, too,
+is red, and so are more than five failures at once and everything that chance does not explain: a finding of a
+sanitizer, wrong bits, a wrong exit code, something left behind by the whole run.
+
+It decides about verdicts only; how tests are run is pytest's and tests/conftest.py's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FORGIVEN_AT_ONCE = 5
+SOME_FAILED = 1  # pytest's exit code
+NEVER_FORGIVEN = {
+    "AddressSanitizer": "a sanitizer's finding",
+    "LeakSanitizer": "a sanitizer's finding",
+    "ThreadSanitizer": "a sanitizer's finding",
+    "runtime error: ": "a sanitizer's finding",
+    "wrong bits": "wrong bits",
+    "wrong exit code": "a wrong exit code",
+}
+"""What a failure's text has in it, and what that means. tests/verdicts.py writes the last two."""
+Failures = dict[str, str]
+
+
+def pytest(words: Sequence[str]) -> tuple[int, Failures]:
+    """Its exit code, and the text of each failure by the test's name."""
+    with tempfile.TemporaryDirectory(prefix="gate-") as folder:
+        told = Path(folder, "failures")
+        code = subprocess.call([sys.executable, "-m", "pytest", "--failures", str(told), *words], cwd=ROOT)
+        return code, json.loads(told.read_text()) if told.exists() else {}
+
+
+def reason_to_stop(failures: Failures) -> str | None:
+    """Why no second run can make this green."""
+    if not failures:
+        return "it failed outside of any test"
+    if len(failures) > FORGIVEN_AT_ONCE:
+        return f"{len(failures)} tests failed at once, and {FORGIVEN_AT_ONCE} at most are run again"
+    for name, text in failures.items():
+        for words, meaning in NEVER_FORGIVEN.items():
+            if words in text:
+                return f"{name} has found {meaning}, which no second run takes back"
+    return None
+
+
+def judge(words: Sequence[str]) -> tuple[int, list[str]]:
+    """The gate's exit code and what it says at its end."""
+    code, failures = pytest(words)
+    if code != SOME_FAILED:
+        return code, []
+    load = "load {:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+    if reason := reason_to_stop(failures):
+        return code, [f"red: {reason}"]
+    unsteady, red = [], []
+    for name in failures:
+        print(f"\ngate: once more, alone: {name}", flush=True)
+        again, _ = pytest(["--no-header", name])
+        if again:
+            red.append(f"red: {name} failed alone, too")
+        else:
+            unsteady.append(f"unsteady: {name}  (passed alone; {load} at the end of the first run)")
+    return (code, red + unsteady) if red else (0, unsteady)
+
+
+def main() -> int:
+    begin = time.monotonic()
+    code, said = judge(sys.argv[1:])
+    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
+    print(f"\ngate: {'red' if code else 'green'} after {minutes}:{seconds:02} min", *said, sep="\n", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
