@@ -155,8 +155,9 @@ def test_three_lives_give_the_same_decisions_again(make: MakeManager) -> None:
     manager = make().start()
     for life in range(3):
         with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
-            agent.join()
-            other.join()
+            for one in (agent, other):
+                one.interval_ms = 100
+                one.join()
             for _ in range(12):
                 agent.report()
                 other.report()
