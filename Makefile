@@ -1,4 +1,4 @@
-# Everything a fresh machine needs: `make demo` shows taskd at work, `make test` runs every check.
+# Everything a fresh machine needs: `make demo` shows taskd at work, `make test` runs every check a change has to pass.
 # Both rest on `make venv`, which does its work once and again only when what it depends on has changed.
 #
 # PYTHON    the interpreter that .venv is made from (python3; 3.10 or newer)
@@ -10,6 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 ARGS ?=
+TESTS := $(BIN)/python tools/gate.py
+SLOWEST := --durations=15 --durations-min=1
 # Called through the interpreter, like every tool here: a script's first line would hold .venv's path of birth.
 CLANG_FORMAT := $(BIN)/python -c 'from clang_format import clang_format; clang_format()'
 
@@ -22,11 +24,13 @@ SOURCES := $(shell find csrc 2>/dev/null)
 CXX_FILES := $(filter %.cpp %.h %.hpp,$(SOURCES))
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint format clean
+.PHONY: help venv demo test test-full test-timing lint format clean
 
 help:
 	@echo "make demo    train on two simulated nodes and watch taskd look after it"
-	@echo "make test    lint, then every test"
+	@echo "make test    the gate: lint, then every test that a change has to pass"
+	@echo "make test-full    and those that take long: storms, many seeds, thread sanitizers, half a core"
+	@echo "make test-timing  how quick it is, on a machine that does nothing else"
 	@echo "make lint    ruff, mypy, clang-format, changing nothing"
 	@echo "make format  put the formatting right"
 	@echo "make venv    only set up .venv and build the extensions"
@@ -49,7 +53,16 @@ demo: $(BUILT)
 	@$(BIN)/python samples/demo.py
 
 test: lint
-	$(BIN)/python tools/gate.py --beside --durations=15 --durations-min=1 $(ARGS)
+	$(RUN) tests.sanitized memory
+	$(TESTS) gate -n 2 $(SLOWEST) $(ARGS)
+
+test-full: lint
+	$(RUN) tests.sanitized memory races
+	$(TESTS) full -n 2 $(SLOWEST) $(ARGS)
+	$(TESTS) gate -n 2 --starve $(SLOWEST) $(ARGS)
+
+test-timing: $(BUILT)
+	$(TESTS) timing $(ARGS)
 
 lint: $(BUILT)
 	$(RUN) ruff check --quiet --output-format concise .

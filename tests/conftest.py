@@ -18,16 +18,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from taskd.bench import hosts
-from tests import beside, forked
+from tests import forked, stacks, starve, tiers
 from tests.patience import HANG_S, LEAVING_S, NAME, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +38,9 @@ hypothesis.settings.register_profile(
     "gate", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("gate")
+PORTS = range(12000, 30000)
+# Processes that look for a free port at the same moment never find the same, up to so many of them.
+PROCESSES = 8
 # In the environment of every process that descends from this run, and of no other's.
 MARK_NAME = "PYTEST_RUN_MARK"
 MARK_VALUE = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -68,12 +71,12 @@ FOREIGN_NAMES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    beside.add_options(parser)
+    parser.addoption("--tier", choices=tiers.TIERS, help="run only what this tier asks (tests/tiers.py); else all")
+    parser.addoption("--starve", action="store_true", help="half a core for all tests together, and random pauses")
     parser.addoption("--failures", metavar="FILE", help="write the texts of all failures here, by test, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    beside.configure(config, dict(os.environ))  # a helper's tests have a mark of their own
     os.environ[MARK_NAME] = MARK_VALUE
     for name in list(os.environ):
         if name.startswith("TASKD_") or name in FOREIGN_NAMES:
@@ -88,13 +91,20 @@ def pytest_configure(config: pytest.Config) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         config.stash[TRUE_STDERR] = os.dup(2)
+    if config.option.starve and runs_tests(config):
+        config.stash[STARVATION] = starve.Starvation(lambda: ours_among(all_pids()))
 
 
 TRUE_STDERR = pytest.StashKey[int]()
+STARVATION = pytest.StashKey[starve.Starvation]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, so that what is broken shows early; and the reason of each skip, found out once."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tier's tests, quick ones first, so that what is broken shows early; the reason of a skip, found out once."""
+    if tier := config.option.tier:
+        left_out = [item for item in items if not tiers.runs(item.nodeid, tier)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if tiers.runs(item.nodeid, tier)]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     for marker, reason_of in (("root", hosts.why_not), ("gpu", why_no_device)):
         marked = [item for item in items if item.get_closest_marker(marker)]
@@ -104,7 +114,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-# ---- what failed, for tools/gate.py
+# ---- two processes, and what failed in them
+
+
+def number_of_process() -> int:
+    """Of the processes that pytest-xdist runs tests in; 0 where there is but this one."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+
+
+def runs_tests(config: pytest.Config) -> bool:
+    """False in the process that only hands tests to others."""
+    return hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Which process runs which file is fixed, see tests/tiers.py."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Fixed(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if not hasattr(self, "place"):
+                files = {name.partition("::")[0] for name in self.collection}
+                self.place = tiers.split(files, config.option.numprocesses)
+            return str(self.place[nodeid.partition("::")[0]])
+
+        def remove_node(self, node: Any) -> str | None:
+            """The test that a process has died in is not given to the next one."""
+            undone = (unit for unit in self.assigned_work[node].values() if not all(unit.values()))
+            if (unit := next(undone, None)) is None:
+                return super().remove_node(node)
+            died_in = next(name for name, is_done in unit.items() if not is_done)
+            unit[died_in] = True
+            super().remove_node(node)
+            return died_in
+
+    return Fixed(config, log)
 
 
 failures: dict[str, str] = {}
@@ -121,7 +166,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if config.option.failures:
+    if starvation := config.stash.get(STARVATION, None):
+        starvation.end()
+    if config.option.failures and not hasattr(config, "workerinput"):
         Path(config.option.failures).write_text(json.dumps(failures))
 
 
@@ -153,10 +200,9 @@ class Limit:
         signal.signal(signal.SIGALRM, self.before)
 
     def on_alarm(self, *_: object) -> None:
-        with tempfile.TemporaryFile("w+") as threads:
-            faulthandler.dump_traceback(threads)
-            threads.seek(0)
-            pytest.fail(f"longer than its limit of {self.seconds} s; every thread:\n{threads.read()}", pytrace=False)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        shown = stacks.of({os.getpid(): "this test", **ours_among(all_pids())})
+        pytest.fail(f"longer than its limit of {self.seconds:.0f} s; every process:\n{shown}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -256,11 +302,23 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail("left behind:\n  " + "\n  ".join(found), pytrace=False)
 
 
+left_by_others: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    left_by_others.extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What fixtures of a whole module or session left; no test is there to take the blame, so the run does."""
-    forked.close()
-    found = leftovers((set(), set(), set()))
-    if found:
+    found = left_by_others
+    if runs_tests(session.config):
+        forked.close()
+        found = leftovers((set(), set(), set()))
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = found
+    elif found:
         print("\nleft behind by the whole run:\n  " + "\n  ".join(found), file=sys.stderr)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -283,7 +341,7 @@ def free_port() -> Callable[[], int]:
 
     def find() -> int:
         while True:
-            port = random.SystemRandom().choice(beside.ports())
+            port = random.SystemRandom().choice(PORTS[number_of_process() % PROCESSES :: PROCESSES])
             with socket.socket() as probe:
                 try:
                     probe.bind(("0.0.0.0", port))

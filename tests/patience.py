@@ -21,5 +21,5 @@ HANG_S = 2 * PATIENCE_S
 """One test: its set-up, its body or its teardown."""
 BUILD_S = 6 * PATIENCE_S
 """One test that may have to compile, or runs a whole campaign under a sanitizer."""
-LEAVING_S = 120.0
+LEAVING_S = 0.4 * PATIENCE_S
 """Processes that are on their way out get this long; only one that was left behind waits for all of it."""

@@ -1,4 +1,6 @@
-"""Builds C++ programs of the tests with sanitizers, once for each content.
+"""Builds the C++ programs of the tests with sanitizers, once for each content.
+
+`python -m tests.sanitized memory races` builds all of PROGRAMS ahead, so that no test has to wait for a compiler.
 
 An object and a program are kept under names made of what they were made of: only a change compiles again, and what
 programs share compiles once, also when two processes want it at the same time.
@@ -11,8 +13,10 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,8 +29,44 @@ SANITIZERS = {
 }
 
 
-def build(name: str, units: Sequence[Path], kind: str, rooms: Sequence[str] = ("rail", "native")) -> Path:
-    """The program `name` made of these units, for one of SANITIZERS; they see the headers of these rooms of csrc."""
+@dataclass(frozen=True)
+class Program:
+    """What a program is made of; its units see the headers of these rooms of csrc."""
+
+    units: Sequence[Path]
+    rooms: Sequence[str] = ("rail", "native")
+
+
+def units(room: str, *names: str) -> list[Path]:
+    """Sources of a room of csrc, by patterns of their names."""
+    return sorted({path for name in names for path in (SOURCES / room).glob(f"{name}.cpp")})
+
+
+def tests(room: str, *names: str) -> list[Path]:
+    """Sources of a room of the tests, by patterns of their names."""
+    return sorted({path for name in names for path in (ROOT / "tests" / room).glob(f"{name}.cpp")})
+
+
+FUZZED = ("link", "frame", "counters", "key", "handshake", "door", "endpoint", "socket", "outbox", "inbox", "pace")
+GUARD = ("control", "lane", "lane_judge", "pool", "record", "rhythm", "watch")
+PROGRAMS = {
+    "rail-sessions": Program([*units("rail", "*"), *tests("rail/sessions", "*")]),
+    "rail-collectives": Program(
+        [*units("rail", "*"), *tests("rail", "suite", "cases", "reference", "fake_world", "*_tests")]
+    ),
+    "rail-fuzz": Program([*units("rail", *FUZZED, "silence", "session*", "event"), *tests("rail/fuzz", "*")]),
+    "rail-parts": Program([*units("rail", "key", "counters", "tally", "interfaces"), *tests("rail/parts", "*")]),
+    "native": Program(
+        [*(unit for unit in units("native", "*") if not unit.name.startswith("module")), *tests("native", "*")],
+        ["native"],
+    ),
+    "guard": Program([*tests("train", "guard_stress", "guard_parts"), *units("c10d", *GUARD)], ["c10d"]),
+}
+
+
+def build(name: str, kind: str) -> Path:
+    """One of PROGRAMS, for one of SANITIZERS."""
+    units, rooms = PROGRAMS[name].units, PROGRAMS[name].rooms
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
         objects = list(pool.map(lambda unit: compiled(unit, kind, rooms), units))
     digest = hashlib.sha256("\0".join(each.name for each in objects).encode())
@@ -92,3 +132,13 @@ def said(binary: Path, kind: str, *words: object, leaks: bool = True, timeout_s:
     )
     assert done.returncode == 0, done.stdout[-8000:]
     return done.stdout
+
+
+def main() -> None:
+    for kind in sys.argv[1:]:
+        for name in PROGRAMS:
+            build(name, kind)
+
+
+if __name__ == "__main__":
+    main()

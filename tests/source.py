@@ -31,9 +31,9 @@ NOT_OURS = {
 class Source:
     """One Python file, read and parsed once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, root: Path = ROOT) -> None:
         self.path = path
-        self.name = str(path.relative_to(ROOT))
+        self.name = str(path.relative_to(root))
         self.text = path.read_text()
         self.lines = self.text.splitlines()
         self.tree = ast.parse(self.text, self.name)

@@ -1,11 +1,9 @@
-"""What the tests stand on: the helpers of --beside lose no outcome, and a forked script is like a started one."""
+"""What the tests stand on: the gate's verdicts, hangs that cost one test, scripts that are forked and not started."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,109 +11,132 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
-from tests.patience import BUILD_S
+from tests import forked, tiers
+from tests.patience import BUILD_S, PATIENCE_S
 from tests.source import ROOT
 
 pytestmark = pytest.mark.limit(BUILD_S)
 
-CONFTEST = """
-import os
-from tests import beside
-def pytest_addoption(parser): beside.add_options(parser)
-def pytest_configure(config): beside.configure(config, dict(os.environ))
-"""
 SETTINGS = """
 [tool.pytest.ini_options]
-testpaths = ["tests"]
+testpaths = ["its"]
 pythonpath = ["."]
 addopts = ["-ra", "--import-mode=importlib"]
+markers = ["limit(seconds)", "slow", "root", "gpu"]
 """
-COMPUTES = """
-import os, pytest
-from tests import beside
-def test_passes(): assert os.nice(0) == min(19, int(os.environ["NICE"]) + beside.NICE)
-def test_fails(): assert {1: object()} == {2: object()}, "its reason"
-def test_skips(): pytest.skip("its excuse")
-@pytest.fixture
-def broken():
-    yield
-    raise ValueError("its teardown")
-def test_teardown(broken): pass
+ONCE = """
+import pathlib, pytest
+def once(name, text="by chance"):
+    seen = pathlib.Path("seen-" + name)
+    if not seen.exists():
+        seen.touch()
+        pytest.fail(text)
 """
+
+
+def gate(folder: Path, tests: str, code: int, *words: str) -> list[str]:
+    """What tools/gate.py says of a project with these tests."""
+    (folder / "its").mkdir()
+    (folder / "its" / "conftest.py").write_text("from tests.conftest import *\n")
+    (folder / "its" / "test_it.py").write_text(ONCE + tests)
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "gate.py"), "gate", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TEST_PATIENCE_S": "10"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return (done.stdout + done.stderr).splitlines() if words else done.stdout.splitlines()
+
+
+def test_what_passes_alone_is_unsteady_and_green(tmp_path: Path) -> None:
+    said = gate(tmp_path, "def test_a(): once('a')\ndef test_b(): pass\n", 0)
+    assert said[-2].startswith("unsteady: its/test_it.py::test_a  (passed alone; load "), said
+    assert said[-1].startswith("gate: green after 0:"), said
+
+
+def test_what_fails_alone_is_red(tmp_path: Path) -> None:
+    said = gate(tmp_path, "def test_a(): assert False\ndef test_b(): once('b')\n", 1)
+    assert said[-3] == "red: its/test_it.py::test_a failed alone, too", said
+    assert said[-2].startswith("unsteady: its/test_it.py::test_b"), said
+
+
+LEAVES = """
+import subprocess
+@pytest.fixture(scope="module")
+def one(): subprocess.Popen(["sleep", "1000"])
+def test_a(one): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        ("\n".join(f"def test_{n}(): once('{n}')" for n in range(6)), "6 tests failed at once, and 5 at most"),
+        ("def test_a(): once('a', 'wrong bits: 1 and not 2')", "test_a has found wrong bits"),
+        ("def test_a(): once('a', 'wrong exit code: [1]')", "test_a has found a wrong exit code"),
+        ("def test_a(): once('a', '==7==ERROR: AddressSanitizer: x')", "test_a has found a sanitizer's finding"),
+        (LEAVES, "it failed outside of any test"),
+    ],
+    ids=["many", "bits", "exit code", "sanitizer", "left behind"],
+)
+def test_what_no_second_run_takes_back(tmp_path: Path, tests: str, reason: str) -> None:
+    said = gate(tmp_path, tests, 1)
+    assert said[-2].startswith("red: ") and reason in said[-2], said
+
+
+HANGS = """
+import subprocess, sys, threading
+def waits_for_nothing(): threading.Event().wait()
+@pytest.mark.limit(3)
+def test_hangs():
+    code = "import threading\\ndef also_waits(): threading.Event().wait()\\nalso_waits()"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        waits_for_nothing()
+    finally:
+        child.kill()
+        child.wait()
+def test_later(): pass
+"""
+
+
+def test_a_hang_fails_its_own_test_and_shows_every_process(tmp_path: Path) -> None:
+    said = gate(tmp_path, HANGS, 1)
+    text = "\n".join(said)
+    assert "1 failed, 1 passed" in text and "longer than its limit of 3 s" in text, text
+    assert "waits_for_nothing" in text and "also_waits" in text, text
+    assert said[-2] == "red: its/test_it.py::test_hangs failed alone, too", said
+
+
 DIES = """
 import os
 def test_before(): pass
 def test_dies(): os._exit(9)
 def test_after(): pass
 """
-WAITS = """
-import os, pathlib, time
-def test_waits():
-    while not list(pathlib.Path(os.environ["SEEN"]).iterdir()): time.sleep(0.01)
-    assert os.nice(0) == int(os.environ["NICE"])
-"""
-SEES = """
-import os, pathlib
-def test_is_beside(): (pathlib.Path(os.environ["SEEN"]) / "it").touch()
-"""
-MEETS = """
-import os, pathlib, time
-def test_meets():
-    seen = pathlib.Path(os.environ["SEEN"])
-    (seen.parent / __name__).touch()
-    while not len(list(seen.parent.glob("*test_?_meets"))) == 2: time.sleep(0.01)
-    (seen / "it").touch()
-"""
 
 
-def run(folder: Path, code: int = 1, **files: str) -> str:
-    """What pytest says of a project with these files in tests/core, and one test of its own that waits for them."""
-    (folder / "tests" / "core").mkdir(parents=True)
-    (folder / "seen").mkdir()
-    shutil.copy(ROOT / "tests" / "beside.py", folder / "tests")
-    (folder / "tests" / "conftest.py").write_text(CONFTEST)
-    (folder / "tests" / "test_waits.py").write_text(WAITS)
-    for name, text in {"test_a_sees": SEES, **files}.items():
-        (folder / "tests" / "core" / f"{name}.py").write_text(text)
-    (folder / "pyproject.toml").write_text(SETTINGS)
-    # In a CI, which pytest knows by these variables, it says every failure's whole text a second time in its summary.
-    ours = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--beside"],
-        cwd=folder,
-        env={**ours, "SEEN": str(folder / "seen"), "NICE": str(os.nice(0))},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+def test_a_process_that_dies_fails_one_test(tmp_path: Path) -> None:
+    said = gate(tmp_path, DIES, 1, "-n", "2")
+    text = "\n".join(said)
+    assert "1 failed, 2 passed" in text and "crashed while running 'its/test_it.py::test_dies'" in text, text
 
 
-needs_two = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: nothing runs beside anything")
-
-
-@needs_two
-def test_every_outcome_of_the_helper_is_reported(tmp_path: Path) -> None:
-    said = run(tmp_path, test_b_computes=COMPUTES)
-    assert "1 failed, 4 passed, 1 skipped, 1 error" in said, said
-    assert "its reason" in said and "its teardown" in said and re.search(r"SKIPPED .*its excuse", said), said
-
-
-@needs_two
-def test_two_helpers_run_at_once(tmp_path: Path) -> None:
-    """Two files wait for each other, and this process' own test for both."""
-    said = run(tmp_path, code=0, test_a_sees="", test_b_meets=MEETS, test_c_meets=MEETS)
-    assert "3 passed" in said, said
-
-
-@needs_two
-def test_a_helper_that_dies_fails_what_it_left_undone(tmp_path: Path) -> None:
-    said = run(tmp_path, test_b_dies=DIES)
-    assert "2 failed, 3 passed" in said, said
-    assert re.findall(r"FAILED \S+::(\w+)", said) == ["test_dies", "test_after"]
-    assert said.count("the helper of --beside ended with 9 before this was done") == 2, said
+def test_a_test_has_one_tier_and_a_file_one_process() -> None:
+    assert tiers.tier_of("tests/core/test_table.py::test_x") == "gate"
+    assert tiers.tier_of("tests/timing/test_pace.py::test_x") == "timing"
+    assert [tiers.runs("tests/test_packaging.py::test_x", tier) for tier in tiers.TIERS] == [False, True, False]
+    files = ["a", "b", *tiers.SECONDS]
+    assert tiers.split(files, 2) == tiers.split(reversed(files), 2)
+    assert set(tiers.split(files, 2).values()) == {0, 1}
+    gone = [name for name in tiers.SECONDS if not (ROOT / name).exists()]
+    gone += [name for name in tiers.FULL if not (ROOT / name.partition("::")[0]).exists()]
+    assert not gone, f"tests/tiers.py names files that are gone: {gone}"
 
 
 SCRIPT = """
@@ -143,17 +164,17 @@ def test_a_forked_script_is_like_a_started_one(tmp_path: Path) -> None:
         return forked.start([str(script), *words], environment, tmp_path, number)
 
     ends, other, dies, waits = start(0, "ends", "1"), start(1, "ends", "1"), start(0, "dies"), start(0, "waits")
-    said, _ = ends.communicate(60)
+    said, _ = ends.communicate(PATIENCE_S)
     assert said.startswith(f"['ends', '1'] {tmp_path} this False __main__ "), said
     assert said.endswith("the very end\n") and ends.returncode == 3
-    assert other.communicate(60)[0] != said, "two ranks order their sets in one way"
-    assert dies.wait(60) == -signal.SIGKILL and dies.poll() == -signal.SIGKILL
+    assert other.communicate(PATIENCE_S)[0] != said, "two ranks order their sets in one way"
+    assert dies.wait(PATIENCE_S) == -signal.SIGKILL and dies.poll() == -signal.SIGKILL
     with pytest.raises(subprocess.TimeoutExpired):
-        waits.communicate(0.01)
+        waits.communicate(0.01)  # expires: it waits for a signal
     assert waits.poll() is None
     waits.kill()
-    assert waits.communicate(60)[0].startswith("['waits']") and waits.returncode == -signal.SIGKILL
+    assert waits.communicate(PATIENCE_S)[0].startswith("['waits']") and waits.returncode == -signal.SIGKILL
     dies.communicate()
     for level in ("INFO", "WARNING"):
         environment["TASKD_STD_LOG_LEVEL"] = level
-        assert start(0, "tells").communicate(60)[0] == f"level {getattr(logging, level)}\n"
+        assert start(0, "tells").communicate(PATIENCE_S)[0] == f"level {getattr(logging, level)}\n"

@@ -1,4 +1,4 @@
-"""Runs the tests as the gate does: all of them, and what failed once more, alone. Arguments go to pytest.
+"""Runs the tests of a tier, and what failed once more, alone: `tools/gate.py gate -n 2`. More words go to pytest.
 
 A test that fails among others and passes alone has found a race, most likely one of the product. It does not stop a
 landing: it is named at the very end as `unsteady: NODEID`, and belongs into tests/unsteady.md. What fails alone, too,
@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
 FORGIVEN_AT_ONCE = 5
 SOME_FAILED = 1  # pytest's exit code
 NEVER_FORGIVEN = {
@@ -38,7 +37,7 @@ def pytest(words: Sequence[str]) -> tuple[int, Failures]:
     """Its exit code, and the text of each failure by the test's name."""
     with tempfile.TemporaryDirectory(prefix="gate-") as folder:
         told = Path(folder, "failures")
-        code = subprocess.call([sys.executable, "-m", "pytest", "--failures", str(told), *words], cwd=ROOT)
+        code = subprocess.call([sys.executable, "-m", "pytest", f"--failures={told}", *words])
         return code, json.loads(told.read_text()) if told.exists() else {}
 
 
@@ -75,10 +74,11 @@ def judge(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def main() -> int:
+    tier, *words = sys.argv[1:]
     begin = time.monotonic()
-    code, said = judge(sys.argv[1:])
+    code, said = judge([f"--tier={tier}", *words])
     minutes, seconds = divmod(round(time.monotonic() - begin), 60)
-    print(f"\ngate: {'red' if code else 'green'} after {minutes}:{seconds:02} min", *said, sep="\n", flush=True)
+    print("", *said, f"{tier}: {'red' if code else 'green'} after {minutes}:{seconds:02} min", sep="\n", flush=True)
     return code
 
 

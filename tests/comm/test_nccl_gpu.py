@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
 
@@ -84,6 +86,6 @@ print("version", nccl.version())
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here: NCCL cannot be shown")
 @pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="this torch was built without NCCL")
 def test_a_guarded_group_is_aborted_and_made_anew_in_one_process() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200)
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "told:" in ran.stdout, ran.stdout

@@ -5,23 +5,14 @@ Results are compared bit for bit with the plainest reduction there is. Everythin
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests import sanitized
 from tests.patience import BUILD_S
 
-HERE = Path(__file__).resolve().parent
-UNITS = [
-    *sorted((sanitized.SOURCES / "rail").glob("*.cpp")),
-    *(HERE / f"{name}.cpp" for name in ("suite", "cases", "reference", "fake_world")),
-    *sorted(HERE.glob("*_tests.cpp")),
-]
-
 
 def run(kind: str, *words: object) -> str:
-    return sanitized.said(sanitized.build("rail-collectives", UNITS, kind), kind, *words)
+    return sanitized.said(sanitized.build("rail-collectives", kind), kind, *words)
 
 
 @pytest.mark.limit(BUILD_S)

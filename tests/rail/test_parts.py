@@ -12,27 +12,21 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests import sanitized
 from tests.patience import BUILD_S
 
-UNITS = [
-    *(sanitized.SOURCES / "rail" / f"{name}.cpp" for name in ("key", "counters", "tally", "interfaces")),
-    *sorted(Path(__file__).with_name("parts").glob("*.cpp")),
-]
-
 
 def parts(kind: str) -> list[str]:
-    return sanitized.command(sanitized.build("rail-parts", UNITS, kind), kind)
+    return sanitized.command(sanitized.build("rail-parts", kind), kind)
 
 
 @pytest.mark.limit(BUILD_S)
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_every_part(kind: str) -> None:
-    assert " passed\n" in sanitized.said(sanitized.build("rail-parts", UNITS, kind), kind)
+    assert " passed\n" in sanitized.said(sanitized.build("rail-parts", kind), kind)
 
 
 @pytest.mark.limit(BUILD_S)

@@ -6,22 +6,16 @@ real interfaces do is in test_namespaces.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests import sanitized
 from tests.patience import BUILD_S
 
-UNITS = [
-    *sorted((sanitized.SOURCES / "rail").glob("*.cpp")),
-    *sorted(Path(__file__).with_name("sessions").glob("*.cpp")),
-]
 SEEDS = {"memory": 10, "races": 4}
 
 
 def run(kind: str, which: str) -> None:
-    binary = sanitized.build("rail-sessions", UNITS, kind)
+    binary = sanitized.build("rail-sessions", kind)
     assert " passed\n" in sanitized.said(binary, kind, 1, SEEDS[kind], which)
 
 

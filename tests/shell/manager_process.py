@@ -162,7 +162,7 @@ class HandAgent:
         ended = threading.Event()
 
         def beat() -> None:
-            while not ended.wait(0.1):
+            while not ended.wait(0.1):  # expires: the rhythm of the beats
                 self.report()
 
         thread = threading.Thread(target=beat)
@@ -234,7 +234,7 @@ class HandAgent:
         deadline = time.monotonic() + timeout_s
         while True:
             with self.lock:  # never held for long: a beat may be due
-                data = self.socket.recv() if self.socket.poll(10) else None
+                data = self.socket.recv() if self.socket.poll(10) else None  # expires: and looks again
             if data is not None:
                 break
             if time.monotonic() >= deadline:

@@ -11,6 +11,7 @@ import pytest
 from taskd.agent import forward
 from taskd.api import destroy_taskd_proxy, init_taskd_proxy
 from taskd.errors import UsageError
+from tests.patience import PATIENCE_S
 
 
 class Echo:
@@ -97,7 +98,7 @@ def test_no_upstream_ends_the_client_and_not_the_proxy(free_port, echo):
     made.start()
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", made.port)) as client:
-            client.settimeout(10)
+            client.settimeout(PATIENCE_S)
             try:
                 assert client.recv(1) == b""
             except ConnectionResetError:
@@ -111,7 +112,7 @@ def test_stop_ends_connections_and_frees_the_port(forwarder, echo):
         assert client.recv(1) == b"x"
         port = forwarder.port
         forwarder.stop()
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         try:
             assert client.recv(1) == b""
         except ConnectionResetError:

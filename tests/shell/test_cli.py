@@ -31,15 +31,13 @@ def taskd(run_python: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_help_names_every_command_and_loads_nothing(run_python: Callable[..., Any]) -> None:
     code = (
-        "import sys, time\nstart = time.process_time()\nfrom taskd.cli.main import main\ncode = main(['--help'])\n"
-        "spent_ms = 1000 * (time.process_time() - start)\n"
+        "import sys\nfrom taskd.cli.main import main\ncode = main(['--help'])\n"
         "heavy = {'torch', 'zmq', 'yaml', 'numpy', 'logging', 'taskd.config', *sys.argv[1:]} & set(sys.modules)\n"
-        "print(code, int(spent_ms), *heavy, file=sys.stderr)"
+        "print(code, *heavy, file=sys.stderr)"
     )
     done = run_python(code, *(module for _, _, module in COMMANDS))
-    code, spent_ms, *heavy = done.stderr.split()
+    code, *heavy = done.stderr.split()
     assert code == "0" and not heavy
-    assert int(spent_ms) < 2000
     for name, line, _ in COMMANDS:
         assert any(row.split(maxsplit=1) == [name, line] for row in done.stdout.splitlines())
 

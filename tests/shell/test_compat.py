@@ -198,18 +198,17 @@ def test_it_answers_when_the_real_ones_are_absent(run_python: Callable[..., Any]
     assert not done.stderr
 
 
-def test_it_stands_last_and_once_and_costs_nothing(run_python: Callable[..., Any]) -> None:
+def test_it_stands_last_and_once_and_loads_nothing(run_python: Callable[..., Any]) -> None:
     code = (
-        "import sys, time, taskd\nbefore, loaded = list(sys.meta_path), set(sys.modules)\nstart = time.process_time()\n"
-        "import taskd.compat\nspent = time.process_time() - start\n"
+        "import sys, taskd\nbefore, loaded = list(sys.meta_path), set(sys.modules)\nimport taskd.compat\n"
         "had_it = any(type(finder).__name__ == 'Finder' for finder in before)\n"
         "assert [finder for finder in sys.meta_path if finder in before] == before\n"
         "assert had_it or type(sys.meta_path[-1]) is taskd.compat.Finder\n"
         "assert set(sys.modules) - loaded <= {'taskd.compat'}, set(sys.modules) - loaded\n"
         "import importlib\nimportlib.reload(taskd.compat)\ntaskd.compat.install()\n"
-        "assert sum(getattr(finder, 'is_of_taskd', False) for finder in sys.meta_path) == 1\nprint(spent)"
+        "assert sum(getattr(finder, 'is_of_taskd', False) for finder in sys.meta_path) == 1"
     )
-    assert float(run_python(code).stdout) < 0.05
+    run_python(code)
 
 
 def real(tmp_path: Path, *names: str) -> dict[str, str]:

@@ -356,15 +356,9 @@ def test_the_key_is_shown_nowhere() -> None:
     assert secret[:-1] not in str(caught.value)
 
 
-def test_importing_it_is_cheap(run_python: Callable[..., Any]) -> None:
-    code = (
-        "import sys, time\nstart = time.process_time()\nimport taskd.config\n"
-        "print(1000 * (time.process_time() - start))\n"
-        "print(*{'torch', 'yaml', 'zmq', 'numpy', 'logging'} & set(sys.modules))"
-    )
-    spent_ms, *heavy = run_python(code).stdout.split()
-    assert not heavy
-    assert float(spent_ms) < 150
+def test_importing_it_loads_nothing_heavy(run_python: Callable[..., Any]) -> None:
+    code = "import sys\nimport taskd.config\nprint(*{'torch', 'yaml', 'zmq', 'numpy', 'logging'} & set(sys.modules))"
+    assert not run_python(code).stdout.split()
 
 
 LEAF = st.sampled_from(sorted(config.leaves()))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,7 @@ def test_the_order_of_calls(job) -> None:
     assert init_taskd_worker(1) is True
     assert init_taskd_worker(1) is True
     assert init_taskd_worker(2) is True  # not started: the last word counts
-    began = time.monotonic()
     assert start_taskd_worker() is False  # there is no manager
-    assert time.monotonic() - began < 5
     assert init_taskd_worker(3) is False  # it is rank 2 already
     assert destroy_taskd_worker() is True
     assert destroy_taskd_worker() is False

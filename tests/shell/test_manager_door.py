@@ -66,7 +66,7 @@ def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager:
         plain.connect(f"tcp://127.0.0.1:{manager.port}")
         plain.send(encode(Question("status", ""), Envelope("job", "", 1, 1)))
         wait_for(lambda: strangers(manager) > before, "a peer without a key is counted")
-        assert not plain.poll(200)
+        assert not plain.poll(200)  # expires: nothing comes
         plain.close(0)
         # It knows the manager's public key, but not the job's: that is what ZAP is for.
         public, secret = zmq.curve_keypair()
@@ -76,7 +76,7 @@ def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager:
         half.connect(f"tcp://127.0.0.1:{manager.port}")
         half.send(b"let me in")
         wait_for(lambda: refused(manager).get("wrong key"), "a peer with a key pair of its own is counted")
-        assert not half.poll(200)
+        assert not half.poll(200)  # expires: nothing comes
         half.close(0)
     with socket.create_connection(("127.0.0.1", manager.port)) as web:
         web.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8)

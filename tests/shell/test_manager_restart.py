@@ -369,7 +369,7 @@ def test_a_manager_that_was_stopped_for_a_while_accuses_nobody(make: MakeManager
         with agent.beating():
             for _ in range(2):
                 manager.process.send_signal(signal.SIGSTOP)
-                time.sleep(2.0)  # the manager's sleep itself: nothing can be waited for
+                time.sleep(2.0)  # lasts: the manager's own sleep
                 manager.process.send_signal(signal.SIGCONT)
                 wait_for(lambda: states(manager)[:2] == ["up", "alive"], "the node is heard")
         assert not incidents(manager)

@@ -173,6 +173,7 @@ def test_a_stopped_manager_is_reported_after_a_while(manager: ManagerProcess) ->
 
 
 def test_events_tell_the_story_in_order(manager: ManagerProcess, agent: HandAgent) -> None:
+    begin_ns = time.time_ns()
     fault(manager, agent)
     text = manager.cli("events").stdout
     rows = [json.loads(line) for line in manager.cli("events", "--json").stdout.splitlines()]
@@ -180,7 +181,7 @@ def test_events_tell_the_story_in_order(manager: ManagerProcess, agent: HandAgen
     assert 0 < len(text.splitlines()) <= len(rows) and ESCAPE not in text
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  ", line) for line in text.splitlines())
     assert any("rank 1" in row["text"] and row["incident"] for row in rows)
-    assert abs(rows[-1]["wall_ns"] - time.time_ns()) < 60e9
+    assert begin_ns <= rows[-1]["wall_ns"] <= time.time_ns()
 
 
 def test_events_follow_and_outlive_the_manager(manager: ManagerProcess, agent: HandAgent, start: Start) -> None:
@@ -256,7 +257,7 @@ def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
     deadline = time.monotonic() + 20
     while not enough(text):
         assert time.monotonic() < deadline, text
-        if select.select([descriptor], [], [], 0.1)[0]:
+        if select.select([descriptor], [], [], 0.1)[0]:  # expires: and looks again
             try:
                 text += os.read(descriptor, 65536).decode()
             except OSError:  # the other end of a terminal has closed

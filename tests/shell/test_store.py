@@ -18,7 +18,7 @@ from taskd.core.types import StoreStatus as Status
 from taskd.wire.keys import Key
 from tests.patience import PATIENCE_S
 from tests.shell.manager_process import ROOT, HandAgent, wait_for
-from tests.shell.store_plane import StoreClient, StorePlane
+from tests.shell.store_plane import PATIENCE_MS, StoreClient, StorePlane
 
 HAMMERS = 8
 ADDS = 120
@@ -57,7 +57,7 @@ def test_eight_processes_at_once_lose_nothing_and_do_nothing_twice(run_dir: Path
         client.set(b"go", b"")
         for kill in range(kills):
             share = HAMMERS * ADDS * (kill + 1) // (kills + 2)
-            wait_for(lambda share=share: client.add(b"sum", 0, timeout_ms=300_000) >= share, f"{share} additions")
+            wait_for(lambda share=share: client.add(b"sum", 0, timeout_ms=PATIENCE_MS) >= share, f"{share} additions")
             plane.manager.kill()
             plane.manager.start()
         assert [hammer.wait(PATIENCE_S) for hammer in hammers] == [0] * HAMMERS
@@ -70,11 +70,11 @@ def test_eight_processes_at_once_lose_nothing_and_do_nothing_twice(run_dir: Path
 def test_a_wait_survives_the_managers_death(run_dir: Path, free_port) -> None:
     with StorePlane(run_dir, free_port()) as plane, plane.client() as waiting, plane.client() as client:
         client.set(b"before", b"1")
-        waiting.send(Op.GET, b"before", b"later", timeout_ms=300_000)
+        waiting.send(Op.GET, b"before", b"later", timeout_ms=PATIENCE_MS)
         wait_for(lambda: plane.facts()["waits"] == 1, "the wait")
         plane.manager.kill()
         with pytest.raises(TimeoutError, match="was not carried out in time: there is no manager at"):
-            client.add(b"n", 1, timeout_ms=100)
+            client.add(b"n", 1, timeout_ms=100)  # expires: there is no manager
         plane.manager.start()
         client.set(b"later", b"2")
         assert waiting.answer() == (Status.DONE, 0, [b"1", b"2"])
@@ -83,11 +83,11 @@ def test_a_wait_survives_the_managers_death(run_dir: Path, free_port) -> None:
 def test_waits_end_in_time_and_are_forgotten_with_who_asked(run_dir: Path, free_port) -> None:
     with StorePlane(run_dir, free_port()) as plane, plane.client() as client:
         with pytest.raises(TimeoutError, match=r"wait timeout after 300ms, keys: a, b, c and 1 more"):
-            client.get(b"a", b"b", b"c", b"d", timeout_ms=300)
+            client.get(b"a", b"b", b"c", b"d", timeout_ms=300)  # expires: nobody sets them
         with pytest.raises(TimeoutError, match=r"after 0ms, keys: a"):
             client.ask(Op.WAIT, b"a", timeout_ms=0)
         gone = plane.client()
-        gone.send(Op.WAIT, b"a", timeout_ms=300_000)
+        gone.send(Op.WAIT, b"a", timeout_ms=PATIENCE_MS)
         wait_for(lambda: plane.facts()["waits"] == 1, "the wait")
         gone.close()
         wait_for(lambda: plane.facts()["waits"] == 0, "the end of the wait")
@@ -96,8 +96,8 @@ def test_waits_end_in_time_and_are_forgotten_with_who_asked(run_dir: Path, free_
 def test_an_epoch_that_is_over_fails_its_waits_at_once(run_dir: Path, free_port) -> None:
     with StorePlane(run_dir, free_port()) as plane, plane.client() as client, plane.client() as other:
         client.set(b"epoch2/0@0-3/x", b"1")
-        client.send(Op.WAIT, b"epoch2/0@0-3/never", timeout_ms=300_000)
-        other.send(Op.GET, b"epoch7/0@0-3/soon", timeout_ms=300_000)
+        client.send(Op.WAIT, b"epoch2/0@0-3/never", timeout_ms=PATIENCE_MS)
+        other.send(Op.GET, b"epoch7/0@0-3/soon", timeout_ms=PATIENCE_MS)
         wait_for(lambda: plane.facts()["waits"] == 2, "the waits")
         with HandAgent(plane.manager, "left", (0, 1)) as agent:
             agent.epoch = 7
@@ -182,7 +182,7 @@ def test_without_the_right_key_it_says_so_and_the_right_one_helps(run_dir: Path,
         plane.relay = plane.start_relay(Key(bytes(32), "wrong"))
         with plane.client() as client:
             with pytest.raises(TimeoutError, match="does not accept this node's key"):
-                client.get(b"a", timeout_ms=2_000)
+                client.get(b"a", timeout_ms=2_000)  # expires: its key is wrong
             second = plane.start_relay()  # the name is taken: it waits for it
             plane.relay.stop()
             plane.relay = second

@@ -21,6 +21,7 @@ from taskd.wire.codec import Envelope, decode, encode
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
 from taskd.worker.rails import NO_RAILS, PROOF_SECONDS, TRANSPORT, RailFollower
+from tests.patience import PATIENCE_S
 from tests.shell.manager_process import wait_for
 
 
@@ -190,7 +191,7 @@ def test_the_link_answers_for_its_process(rails: NotedRails, agent: tuple[socket
     link = Link(settings, Identity(settings.job.id, "n", 3, 4, 0, 2), launched=True)
     link.start()
     try:
-        listener.settimeout(10)
+        listener.settimeout(PATIENCE_S)
         worker, _ = listener.accept()
         with worker:
             said: list[Any] = []

@@ -91,7 +91,7 @@ def test_a_second_death_at_any_moment_of_a_heal() -> None:
             ranks = job.settle(2)
             begin_ns = time.time_ns()
             os.kill(ranks[2]["pid"], signal.SIGKILL)
-            time.sleep(0.012 * number)  # the moment is what is tested
+            time.sleep(0.012 * number)  # lasts: the moment is what is tested
             os.kill(ranks[(0, 1, 3)[number % 3]]["pid"], signal.SIGKILL)
             job.event("closed", begin_ns)
         weights = [one["weights"] for one in _to_the_end(job) if "weights" in one]

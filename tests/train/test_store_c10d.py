@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -120,9 +119,7 @@ def test_waits_end_when_the_key_comes_from_elsewhere(agent_store: Any) -> None:
     other = agent_store.clone()
     timer = threading.Timer(0.2, lambda: other.multi_set(["late1", "late2"], ["1", "2"]))
     timer.start()
-    begin = time.monotonic()
     assert agent_store.multi_get(["late1", "late2"]) == [b"1", b"2"]
-    assert 0.15 < time.monotonic() - begin < 10
     timer.join()
 
 

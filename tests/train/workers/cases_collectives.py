@@ -179,7 +179,8 @@ def what_never_completes_ends_after_the_groups_timeout() -> None:
 def a_monitored_barrier_names_who_is_missing() -> None:
     group = dist.new_group(list(range(SIZE)))
     if RANK == 0:
-        assert "ank 1" in error_of(lambda: dist.monitored_barrier(group, timeout=timedelta(milliseconds=500)))
+        soon = timedelta(milliseconds=500)
+        assert "ank 1" in error_of(lambda: dist.monitored_barrier(group, timeout=soon))
     dist.barrier()
     dist.destroy_process_group(group)
     _c10d.control.take_events()
@@ -213,7 +214,7 @@ def works_tell_the_truth() -> None:
         future = work.get_future()
         chained = future.then(lambda done: done.value()[0] * 2)
         try:
-            work.wait(timedelta(milliseconds=50))
+            work.wait(timedelta(milliseconds=50))  # expires: the other rank waits for this
             raise AssertionError("the wait ended although the other rank has not begun")
         except RuntimeError as error:
             assert "did not finish within 50 ms" in str(error), error
@@ -252,7 +253,7 @@ def wrong_arguments() -> None:
 @guarded
 def subgroups() -> None:
     first = dist.new_group([0, 1])
-    second = dist.new_group([0, 1], timeout=timedelta(seconds=9))
+    second = dist.new_group([0, 1], timeout=timedelta(seconds=9))  # expires: never used
     tensor = torch.ones(2)
     dist.all_reduce(tensor, group=first)
     dist.all_reduce(tensor, group=second)

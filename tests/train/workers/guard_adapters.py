@@ -242,7 +242,7 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
     if ready.poll(PATIENCE_S * 1000):
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
-        thread.join(0.3)
+        thread.join(0.3)  # expires: it is held
         assert thread.is_alive(), "it was not held"
     heal()
     thread.join(PATIENCE_S)

@@ -102,7 +102,7 @@ def raised(call: Callable[[], Any]) -> BaseException:
 
 def later(delay_s: float, call: Callable[[], Any]) -> threading.Thread:
     def run() -> None:
-        time.sleep(delay_s)
+        time.sleep(delay_s)  # lasts: the moment is what is tested
         call()
 
     thread = threading.Thread(target=run)
@@ -135,7 +135,7 @@ def attached_errors_are_held_and_announced() -> None:
     assert event[:3] == ("0@0-1", "allreduce", backend.sequence) and event[4] == control.epoch, event
     assert cpu.classify(event[3]) is cpu.Fault.PEER_GONE, event
     assert not ready.poll(0) and not control.take_events()
-    time.sleep(0.2)
+    time.sleep(0.2)  # lasts: time to be wrong in
     assert not work.is_completed(), "it was not held"
     thread = later(0.1, lambda: control.drain(control.epoch + 1))
     error = raised(work.wait)

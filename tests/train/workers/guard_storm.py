@@ -76,6 +76,11 @@ def heal(epoch: int, store: Any) -> None:
     guard.rebuild(epoch, store, within=PATIENCE)
 
 
+def heal_after(moment_s: float, epoch: int, store: Any) -> None:
+    time.sleep(moment_s)  # lasts: the moment is what is tested
+    heal(epoch, store)
+
+
 def begin(chance: random.Random, groups: list[Any]) -> list[Operation]:
     """The same operations on every rank, since the chance is the same; a send always has its receive."""
     operations: list[Operation] = []
@@ -97,8 +102,7 @@ def storm(store: Any, groups: list[Any]) -> dict[str, int]:
     counts = {"done": 0, "abandoned": 0}
     pace_s = 0.05  # follows this machine's, so that neither outcome becomes rare on a quick or a busy one
     for epoch in range(1, ROUNDS + 1):
-        moment_s = own_chance.random() * pace_s
-        healer = threading.Thread(target=lambda s=moment_s, e=epoch: (time.sleep(s), heal(e, store)))
+        healer = threading.Thread(target=heal_after, args=(own_chance.random() * pace_s, epoch, store))
         healer.start()
         for operation in begin(chance, groups):
             counts[operation.check()] += 1

@@ -1,0 +1,125 @@
+"""Which tests belong to which of three questions, and which of two processes runs them.
+
+The gate (`make test`) asks whether a change is right, on any machine and in minutes: one example of everything, and
+each thing that has its story in virtual time is told there. Full (`make test-full`) asks again with many seeds, storms,
+thread sanitizers, all launched jobs and all network namespaces. Timing (tests/timing, `make test-timing`) asks how
+quick it is. A test is in the gate unless FULL names it; only tests/timing may judge by a clock.
+
+The two processes are equal, and the split is fixed: whatever a test meets today, it meets tomorrow. It follows from
+SECONDS, what the longer files take on a quiet machine; a file stays in one piece, since its fixtures are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+TIERS = ("gate", "full", "timing")
+TIMING = "tests/timing/"
+FULL = (
+    # data races: the same programs again, much slower
+    "tests/rail/test_sessions.py::test_engines[races]",
+    "tests/rail/test_parts.py::test_every_part[races]",
+    "tests/native/test_sanitizers.py::test_native[races]",
+    "tests/train/test_guard_sanitizers.py::test_storm_over_lanes[races",
+    # more seeds, more ranks, longer storms
+    "tests/train/test_guard_sanitizers.py::test_storm_over_lanes[memory-2]",
+    "tests/rail/test_collectives.py::test_over_engines[4",
+    "tests/rail/test_collectives.py::test_over_engines[0-4",
+    "tests/rail/test_collectives.py::test_over_engines[0-8",
+    "tests/rail/test_collectives.py::test_threads_of_engines_do_not_race",
+    "tests/rail/test_collectives.py::test_the_largest_and_the_widest",
+    "tests/rail/test_fuzz.py::test_nothing_that_is_said_breaks_it[today's",
+    "tests/sim/test_rails.py",
+    "tests/sim/test_seeds.py::test_fixed_seeds[1",
+    "tests/sim/test_seeds.py::test_fresh_seeds",
+    "tests/sim/test_broken.py::test_broken_promise_is_caught[first_report",
+    "tests/sim/test_broken.py::test_broken_promise_is_caught[sleep",
+    "tests/sim/test_broken.py::test_broken_promise_is_caught[every_fault",
+    "tests/sim/test_broken.py::test_broken_machine_is_caught[restless]",
+    "tests/sim/test_broken.py::test_broken_machine_is_caught[wordy]",
+    "tests/train/test_guard_storm.py::test_storm[2",
+    "tests/train/test_guard_storm.py::test_storm[3-40-gloo]",
+    "tests/train/test_guard_storm.py::test_reconfigurations",
+    # whole jobs: each of these has a smaller one in the gate, or a story
+    "tests/test_packaging.py",
+    "tests/train/test_guard_apis.py::test_api[adopt",
+    "tests/train/test_guard_apis.py::test_compiled",
+    "tests/train/test_guard_compat.py",
+    "tests/train/test_rail_backend.py::test_compiled",
+    "tests/train/test_rail_backend.py::test_api_without_a_guard",
+    "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
+    "tests/train/test_heal.py::test_killed_in_turn_at_every_place[1",
+    "tests/train/test_heal.py::test_several_at_once[t",
+    "tests/train/test_heal.py::test_over_gloo",
+    "tests/train/test_heal.py::test_twenty",
+    "tests/train/test_heal.py::test_other_ways_to_die",
+    "tests/train/test_heal.py::test_without_the_standby",
+    "tests/train/test_heal_bad_input.py::test_a_newcomer_that_is_set_up_otherwise[collectives",
+    "tests/train/test_heal_bad_input.py::test_a_newcomer_that_is_set_up_otherwise[groups",
+    "tests/train/test_heal_bad_input.py::test_a_sharded_model_starts_over_at_once[mesh]",
+    "tests/train/test_heal_bad_input.py::test_an_average_of_the_weights",
+    "tests/train/test_heal_bad_input.py::test_groups_of_some_ranks",
+    "tests/train/test_heal_bad_input.py::test_a_group_that_not_all",
+    "tests/train/test_heal_bad_input.py::test_limits_of_files",
+    "tests/train/test_heal_bad_input.py::test_no_file",
+    "tests/train/test_heal_bad_input.py::test_gradients_carried",
+    "tests/train/test_heal_bad_input.py::test_the_scripts_own_handler",
+    "tests/train/test_heal_faults.py::test_a_second_death",
+    "tests/train/test_heal_faults.py::test_the_system_kills",
+    "tests/train/test_heal_faults.py::test_a_worker_is_refused",
+    "tests/train/test_node_loss.py::test_two_nodes_are_lost_in_turn_and_two_spares_wait[start",
+    "tests/train/test_node_loss.py::test_two_nodes_are_lost_in_turn_and_two_spares_wait[backward",
+    "tests/train/test_node_loss.py::test_the_manager_was_started_again_before",
+    "tests/train/test_node_loss.py::test_the_launcher_of_a_lost_node",
+    "tests/train/test_node_loss.py::test_a_spare_that_comes",
+    "tests/train/test_node_loss.py::test_the_spare_d",
+    "tests/shell/test_launcher.py::test_a_worker_finds_what_it_finds_under_torchrun[options1]",
+    "tests/shell/test_launcher.py::test_a_worker_finds_what_it_finds_under_torchrun[options2]",
+    "tests/shell/test_launcher.py::test_the_cause_is_shown",
+    "tests/shell/test_launcher.py::test_spawned",
+    "tests/shell/test_launcher.py::test_switched_off",
+    "tests/shell/test_launcher.py::test_modules",
+    "tests/shell/test_launcher.py::test_two_nodes[static]",
+    "tests/shell/test_launcher_ends.py::test_a_signal_reaches_the_workers[1]",
+    "tests/shell/test_launcher_ends.py::test_restarts",
+    "tests/shell/test_launcher_ends.py::test_two_launchers",
+    "tests/shell/test_launcher_ends.py::test_a_node_that_comes_after",
+    "tests/shell/test_launcher_ends.py::test_the_first_node",
+    "tests/shell/test_launcher_ends.py::test_a_run_after_one_that_was_killed",
+    "tests/rail/test_bench_rail.py::test_uneven",
+    "tests/rail/test_decisions.py::test_a_flapping",
+    "tests/rail/test_decisions.py::test_an_operator",
+    "tests/rail/test_decisions.py::test_a_rail_that_is_out",
+    "tests/rail/test_decisions.py::test_a_rank_is_healed",
+    "tests/rail/test_decisions.py::test_a_rail_that_some",
+    "tests/rail/test_training.py::test_rails_fail_under_training",
+    "tests/rail/test_namespaces.py::test_no_fault_changes_a_bit_between_eight",
+    "tests/rail/test_namespaces.py::test_gloo",
+    "tests/shell/test_npu_rail.py::test_a_way_back",
+    "tests/shell/test_store.py::test_eight_processes_at_once_lose_nothing_and_do_nothing_twice[calm]",
+)
+"""How the names of those begin that the gate leaves out."""
+SECONDS: dict[str, int] = {}
+"""On a quiet machine, of the files that take longer than the others."""
+OTHERS_SECONDS = 2
+
+
+def tier_of(name: str) -> str:
+    """The first of TIERS that runs the test of this name."""
+    return "timing" if name.startswith(TIMING) else "full" if name.startswith(FULL) else "gate"
+
+
+def runs(name: str, tier: str) -> bool:
+    """Whether a tier runs a test. Full runs the gate's, too; timing only its own, which nothing else runs."""
+    own = tier_of(name)
+    return own == tier if tier == "timing" else TIERS.index(own) <= TIERS.index(tier)
+
+
+def split(files: Iterable[str], processes: int) -> dict[str, int]:
+    """The number of the process that runs each file: the longest first, each to the one that has least to do."""
+    load = [0] * processes
+    place = {}
+    for file in sorted(files, key=lambda name: (-SECONDS.get(name, OTHERS_SECONDS), name)):
+        place[file] = load.index(min(load))
+        load[place[file]] += SECONDS.get(file, OTHERS_SECONDS)
+    return place
