@@ -89,6 +89,16 @@ def test_what_no_second_run_takes_back(tmp_path: Path, tests: str, reason: str) 
     assert said[-2].startswith("red: ") and reason in said[-2], said
 
 
+def test_what_others_left_is_told_and_not_judged(tmp_path: Path) -> None:
+    stray = subprocess.Popen(["sleep", "1000"], env={"PYTEST_RUN_MARK": "4194305-1"})  # there is no such process
+    try:
+        said = gate(tmp_path, "def test_a(): pass\n", 0)
+    finally:
+        stray.kill()
+        stray.wait()
+    assert f"gate: process {stray.pid} was left behind by tests that were killed; end it: sleep 1000 " in said, said
+
+
 HANGS = """
 import subprocess, sys, threading
 def waits_for_nothing(): threading.Event().wait()

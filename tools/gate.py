@@ -10,14 +10,17 @@ It decides about verdicts only; how tests are run is pytest's and tests/conftest
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 FORGIVEN_AT_ONCE = 5
 SOME_FAILED = 1  # pytest's exit code
@@ -31,6 +34,10 @@ NEVER_FORGIVEN = {
 }
 """What a failure's text has in it, and what that means. tests/verdicts.py writes the last two."""
 Failures = dict[str, str]
+SHARED_MIB = 256
+"""What the tests may need of /dev/shm at once."""
+MARK = b"PYTEST_RUN_MARK="
+"""In the environment of whatever a test has started, with the process that ran the test: see tests/conftest.py."""
 
 
 def pytest(words: Sequence[str]) -> tuple[int, Failures]:
@@ -73,10 +80,38 @@ def judge(words: Sequence[str]) -> tuple[int, list[str]]:
     return (code, red + unsteady) if red else (0, unsteady)
 
 
+def surroundings(lock: TextIO) -> Iterator[str]:
+    """What may make tests fail or skip and is no fault of theirs; said before they run, never judged."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield "other tests run on this machine at this moment; both take longer"
+    shared = os.statvfs("/dev/shm")
+    free_mib = shared.f_bavail * shared.f_frsize >> 20
+    if free_mib < SHARED_MIB:
+        yield f"/dev/shm has {free_mib} MiB left, and tests may need {SHARED_MIB}; empty it"
+    if len(os.sched_getaffinity(0)) < 2:
+        yield "there is one processor: two processes take turns, and all takes twice as long"
+    if os.geteuid() or not (shutil.which("ip") and shutil.which("tc")):
+        yield "without root, `ip` and `tc` the tests in network namespaces skip"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environment = Path("/proc", pid, "environ").read_bytes().split(b"\0")
+            command = Path("/proc", pid, "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # gone, or another user's
+        marks = [word[len(MARK) :].split(b"-")[0].decode() for word in environment if word.startswith(MARK)]
+        if marks and not Path("/proc", marks[0]).exists():
+            yield f"process {pid} was left behind by tests that were killed; end it: {command[:120]}"
+
+
 def main() -> int:
     tier, *words = sys.argv[1:]
     begin = time.monotonic()
-    code, said = judge([f"--tier={tier}", *words])
+    with Path(tempfile.gettempdir(), f"taskd-gate-{os.geteuid()}.lock").open("w") as lock:
+        for sentence in surroundings(lock):
+            print(f"{tier}: {sentence}", flush=True)
+        code, said = judge([f"--tier={tier}", *words])
     minutes, seconds = divmod(round(time.monotonic() - begin), 60)
     print("", *said, f"{tier}: {'red' if code else 'green'} after {minutes}:{seconds:02} min", sep="\n", flush=True)
     return code
