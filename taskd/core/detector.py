@@ -8,6 +8,8 @@ failed), or a very long silence, makes them DEAD. What can go wrong, and what fo
 - *The manager slept*: all times here are of its waking hours, the caller's matter; no node looks silent for that.
 - *The manager restarted*: every baseline starts anew.
 - *A busy node*: the floor is longer than any stall that was measured; jitter widens the threshold.
+- *A starved node*: its silence is seen by all who wait for its ranks. That their operations are late, or end after
+  their time limit, is the same silence seen from elsewhere and no second witness: nothing has broken.
 - *A side agent died, its workers live*: its broken connection is no witness, and as long as ranks elsewhere finish
   steps, which they could not without these, silence alone is none either.
 - *Every rank is silent*: then it may be the manager that is cut off; a broken connection is no witness for that.

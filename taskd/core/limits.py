@@ -152,6 +152,8 @@ SILENCE_ALONE_NS = 30 * SECOND
 """Silence without a second witness counts as death only after this."""
 WITNESS_NS = 10 * SECOND
 """How long a witness' word (a lost connection, a broken collective) stays good."""
+MAX_KEPT_LATE = 64
+"""Late operations that are remembered, so that each is said once; the oldest go first."""
 SLEPT_NS = 400 * MS
 """A gap of the manager's own clock beyond this means that the manager slept, not the nodes."""
 

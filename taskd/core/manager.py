@@ -33,6 +33,7 @@ from taskd.core.events import (
 )
 from taskd.core.filing import act_on, learn, lose_ranks, stranger
 from taskd.core.job import Job
+from taskd.core.lateness import Lateness
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
 from taskd.core.placing import Rules
@@ -67,6 +68,7 @@ class Manager:
         self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns))
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
+        self._lateness = Lateness(self._job)
         self._now = -1  # the shell's clock at the last step
         self._slept = 0  # how much of it this manager has slept through
         self._journal: list[ManagerEvent] = []
@@ -335,6 +337,9 @@ class Manager:
                 self._detector.explained(node, [record.rank])
                 self._repairs.died([record.rank], "process", 0, now, at)
                 self._repairs.check_end(now, at)
+            return
+        if kind is EvidenceKind.COLLECTIVE_LATE:
+            self._lateness.told(evidence, seen_by, node.name)
             return
         failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
         if failed and not (record is not None and record.state is RankState.DEAD):

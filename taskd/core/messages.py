@@ -89,6 +89,8 @@ class Evidence:
     witness: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # the rank that saw it; -1: the agent
     exit_code: ExitCode
     reason: Text
+    operation: Text = ""  # which one is late
+    waited_ms: Count = 0  # for that one
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,17 @@ PROGRESS = {Stage.SETUP: 0, Stage.PARKED: 1, Stage.REBUILT: 2, Stage.RESTORED: 3
 
 
 class EvidenceKind(IntEnum):
-    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness. A number that stood
-    for something else once is not given again."""
+    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness, which only what has
+    broken is: who has waited in vain has seen silence and nothing else. A number that stood for something else once is
+    not given again."""
 
     PROCESS_EXIT = 1
     COLLECTIVE_ERROR = 2
     LINK_DOWN = 6
     LINK_UP = 7
     EXCEPTION = 8  # user code raised out of the training loop
+    COLLECTIVE_LATE = 9  # it takes far longer than it ever did, and goes on: nothing has failed
+    COLLECTIVE_TIMEOUT = 10  # it has failed, for nothing came within its time limit
 
 
 class RailState(IntEnum):

@@ -1,4 +1,4 @@
-"""How the core's sentences name things: lists of ranks, exits of processes, durations.
+"""How the core's sentences name things: lists of ranks, exits of processes, operations that are late, durations.
 
 Every decision is explained to people in one sentence; these few functions keep those sentences alike and short. They
 decide nothing.
@@ -44,6 +44,11 @@ def rank_words(ranks: Iterable[int]) -> str:
 def verb(count: int, one: str, many: str) -> str:
     """The word that agrees with the count."""
     return one if count == 1 else many
+
+
+def late_words(who: str, operation: str, waited_ms: int, usual: str) -> str:
+    """`rank 2 has waited 51 s for allreduce #812 of group 0@0-3, ten times its usual longest; nothing has failed`."""
+    return f"{who} has waited {waited_ms // 1_000} s for {operation}, {usual}; nothing has failed"
 
 
 def exit_words(exit_code: int) -> str:

@@ -174,23 +174,58 @@ class Faults:
             "network", f"cuts {node.name} off from {'everybody' if full else 'the manager'} for {duration_ns // MS} ms"
         )
         node.disturbed = True
-        node.cuts += 1
-        world.network.cut(node.name, NAME)
-        self._cuts.append((node, full))
-        world.count_capacity()
+        self._cut(node, full)
         if full:
-            world.crowd.cut(node.name)
             self._accuse(node)
         if rng.random() < 0.5:
             delay_ns = rng.randint(100 * MS, 3 * SECOND)
             world.loop.after(delay_ns, self._notice, node)
         world.loop.after(duration_ns, self._heal, node, full)
 
+    def _cut(self, node: SimNode, full: bool) -> None:
+        """Nothing passes between the manager, or anybody, and this node."""
+        world = self.world
+        node.cut()
+        world.network.cut(node.name, NAME)
+        self._cuts.append((node, full))
+        world.count_capacity()
+        if full:
+            world.crowd.cut(node.name)
+
+    def _starve(self) -> None:
+        """Nothing of this node runs for a while; every connection of it stays, and others wait for its ranks."""
+        world, rng = self.world, self.world.rng
+        candidates = [node for node in world.nodes.values() if node.well_heard()]
+        if not candidates:
+            return
+        node = rng.choice(candidates)
+        duration_ns = rng.choice((700, 2_000, 8_000, 15_000)) * MS  # less than its silence alone would prove
+        world.loop.tell(node.name, f"is starved for {duration_ns // MS} ms")
+        self._cut(node, True)
+        witnesses = self._witnesses(node)
+        for witness in rng.sample(witnesses, min(3, len(witnesses))):
+            world.loop.after(rng.randint(0, duration_ns), self._waits, witness)
+        world.loop.after(duration_ns, self._heal, node, True)
+
+    def _waits(self, witness: SimWorker) -> None:
+        """What a rank says that waits for an operation: that it is late, or that it ended after its time limit."""
+        who = (witness.rank, witness.incarnation)
+        if not witness.alive or self.world.over():
+            return
+        if self.world.rng.random() < 0.75:
+            evidence = Evidence(EvidenceKind.COLLECTIVE_LATE, -1, who[1], who[0], 0, "as never", "allreduce #7", 5_000)
+        else:
+            evidence = Evidence(EvidenceKind.COLLECTIVE_TIMEOUT, -1, who[1], who[0], 0, "no answer within 5000 ms")
+        witness.home.worker_says(witness, evidence)
+
+    def _witnesses(self, node: SimNode) -> list[SimWorker]:
+        return [worker for worker in self.world.workers() if worker.home is not node and worker.group is not None]
+
     def _accuse(self, node: SimNode) -> None:
         """A rank elsewhere sees its collective fail against the node that is cut off."""
         world, rng = self.world, self.world.rng
         accused = [worker for worker in node.workers.values() if worker.group is not None]
-        witnesses = [worker for worker in world.workers() if worker.home is not node and worker.group is not None]
+        witnesses = self._witnesses(node)
         if accused and witnesses and rng.random() < 0.6:
             world.accuse(rng.choice(witnesses), rng.choice(accused), rng.randint(200 * MS, 3 * SECOND))
 
@@ -207,7 +242,7 @@ class Faults:
         self._cuts.remove((node, full))
         world = self.world
         world.network.mend(node.name, NAME)
-        node.cuts, node.mended_at = node.cuts - 1, world.loop.now
+        node.mend()
         if full:
             world.crowd.mend(node.name)
         world.count_capacity()

@@ -101,6 +101,8 @@ class SimManager:
                 self.notes[effect.kind] += 1
                 if effect.kind == "closed":
                     self._check_heal(effect.incident)
+                elif effect.kind == "lost":
+                    world.nodes[effect.node].given_up(effect.text)
             elif self.ended is None:
                 self.ended = effect
                 world.job_ended(effect)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taskd.core import limits
 from taskd.core.effects import End, Leave, Refuse, Relay, Send, Spawn
 from taskd.core.events import (
     Connected,
@@ -24,12 +25,15 @@ from taskd.core.events import (
 )
 from taskd.core.messages import Order, WorkerWelcome
 from taskd.sim.manager import JOB, NAME
+from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
 
 if TYPE_CHECKING:
     from taskd.sim.world import World
 
 MS = 1_000_000
+HEARD_NS = 3_000 * MS
+"""Some report of a node arrives within this time in any weather."""
 FENCED_NS = 10_000 * MS
 """A node that was cut off has ended whoever was replaced meanwhile this long after it can be reached again."""
 MIN_TICK_NS = 1 * MS
@@ -51,7 +55,9 @@ class SimNode:
         self.left = False
         self._tick_at = 0
         self.disturbed = False  # a fault has struck the node as a whole
+        self.accused = False  # somebody has seen a collective break that a rank of it took part in
         self.cuts = 0  # that keep it from the manager now
+        self.silent_since = -1  # since when they do; -1: never yet
         self.mended_at = -FENCED_NS
         world.network.attach(name, self.receive)
 
@@ -240,6 +246,27 @@ class SimNode:
         elif self.core is not None:
             self.holders[worker.rank] = worker.pid
             self._step(Started(worker.rank, worker.incarnation, worker.pid))
+
+    def cut(self) -> None:
+        """The manager hears nothing of this node from now on."""
+        if not self.cuts:
+            self.silent_since = self.world.loop.now
+        self.cuts += 1
+
+    def mend(self) -> None:
+        """One of its cuts is over."""
+        self.cuts, self.mended_at = self.cuts - 1, self.world.loop.now
+
+    def well_heard(self) -> bool:
+        """Nothing keeps it from the manager, nor did so just now."""
+        return not self.cuts and self.world.loop.now - self.mended_at > HEARD_NS
+
+    def given_up(self, text: str) -> None:
+        """The manager takes this node for lost."""
+        struck = self.disturbed or self.accused or not self.up or self.core is None
+        starved_ns = self.world.loop.now - self.silent_since
+        if self.silent_since >= 0 and starved_ns + HEARD_NS < limits.SILENCE_ALONE_NS and not struck:
+            raise Violation("starved-stays", f"{text}, after it was starved for {starved_ns // MS} ms and nothing else")
 
     def out_of_reach(self) -> bool:
         """No word of the manager can have come here, or not for long: who is replaced may still be at work."""

@@ -29,6 +29,7 @@ FAULTS = {
     "sleep": "the manager does not run for a while, and its clock jumps",
     "replay": "old datagrams are said again",
     "partition": "a node is cut off from the manager, or from everybody, for a while",
+    "starve": "a node gets no processor for a while: it is silent, and operations elsewhere are late or time out",
     "slow": "a survivor takes long to park",
     "setup": "a newcomer's set-up fails, dies or hangs",
     "rebuild": "a rank cannot make its communicators, or its process dies while it does",

@@ -37,6 +37,7 @@ RULES = {
     "bounds": "no bound of limits.py is exceeded, and every message fits the wire",
     "quiet": "a healthy job sends few messages, and none of them is an order",
     "healthy-stays": "a rank that nothing has harmed is not ended",
+    "starved-stays": "a node that was starved, and that nothing else has struck, is not given up for lost",
     "live": "when faults have stopped the job trains again, or has ended with a reason that was earned",
     "rails-obeyed": "a rank that can be told leaves a rail that is ordered out",
     "rails-steady": "a rail that was lent comes back no faster than its back-off allows",

@@ -163,6 +163,7 @@ class World:
 
     def accuse(self, witness: SimWorker, accused: SimWorker, delay_ns: int) -> None:
         """A rank reports that its collective failed against another."""
+        accused.home.accused = True
         evidence = Evidence(
             EvidenceKind.COLLECTIVE_ERROR,
             accused.rank,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskd.core.messages import Report
+from taskd.core.messages import Evidence, Report
 
 OLDEST = 4
 """Of a version before this one no journal can be read."""
@@ -20,6 +20,10 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
 }
 """By the version that added them: a field of a message, which is a list, and what each of its items has got at its
 end."""
+_GROWN: dict[int, dict[type, tuple[Any, ...]]] = {
+    6: {Evidence: ("", 0)},  # operation, waited_ms
+}
+"""By the version that added them: what a message itself has got at its end."""
 
 
 def renewed(version: int, kind: type, row: list[Any], now: int) -> list[Any]:
@@ -29,4 +33,5 @@ def renewed(version: int, kind: type, row: list[Any], now: int) -> list[Any]:
         for index, value in _ADDED.get(later, {}).get(kind, ()):
             if index < len(row) and type(row[index]) is list:
                 row[index] = [[*item, value] if type(item) is list else item for item in row[index]]
+        row += _GROWN.get(later, {}).get(kind, ())
     return row

@@ -37,6 +37,7 @@ from taskd.core.worker import Worker, WorkerState
 from taskd.errors import Misfit, StepAbandoned, TaskdError, UsageError
 from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
+from taskd.worker import lateness
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
 PROBE_MS = 1000.0
@@ -170,7 +171,8 @@ class LaunchedRepair(Repair):
 
     def watch_failures(self) -> None:
         """Tell the manager what the guards saw fail; what nobody repairs is raised in the script after all, for then
-        it is the script's own mistake, or its end. The body of a daemon thread."""
+        it is the script's own mistake, or its end. What is late has not failed: it is told, and goes on. The body of a
+        daemon thread."""
         from taskd.comm import guard
 
         poller = select.poll()
@@ -185,16 +187,23 @@ class LaunchedRepair(Repair):
             poller.poll(min(left_ms or PROBE_MS, PROBE_MS) if guard.on_devices() else left_ms)
             if self._core.epoch != ailing_in and (ailing := guard.probe()):
                 ailing_in = self._core.epoch  # said once: a group that ails does so until it is made anew
-                self._testify(", ".join(f"group {group}: {fault.value}" for group, fault in ailing))
+                words = ", ".join(f"group {group}: {fault.value}" for group, fault in ailing)
+                self._testify(words, {fault for _, fault in ailing})
             for group, kind, sequence, error, epoch, _at_ns in self._control.take_events():
-                self._testify(f"{kind} {sequence} of group {group}: {error}")
-                own_mistake = guard.classify(group, error) is Fault.ARGUMENTS
-                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else self._unrepaired_seconds), epoch
+                who = self._core.rank, self._core.incarnation
+                if (late := lateness.evidence_of(*who, group, kind, sequence, error)) is not None:
+                    _logger.warning("%s", lateness.sentence(late))
+                    self._say(late)
+                    continue
+                fault = guard.classify(group, error)
+                self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
+                left_seconds = 0 if fault is Fault.ARGUMENTS else self._unrepaired_seconds
+                let_go_at, failed_in = time.monotonic() + left_seconds, epoch
 
-    def _testify(self, text: str) -> None:
-        """Tell the manager what this rank saw fail."""
-        rank, incarnation = self._core.rank, self._core.incarnation
-        self._say(Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, incarnation, rank, 0, cut(text)))
+    def _testify(self, text: str, faults: set[Fault]) -> None:
+        """Tell the manager what this rank saw fail. Where nothing came in time, silence is all that it saw."""
+        kind = EvidenceKind.COLLECTIVE_TIMEOUT if faults == {Fault.SILENCE} else EvidenceKind.COLLECTIVE_ERROR
+        self._say(Evidence(kind, -1, self._core.incarnation, self._core.rank, 0, cut(text)))
 
     def _let_go(self, epoch: int) -> None:
         """Operations that failed and wait for a repair end with their error, unless a repair has begun."""

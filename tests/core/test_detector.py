@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.core import limits
 from taskd.core.detector import Detector, threshold_ns
+from taskd.core.effects import Note
+from taskd.core.events import Tick
 from taskd.core.limits import MS, SECOND
+from taskd.core.messages import Evidence
 from taskd.core.records import NODE as TABLE
 from taskd.core.records import NodeCause, NodeRecord, NodeState
-from taskd.core.types import RankState
+from taskd.core.types import EvidenceKind, RankState
+from tests.core.builders import Node, manager, rank_report
 
 NAMES = ["a", "b", "c"]
 
@@ -147,3 +152,33 @@ def test_a_beat_costs_no_heap_entry() -> None:
         detector.heard(node, beat * 100 * MS)
         detector.verdict(beat * 100 * MS, -1, "", True)
     assert len(detector._checks) <= 2
+
+
+@pytest.mark.parametrize("first", ["the evidence", "the silence"])
+@pytest.mark.parametrize(
+    ("kind", "buried"),
+    [
+        (EvidenceKind.COLLECTIVE_LATE, False),
+        (EvidenceKind.COLLECTIVE_TIMEOUT, False),
+        (EvidenceKind.COLLECTIVE_ERROR, True),
+    ],
+)
+def test_who_waits_is_no_witness_for_silence(kind: EvidenceKind, buried: bool, first: str) -> None:
+    """A starved node is silent, and whoever waits for its ranks says so: that is one silence, seen twice."""
+    core, a, b = manager(4), Node("a"), Node("b")
+    for node, held in ((a, (0, 1)), (b, (2, 3))):
+        core.step(SECOND, node.hello())
+        core.step(SECOND, node.report(*(rank_report(rank, acknowledged=False) for rank in held), full=True))
+    said_at = SECOND + (100 if first == "the evidence" else 900) * MS
+    notes: list[Note] = []
+    for now in range(SECOND, 9 * SECOND, 100 * MS):
+        events = [a.report(), Tick()]
+        if now == said_at:
+            events.append(a.says(Evidence(kind, -1, 1, 0, 0, "as never before", "allreduce #812", 5_000)))
+        notes += [effect for event in events for effect in core.step(now, event) if isinstance(effect, Note)]
+    said = [note.kind for note in notes]
+    assert "suspect" in said and said.count("lost") == buried, [note.text for note in notes]
+    assert bool(core.incidents(9 * SECOND)) == buried
+    core.step(9 * SECOND, b.report(rank_report(2), rank_report(3), full=True))
+    states = {row["state"] for row in core.facts(9 * SECOND)["ranks"]}
+    assert states == {"alive"} or buried, "it lives"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from taskd.core import limits, messages
 from taskd.core.events import Said, Sender
-from taskd.core.messages import MESSAGES, Question, RankReport, Report
-from taskd.core.types import Phase, RankState, Stage
+from taskd.core.messages import MESSAGES, Evidence, Question, RankReport, Report
+from taskd.core.types import EvidenceKind, Phase, RankState, Stage
 from taskd.core.words import cut
 from taskd.manager import record
 from taskd.wire import codec, compile, older
@@ -204,6 +204,17 @@ def test_a_journal_of_an_older_version_is_read() -> None:
     assert (rail.rail, rail.pairs, rail.pairs_moved, rail.last_error, rail.pairs_starved) == ("red", 2, 1, 110, 0)
     (event,) = record.events_of(msgpack.packb([["said", msgpack.packb(REPORT_OF_4)]]))
     assert event == Said(Sender("node", 7, 9), report)
+
+
+EVIDENCE_OF_5 = [5, 3, "job", "node", 7, 9, 2, -1, 1, 0, 0, "connection reset by peer"]
+"""As version 5 wrote it: nothing was late then."""
+
+
+def test_evidence_of_an_older_version_is_read() -> None:
+    for version in (4, 5):
+        found = decode(msgpack.packb([version, *EVIDENCE_OF_5[1:]]), older.OLDEST)
+        assert not isinstance(found, WireError), found
+        assert found[1] == Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 1, 0, 0, "connection reset by peer")
 
 
 def test_nobody_but_a_journal_understands_an_older_version() -> None:

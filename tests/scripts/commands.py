@@ -4,7 +4,7 @@ start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,resp
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|die | cannot-start node=a
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
-relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
+late RANK 51s operation | relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
@@ -227,6 +227,12 @@ class Story:
         against = int(about)
         incarnation = self.process(against).incarnation if against >= 0 else 0
         process.node.hear(Evidence(kind, against, incarnation, int(rank), 0, " ".join(words)), process)
+
+    def do_late(self, rank: str, time: str, *words: str) -> None:
+        process, kind = self.process(rank), EvidenceKind.COLLECTIVE_LATE
+        waited_ms = duration_ns(time) // MS
+        usual = "at least ten times its usual longest"
+        process.node.hear(Evidence(kind, -1, 1, int(rank), 0, usual, " ".join(words), waited_ms), process)
 
     def do_order(self, rank: str, epoch: str, term: str, stage: str) -> None:
         order = Order(int(term), int(epoch), Stage[stage.upper()], 1, -1, (), (), "")

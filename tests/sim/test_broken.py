@@ -16,7 +16,7 @@ from taskd.core.attempts import Attempts
 from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
 from taskd.core.manager import Manager
-from taskd.core.messages import Order, Report, Stop
+from taskd.core.messages import Evidence, Order, Report, Stop
 from taskd.core.rail_records import Rail
 from taskd.core.rail_relay import RailRelay
 from taskd.core.rail_watch import RailWatch
@@ -207,6 +207,16 @@ def sleep_is_taken_for_silence(patch: Patch) -> None:
     patch.setattr(detector.Detector, "_second_witness", lambda self, node, now: "nobody")
 
 
+def whoever_waits_is_a_witness(patch: Patch) -> None:
+    heard = Manager._evidence
+
+    def evidence(self: Manager, node: Any, evidence: Evidence, now: int, at: int) -> None:
+        heard(self, node, evidence, now, at)
+        self._detector.collective_error(None, "a rank waits", node.name, at)
+
+    patch.setattr(Manager, "_evidence", evidence)
+
+
 def every_fault_ends_the_job(patch: Patch) -> None:
     patch.setattr(repairs, "decide", lambda now: incident.Decision(Strategy.EXIT, "it is easier so: exit", 1))
 
@@ -238,6 +248,7 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (deaths_are_ignored, ("kill",), {"live"}),
         (deadlines_never_come, ("setup",), {"budget"}),
         (sleep_is_taken_for_silence, ("sleep",), {"healthy-stays", "nothing-lost"}),
+        (whoever_waits_is_a_witness, ("starve",), {"starved-stays"}),
         (every_fault_ends_the_job, ("kill",), {"live"}),
         (first_report_ends_the_job, ("kill",), {"live"}),
         (rails_return_at_once, ("rail",), {"rails-steady"}),

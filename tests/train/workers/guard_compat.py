@@ -25,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 import taskd
 from taskd import _c10d, _native
 from taskd.comm import guard
+from taskd.worker import lateness
 from tests.patience import PATIENCE, PATIENCE_S
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -185,8 +186,10 @@ def what_is_far_out_of_the_jobs_rhythm_is_announced_and_goes_on() -> None:
         ready.register(control.event_fd, select.POLLIN)
         while not kinds >= ({"allreduce", "recv"} if RANK == 1 else {"allreduce"}):
             assert ready.poll(PATIENCE_S * 1000), f"only {kinds} were announced"
-            for _, kind, _, words, _, _ in control.take_events():
-                assert "far longer than it ever took in this job" in words, words
+            for group, kind, sequence, words, _, _ in control.take_events():
+                late = lateness.evidence_of(RANK, 1, group, kind, sequence, words)
+                assert late is not None and late.waited_ms >= 5_000, words
+                assert late.operation == f"{kind} #{sequence} of group {group}", late
                 kinds.add(kind)
         assert not any(work.is_completed() for work in works[: 2 if RANK == 1 else 1]), "announced, not failed"
         meet.set(f"heard{RANK}", b"")
