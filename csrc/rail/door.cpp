@@ -28,12 +28,33 @@ Door::~Door() {
         sockets_.close(hand_over(greetings_.begin()->first));
 }
 
+template <class Work>
+void Door::over(uint64_t number, const Work& work) noexcept {
+    try {
+        work();
+    } catch (...) {
+        int64_t epoch = kNoEpoch;
+        if (const auto found = greetings_.find(number); found != greetings_.end()) {
+            const Stage stage = found->second.stage;
+            if (stage != Stage::kHello && stage != Stage::kProof)
+                epoch = found->second.hello.epoch;
+            sockets_.close(hand_over(number));
+        }
+        keeper_.blame(epoch);
+    }
+}
+
 uint64_t Door::open(Greeting greeting, int64_t within_ns) {
     const uint64_t number = ++last_;
-    greeting.until_ns = keeper_.now_ns() + within_ns;
-    keeper_.wake_by(greeting.until_ns);
     const int fd = greeting.fd;
-    greetings_.emplace(number, std::move(greeting));
+    greeting.until_ns = keeper_.now_ns() + within_ns;
+    try {
+        greetings_.emplace(number, std::move(greeting));
+    } catch (...) {
+        sockets_.close(fd);  // nobody else knows of it
+        throw;
+    }
+    keeper_.wake_by(greetings_[number].until_ns);
     keeper_.watch(fd, number);
     return number;
 }
@@ -45,19 +66,19 @@ void Door::came(int fd) {
     }
     Greeting greeting;
     greeting.fd = fd;
-    ready(open(std::move(greeting), kProveNs));
+    over(last_ + 1, [&] { ready(open(std::move(greeting), kProveNs)); });
 }
 
 void Door::dial(const Hello& hello, const SocketAddress& local, const SocketAddress& remote) {
     Greeting greeting;
+    greeting.stage = Stage::kConnecting;
+    greeting.hello = hello;
+    greeting.said = make_hello(hello, random_bytes(kRandomBytes));
     greeting.fd = sockets_.dial(local, remote);
     if (greeting.fd < 0) {
         keeper_.dial_failed(hello, -greeting.fd, words_of(-greeting.fd));
         return;
     }
-    greeting.stage = Stage::kConnecting;
-    greeting.hello = hello;
-    greeting.said = make_hello(hello, random_bytes(kRandomBytes));
     open(std::move(greeting), kConnectNs);
 }
 
@@ -98,6 +119,10 @@ size_t Door::wanted(const Greeting& greeting) const {
 }
 
 void Door::ready(uint64_t number) {
+    over(number, [&] { go_on(number); });
+}
+
+void Door::go_on(uint64_t number) {
     auto found = greetings_.find(number);
     if (found == greetings_.end())
         return;
@@ -220,7 +245,7 @@ void Door::judge_again() {
     }
     for (const uint64_t number : held) {
         if (const auto found = greetings_.find(number); found != greetings_.end())
-            answer_proved(number, found->second);
+            over(number, [&] { answer_proved(number, found->second); });
     }
 }
 
@@ -242,7 +267,7 @@ void Door::on_time(int64_t now_ns) {
             late.push_back(number);
     }
     for (const uint64_t number : late)
-        end(number, ETIMEDOUT, "no answer");
+        over(number, [&] { end(number, ETIMEDOUT, "no answer"); });
 }
 
 int64_t Door::next_ns() const {

@@ -34,7 +34,11 @@ class DoorKeeper {
     virtual void dialled(const Hello& hello, int fd) = 0;
     virtual void dial_failed(const Hello& hello, int error, const std::string& trouble) = 0;
     virtual void count(Stranger stranger) = 0;
+    // To be called where something has been caught: it ends this epoch, or none (kNoEpoch), and is kept for a sentence.
+    virtual void blame(int64_t epoch) noexcept = 0;
 };
+
+constexpr int64_t kNoEpoch = INT64_MIN;
 
 class Door {
   public:
@@ -42,6 +46,7 @@ class Door {
     ~Door();
 
     void came(int fd);
+    // Whatever is thrown here, and only here, is the caller's matter.
     void dial(const Hello& hello, const SocketAddress& local, const SocketAddress& remote);
     void ready(uint64_t greeting);
     // Looks again at the dials that wait.
@@ -64,6 +69,10 @@ class Door {
         int64_t until_ns = 0;
     };
 
+    // What is thrown over one connection costs that connection, and the epoch for which it has proved itself.
+    template <class Work>
+    void over(uint64_t number, const Work& work) noexcept;
+    void go_on(uint64_t number);
     size_t wanted(const Greeting& greeting) const;
     bool take(uint64_t number, Greeting& greeting);
     bool advance(uint64_t number, Greeting& greeting);

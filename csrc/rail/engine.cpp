@@ -11,25 +11,12 @@
 namespace taskd::rail {
 namespace {
 
-class Hold {
-  public:
-    explicit Hold(EngineCore& core) : core_(core) { core_.lock(); }
-
-    ~Hold() { core_.unlock(); }
-
-    Hold(const Hold&) = delete;
-    Hold& operator=(const Hold&) = delete;
-
-  private:
-    EngineCore& core_;
-};
-
 // A group and what must outlive it.
 struct Membership {
     Membership(std::shared_ptr<EngineCore> owner, int64_t epoch, const std::string& identity,
-               std::vector<std::shared_ptr<Session>> sessions, const std::vector<int>& ranks, int me)
+               const std::vector<int>& ranks, int me)
         : core(std::move(owner)),
-          seat(*core, epoch, identity, std::move(sessions), ranks),
+          seat(*core, epoch, identity, ranks),
           group(seat, *core, identity, me, static_cast<int>(ranks.size())) {}
 
     const std::shared_ptr<EngineCore> core;
@@ -97,21 +84,16 @@ std::shared_ptr<Group> Engine::join(int64_t epoch, const std::string& identity,
                           (is_mine ? " is this process's own." : " should be this process's own, and is another's."));
     }
     const int64_t within_ns = std::chrono::nanoseconds(within).count();
-    std::shared_ptr<Membership> membership;
-    {
-        const Hold hold(core);
-        if (core.is_closed())
-            throw Trouble("The rail engine of this process has been closed: it can join no group any more.");
-        if (core.is_over(epoch))
-            throw Trouble("Epoch " + std::to_string(epoch) + " has been aborted: join the next one.");
-        auto sessions = core.connect(epoch, members, ranks, static_cast<size_t>(me), within_ns);
-        membership = std::make_shared<Membership>(state_->core, epoch, identity, std::move(sessions), ranks, me);
+    // Made and, if need be, taken back without the lock.
+    const auto membership = std::make_shared<Membership>(state_->core, epoch, identity, ranks, me);
+    core.call(epoch, [&] {
+        membership->seat.sit(core.connect(epoch, members, ranks, static_cast<size_t>(me), within_ns));
         auto& groups = state_->groups;
         groups.erase(
             std::remove_if(groups.begin(), groups.end(), [](const auto& entry) { return entry.second.expired(); }),
             groups.end());
         groups.emplace_back(epoch, std::shared_ptr<Group>(membership, &membership->group));
-    }
+    });
     return std::shared_ptr<Group>(membership, &membership->group);
 }
 
@@ -119,23 +101,24 @@ void Engine::abort(int64_t epoch, const std::string& reason) {
     EngineCore& core = *state_->core;
     core.check_process();
     std::vector<std::shared_ptr<Group>> groups;
-    core.urge([&] {
+    const auto give_up = [&] {
         core.give_up(epoch, reason);
         for (const auto& [its_epoch, group] : state_->groups) {
             if (auto alive = its_epoch <= epoch ? group.lock() : nullptr)
                 groups.push_back(std::move(alive));
         }
-    });
+    };
+    core.urge(std::cref(give_up));  // needs no memory
     for (const auto& group : groups)
         group->abort(reason);
-    const Hold hold(core);
-    core.end_epoch(epoch, reason);
+    const auto end = [&] { core.end_epoch(epoch, reason); };
+    core.call(epoch, std::cref(end));
 }
 
 void Engine::set_rail(const std::string& name, bool in_use) {
     state_->core->check_process();
-    const Hold hold(*state_->core);
-    state_->core->set_rail(name, in_use);
+    const auto order = [&] { state_->core->set_rail(name, in_use); };
+    state_->core->call(kEveryEpoch, std::cref(order));
 }
 
 int Engine::counters_fd() const {

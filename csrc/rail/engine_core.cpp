@@ -147,15 +147,19 @@ void EngineCore::wake_at(Party& party, int64_t time_ns) {
     wake_by(time_ns);
 }
 
-void EngineCore::on_time() {
-    timer_fired_ = false;
-    const int64_t now = now_ns();
+void EngineCore::call_those_who_wished(int64_t now) {
     while (!wishes_.empty() && wishes_.begin()->first <= now) {
         Party* const party = wishes_.begin()->second;
         wish_of_.erase(party);
         wishes_.erase(wishes_.begin());
         post({Event::What::kWoken, party});
     }
+}
+
+void EngineCore::on_time() {
+    timer_fired_ = false;
+    const int64_t now = now_ns();
+    attempt(kEveryEpoch, [&] { call_those_who_wished(now); });
     if (accept_at_ns_ <= now) {
         accept_at_ns_ = INT64_MAX;
         std::vector<uint64_t> listeners;
@@ -163,16 +167,14 @@ void EngineCore::on_time() {
         for (const uint64_t number : listeners)
             accept_all(number);
     }
-    door_.on_time(now);
-    std::vector<std::shared_ptr<Session>> sessions;
-    for (const auto& [name, session] : sessions_)
-        sessions.push_back(session);
-    for (const auto& session : sessions)
-        session->on_time(now);
+    attempt(kEveryEpoch, [&] { door_.on_time(now); });
+    for (const auto& entry : sessions_)
+        attempt(entry.first.first, [&] { entry.second->on_time(now); });
     settle();
+    // Whatever has been thrown, the next time is looked for.
     int64_t next = std::min(door_.next_ns(), accept_at_ns_);
-    for (const auto& [name, session] : sessions_)
-        next = std::min(next, session->next_ns(now));
+    for (const auto& entry : sessions_)
+        attempt(entry.first.first, [&] { next = std::min(next, entry.second->next_ns(now)); });
     if (!wishes_.empty())
         next = std::min(next, wishes_.begin()->first);
     if (next != INT64_MAX)
@@ -199,15 +201,17 @@ void EngineCore::run() {
         const int count = epoll_wait(epoll_, events, kEvents, is_busy ? 0 : -1);
         lock();
         in_thread_ = true;
-        for (int index = 0; index < count; ++index)
-            ready(events[index].data.u64, events[index].events);
+        for (int index = 0; index < count; ++index) {
+            attempt(kEveryEpoch, [&] { ready(events[index].data.u64, events[index].events); });
+            end_faulty();
+        }
         read_links();
         if (timer_fired_)
             on_time();
         std::vector<Session*> more;
         more.swap(unfinished_);
         for (Session* session : more)
-            dirty(*session);
+            attempt(session->epoch(), [&] { dirty(*session); });
         settle();
         is_busy = !readable_.empty() || has_work();
         const bool is_over = stopping_ && !draining_;
@@ -269,11 +273,13 @@ void EngineCore::accept_all(uint64_t number) {
         return;
     const int listener = found->second.fd;
     int fd = 0;
-    while ((fd = sockets_.accept(listener)) >= 0 || fd == -EINTR || fd == -ECONNABORTED) {
-        if (fd >= 0)
-            door_.came(fd);
-    }
-    if (fd == -EAGAIN || fd == -EWOULDBLOCK)
+    const bool has_asked = attempt(kNoEpoch, [&] {
+        while ((fd = sockets_.accept(listener)) >= 0 || fd == -EINTR || fd == -ECONNABORTED) {
+            if (fd >= 0)
+                door_.came(fd);
+        }
+    });
+    if (has_asked && (fd == -EAGAIN || fd == -EWOULDBLOCK))
         return;
     // No descriptor or memory is left. Nobody tells when there is one again, and the system has said that they wait.
     full_.push_back(number);
@@ -291,13 +297,15 @@ void EngineCore::read_links() {
             continue;
         Session& session = *found->second.session;
         Link& link = *session.slots()[found->second.slot].link;
-        link.is_readable = false;
-        if (link.read(session, scratch_.get(), kScratchBytes, kTurnBytes) == Link::Progress::kMore) {
-            link.is_readable = true;
-            readable_.push_back(number);
-        }
-        if (link.is_broken())
-            dirty(session);
+        attempt(session.epoch(), [&] {
+            link.is_readable = false;
+            if (link.read(session, scratch_.get(), kScratchBytes, kTurnBytes) == Link::Progress::kMore) {
+                link.is_readable = true;
+                readable_.push_back(number);
+            }
+            if (link.is_broken())
+                dirty(session);
+        });
         breathe();
     }
 }

@@ -8,11 +8,15 @@
 // How it stays fair: the lock has a gate of its own, so that a caller who waits gets it before the thread, which works
 // all the time, can take it again.
 //
+// How it stays alive: every piece of work runs within attempt(), so what is thrown ends an epoch and not the process
+// (engine_fault.cpp).
+//
 // Does not: outlive a fork: in a child every call throws.
 #pragma once
 
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -33,6 +37,9 @@
 
 namespace taskd::rail {
 
+// All that are there now.
+constexpr int64_t kEveryEpoch = INT64_MAX;
+
 class EngineCore : public Gate, public SessionHost, public DoorKeeper {
   public:
     EngineCore(Settings settings, SocketLayer& sockets);
@@ -48,13 +55,30 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
 
     int counters_fd() const { return counters_.fd(); }
 
+    // Work for a caller, with the lock held meanwhile. Trouble is the caller's; whatever else is thrown ends the epoch,
+    // and then this throws Trouble that says so. Given by std::cref(), it is begun without any memory.
+    void call(int64_t epoch, const std::function<void()>& work);
+
     // ---- with the lock held
+    // The barrier: what is thrown within ends this epoch, kEveryEpoch or none (kNoEpoch), before the lock is let go.
+    // True if nothing was.
+    template <class Work>
+    bool attempt(int64_t epoch, const Work& work) noexcept {
+        try {
+            work();
+            return true;
+        } catch (...) {
+            blame(epoch);
+            return false;
+        }
+    }
+
     // Throws Trouble. Returns with the lock held, all sessions connected.
     std::vector<std::shared_ptr<Session>> connect(int64_t epoch, const std::vector<Endpoint>& members,
                                                   const std::vector<int>& ranks, size_t me, int64_t within_ns);
     // Two steps of an abort: all operations fail, and nobody can join any more; then the sessions end. Whoever waits
     // for an operation need not wait for sockets to be closed.
-    void give_up(int64_t epoch, const std::string& reason);
+    void give_up(int64_t epoch, const std::string& reason, Failure::Code code = Failure::Code::kAborted);
     void end_epoch(int64_t epoch, const std::string& reason);
     void set_rail(const std::string& name, bool in_use);
 
@@ -98,6 +122,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void dialled(const Hello& hello, int fd) override;
     void dial_failed(const Hello& hello, int error, const std::string& trouble) override;
     void count(Stranger stranger) override;
+    void blame(int64_t epoch) noexcept override;
 
   private:
     // What a descriptor in epoll is.
@@ -110,6 +135,11 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
         size_t slot = 0;
     };
 
+    struct Order {
+        const std::function<void()>& work;
+        Order* next;
+    };
+
     void open();
     void close_all();
     void listen();
@@ -118,6 +148,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void accept_all(uint64_t number);
     void read_links();
     void on_time();
+    void call_those_who_wished(int64_t now_ns);
     void breathe();
     // Until something has changed; the lock is let go meanwhile.
     void wait_for_change(int64_t until_ns);
@@ -127,7 +158,21 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
 
     bool has_work() const { return !(events_.empty() && failed_.empty() && dirty_.empty() && unfinished_.empty()); }
 
-    void settle();
+    void settle() noexcept;
+    bool settle_one();
+    void note(int64_t epoch, const char* what) noexcept;
+    void end_faulty() noexcept;
+    std::string fault() const;
+    std::string sentence_of_fault(int64_t epoch) const;
+    // Throws Trouble if this epoch can be joined no more.
+    void check_open(int64_t epoch) const;
+
+    // Those who wait look again, also the one who has the lock and is about to wait.
+    void has_changed() {
+        ++change_;
+        changes_.notify_all();
+    }
+
     void wake();
     uint64_t add(const Source& source, uint32_t events);
     void remove(int fd);
@@ -145,6 +190,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     std::mutex gate_;
     std::mutex mutex_;
     std::condition_variable changes_;
+    uint64_t change_ = 0;
     std::atomic<int> waiting_{0};
 
     int epoll_ = -1;
@@ -163,7 +209,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
 
     // Orders of callers who wait for the lock; whoever has it, obeys.
     std::mutex order_mutex_;
-    std::vector<const std::function<void()>*> orders_;
+    Order* orders_ = nullptr;
     std::atomic<bool> is_asked_{false};
     bool has_obeyed_ = false;  // so what waits for the lock to be let go comes before the rest of the work
 
@@ -174,7 +220,10 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     std::vector<uint64_t> full_;  // listeners that could not accept, and are not spoken of again by the system
     int64_t accept_at_ns_ = INT64_MAX;
     std::map<std::pair<int64_t, std::string>, std::shared_ptr<Session>> sessions_;
-    int64_t over_ = INT64_MIN;  // the newest epoch that was aborted
+    int64_t over_ = INT64_MIN;       // the newest epoch that was aborted
+    int64_t faulty_ = INT64_MIN;     // the newest epoch in which something was thrown; to be ended if it is not over
+    std::array<char, 256> fault_{};  // what that was; no memory is needed to keep it
+    std::array<char, 256> stray_{};  // the same of connections that belong to no epoch yet
     std::vector<Seat*> seats_;
     Door door_;
     std::deque<Event> events_;

@@ -81,12 +81,17 @@ uint64_t EngineCore::add(const Source& source, uint32_t events) {
     epoll_event event{};
     event.events = events;
     event.data.u64 = number;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event) != 0)
-        throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
-    if (settings_.close_on_fork)
-        settings_.close_on_fork(source.fd);
-    sources_[number] = source;
-    by_fd_[source.fd] = number;
+    try {
+        by_fd_[source.fd] = number;
+        sources_[number] = source;
+        if (settings_.close_on_fork)
+            settings_.close_on_fork(source.fd);
+        if (epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event) != 0)
+            throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
+    } catch (...) {
+        remove(source.fd);  // it may be another's number soon
+        throw;
+    }
     return number;
 }
 
@@ -137,7 +142,15 @@ void EngineCore::dial(Session& session, size_t slot) {
     const Slot& pair = session.slots()[slot];
     const EndpointRail& there = session.peer().rails[pair.rail_there];
     const Hello hello{me_.process, session.peer().process, session.epoch(), static_cast<uint32_t>(pair.rail_here)};
-    door_.dial(hello, parse_address(me_.rails[pair.rail_here].address, 0), parse_address(there.address, there.port));
+    SocketAddress remote;
+    try {
+        remote = parse_address(there.address, there.port);
+    } catch (const std::invalid_argument& error) {
+        // It may name an interface that only its own host has; that is this one rail's trouble.
+        session.dial_failed(slot, EINVAL, error.what());
+        return;
+    }
+    door_.dial(hello, parse_address(me_.rails[pair.rail_here].address, 0), remote);
 }
 
 const Answer* EngineCore::judge(const Hello& hello) {
@@ -162,7 +175,7 @@ void EngineCore::welcomed(const Hello& hello, int fd) {
     Session& session = *session_of(hello);
     for (size_t index = 0; index < session.slots().size(); ++index) {
         if (session.slots()[index].rail_there == hello.rail) {
-            session.attach(index, fd);
+            attempt(session.epoch(), [&] { session.attach(index, fd); });
             return;
         }
     }
@@ -176,7 +189,7 @@ void EngineCore::dialled(const Hello& hello, int fd) {
     }
     for (size_t index = 0; index < session->slots().size(); ++index) {
         if (session->slots()[index].rail_here == hello.rail)
-            session->attach(index, fd);
+            attempt(hello.epoch, [&] { session->attach(index, fd); });
     }
 }
 
@@ -184,7 +197,7 @@ void EngineCore::dial_failed(const Hello& hello, int error, const std::string& t
     Session* const session = session_of(hello.epoch, hello.to);
     for (size_t index = 0; session != nullptr && index < session->slots().size(); ++index) {
         if (session->slots()[index].rail_here == hello.rail)
-            session->dial_failed(index, error, trouble);
+            attempt(hello.epoch, [&] { session->dial_failed(index, error, trouble); });
     }
 }
 
@@ -200,24 +213,28 @@ void EngineCore::changed(Session& session) {
     // While the engine is being closed, its own operations have nobody to fail for but that.
     if (!session.failure().empty() && !draining_)
         failed_.push_back(&session);
-    changes_.notify_all();
+    has_changed();
 }
 
 // ---- epochs
 
 std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const std::vector<Endpoint>& members,
                                                           const std::vector<int>& ranks, size_t me, int64_t within_ns) {
+    check_open(epoch);
     std::vector<std::shared_ptr<Session>> sessions;
     for (size_t member = 0; member < members.size(); ++member) {
         if (member == me) {
             sessions.push_back(nullptr);
             continue;
         }
-        std::shared_ptr<Session>& session = sessions_[{epoch, members[member].process}];
-        if (!session) {
+        std::shared_ptr<Session> session;
+        if (const auto found = sessions_.find({epoch, members[member].process}); found != sessions_.end()) {
+            session = found->second;
+        } else {
             SessionNames names{ranks[member], "rank " + std::to_string(ranks[member])};
             session = std::make_shared<Session>(*this, sockets_, counters_, settings_.retry, epoch, me_,
                                                 members[member], std::move(names));
+            sessions_.emplace(std::make_pair(epoch, members[member].process), session);
             for (size_t rail = 0; rail < settings_.rails.size(); ++rail) {
                 if (!ordered_[rail])
                     session->set_order(rail, false);
@@ -228,6 +245,7 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
         sessions.push_back(session);
     }
     door_.judge_again();
+    end_faulty();
     const int64_t until = now_ns() + within_ns;
     const auto has_failed = [](const std::shared_ptr<Session>& session) {
         return session && !session->failure().empty() && !session->heard_farewell();
@@ -235,8 +253,7 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
     while (!is_over(epoch) && !std::all_of(sessions.begin(), sessions.end(), is_ready) &&
            std::none_of(sessions.begin(), sessions.end(), has_failed) && now_ns() < until)
         wait_for_change(until);
-    if (is_over(epoch))
-        throw Trouble("Epoch " + std::to_string(epoch) + " has been aborted: join the next one.");
+    check_open(epoch);
     if (!std::all_of(sessions.begin(), sessions.end(), is_ready))
         missing(sessions, ranks, epoch, within_ns);
     return sessions;
@@ -257,6 +274,8 @@ void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, 
     }
     if (!full_.empty())
         text += ". This process can accept no connection: " + words_of(EMFILE);
+    if (stray_[0] != '\0')
+        text += std::string(". A connection was not accepted: ") + stray_.data();
     throw Trouble(text + ". Are these processes alive, and may they be reached from here?");
 }
 
@@ -264,25 +283,25 @@ void EngineCore::end_sessions(int64_t epoch, const std::string& reason) {
     for (auto place = sessions_.begin(); place != sessions_.end() && place->first.first <= epoch;) {
         const std::shared_ptr<Session> session = place->second;
         place = sessions_.erase(place);
-        session->end(reason);
+        attempt(epoch, [&] { session->end(reason); });
         for (auto* list : {&dirty_, &unfinished_, &failed_})
             list->erase(std::remove(list->begin(), list->end(), session.get()), list->end());
     }
 }
 
-void EngineCore::give_up(int64_t epoch, const std::string& reason) {
+void EngineCore::give_up(int64_t epoch, const std::string& reason, Failure::Code code) {
     over_ = std::max(over_, epoch);
     for (Seat* seat : seats_) {
         if (seat->epoch() <= epoch)
-            seat->fail(Failure::Code::kAborted, reason);
+            attempt(epoch, [&] { seat->fail(code, reason); });
     }
-    changes_.notify_all();
+    has_changed();
 }
 
 void EngineCore::end_epoch(int64_t epoch, const std::string& reason) {
     end_sessions(epoch, reason);
-    door_.drop(epoch);
-    changes_.notify_all();
+    attempt(epoch, [&] { door_.drop(epoch); });
+    has_changed();
 }
 
 void EngineCore::unseated(Seat& seat) {
@@ -297,8 +316,8 @@ void EngineCore::set_rail(const std::string& name, bool in_use) {
             continue;
         is_known = true;
         ordered_[rail] = in_use;
-        for (const auto& [key, session] : sessions_)
-            session->set_order(rail, in_use);
+        for (const auto& entry : sessions_)
+            attempt(entry.first.first, [&] { entry.second->set_order(rail, in_use); });
     }
     if (!is_known)
         throw Trouble("There is no rail " + name + " here: see the names with `taskd rail list`.");
@@ -311,9 +330,10 @@ void EngineCore::stop() {
         return;
     }
     draining_ = true;
-    const std::string reason = "its engine has been closed";
-    for (const auto& [name, session] : sessions_)
-        session->leave(reason);
+    std::string reason;  // it ends without one, too
+    attempt(kNoEpoch, [&] { reason = "its engine has been closed"; });
+    for (const auto& entry : sessions_)
+        attempt(entry.first.first, [&] { entry.second->leave(reason); });
     const int64_t until = now_ns() + kFarewellNs;
     const auto somebody_lingers = [this] {
         return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return each.second->lingers(); });
@@ -322,8 +342,9 @@ void EngineCore::stop() {
         wait_for_change(until);
     draining_ = false;
     stopping_ = true;
-    for (Seat* seat : seats_)
-        seat->fail(Failure::Code::kAborted, "the engine of this process has been closed");
+    std::string own;
+    attempt(kNoEpoch, [&] { own = "the engine of this process has been closed"; });
+    give_up(INT64_MAX, own);
     end_sessions(INT64_MAX, reason);
     wake();
     unlock();

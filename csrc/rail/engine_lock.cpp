@@ -22,7 +22,7 @@ void EngineCore::lock() {
 }
 
 void EngineCore::unlock() {
-    if (!std::exchange(has_obeyed_, false))
+    if (!std::exchange(has_obeyed_, false) || faulty_ > over_)
         settle();
     if (!in_thread_ && has_work())
         wake();
@@ -30,11 +30,19 @@ void EngineCore::unlock() {
     std::vector<std::function<void()>> jobs;
     jobs.swap(jobs_);
     mutex_.unlock();
-    for (const auto& job : jobs)
-        job();
+    for (const auto& job : jobs) {
+        try {
+            job();
+        } catch (...) {
+            lock();
+            blame(kEveryEpoch);  // nobody knows whose it was
+            unlock();
+        }
+    }
 }
 
 void EngineCore::wait_for_change(int64_t until_ns) {
+    const uint64_t before = change_;
     settle();
     if (has_work())
         wake();
@@ -43,6 +51,8 @@ void EngineCore::wait_for_change(int64_t until_ns) {
         lock();
         return;
     }
+    if (change_ != before)
+        return;  // nobody will tell of it again
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
     changes_.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(until_ns - now_ns(), 0)));
     held.release();
@@ -63,14 +73,19 @@ void EngineCore::dirty(Session& session) {
         dirty_.push_back(&session);
 }
 
+// Whatever happens: an order is given by those who must not fail, so its place is the caller's own memory.
 void EngineCore::urge(const std::function<void()>& order) {
+    Order mine{order, nullptr};
     {
         const std::lock_guard<std::mutex> held(order_mutex_);
-        orders_.push_back(&order);
+        Order** place = &orders_;
+        while (*place != nullptr)
+            place = &(*place)->next;
+        *place = &mine;
         is_asked_.store(true, std::memory_order_release);
     }
     lock();
-    obey();
+    attempt(kEveryEpoch, [this] { obey(); });
     unlock();
 }
 
@@ -78,14 +93,14 @@ void EngineCore::urge(const std::function<void()>& order) {
 void EngineCore::obey() {
     if (!is_asked_.load(std::memory_order_acquire))
         return;
-    std::vector<const std::function<void()>*> orders;
+    Order* order = nullptr;
     {
         const std::lock_guard<std::mutex> held(order_mutex_);
-        orders.swap(orders_);
+        order = std::exchange(orders_, nullptr);
         is_asked_.store(false, std::memory_order_relaxed);
     }
-    for (const auto* order : orders)
-        (*order)();
+    for (; order != nullptr; order = order->next)
+        attempt(kEveryEpoch, order->work);
     deliver_events();
     has_obeyed_ = true;
 }
@@ -101,33 +116,43 @@ void EngineCore::deliver_next() {
     deliver(event, event.what == Event::What::kWoken ? now_ns() : 0);
 }
 
-void EngineCore::settle() {
-    for (;;) {
-        obey();
-        // The engine's thread goes on with the rest when those who wait have been told.
-        if (has_obeyed_ && in_thread_)
-            break;
-        if (!events_.empty()) {
-            deliver_next();
-        } else if (!failed_.empty()) {
-            Session* const session = failed_.back();
-            failed_.pop_back();
-            for (Seat* seat : seats_) {
-                if (seat->has(*session))
-                    seat->lost(*session);
-            }
-        } else if (!dirty_.empty()) {
-            Session* const session = dirty_.back();
-            dirty_.pop_back();
+// One piece of the work that there is; false: there is none, or others come first.
+bool EngineCore::settle_one() {
+    obey();
+    // The engine's thread goes on with the rest when those who wait have been told.
+    if (has_obeyed_ && in_thread_)
+        return false;
+    if (!events_.empty()) {
+        deliver_next();
+    } else if (!failed_.empty()) {
+        Session* const session = failed_.back();
+        failed_.pop_back();
+        for (Seat* seat : seats_) {
+            if (seat->has(*session))
+                seat->lost(*session);
+        }
+    } else if (!dirty_.empty()) {
+        Session* const session = dirty_.back();
+        dirty_.pop_back();
+        attempt(session->epoch(), [&] {
             const bool more = session->pump();
             if (session->reap())
-                continue;
+                return;
             if (more && std::find(unfinished_.begin(), unfinished_.end(), session) == unfinished_.end())
                 unfinished_.push_back(session);
-        } else {
-            break;
-        }
+        });
+    } else {
+        return false;
     }
+    return true;
+}
+
+void EngineCore::settle() noexcept {
+    bool goes_on = true;
+    do {
+        end_faulty();
+        attempt(kEveryEpoch, [&] { goes_on = settle_one(); });
+    } while (goes_on || faulty_ > over_);
     if (draining_)
         changes_.notify_all();
 }

@@ -18,19 +18,16 @@ uint64_t number_of(const std::string& identity) {
 
 }  // namespace
 
-Seat::Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<std::shared_ptr<Session>> sessions,
-           std::vector<int> ranks)
-    : core_(core),
-      epoch_(epoch),
-      identity_(identity),
-      group_(number_of(identity)),
-      sessions_(std::move(sessions)),
-      ranks_(std::move(ranks)) {
+Seat::Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<int> ranks)
+    : core_(core), epoch_(epoch), identity_(identity), group_(number_of(identity)), ranks_(std::move(ranks)) {}
+
+void Seat::sit(std::vector<std::shared_ptr<Session>> sessions) {
+    sessions_ = std::move(sessions);
+    core_.seated(*this);
     for (size_t member = 0; member < sessions_.size(); ++member) {
         if (sessions_[member])
             sessions_[member]->enter(group_, *this, static_cast<int>(member));
     }
-    core_.seated(*this);
     for (const auto& session : sessions_) {
         if (session && !session->failure().empty())
             lost(*session);
@@ -56,9 +53,11 @@ void Seat::fail(Failure::Code code, const std::string& text) {
     if (has_failed_)
         return;
     has_failed_ = true;
-    failure_ = {code, text};
-    for (const auto& [sequence, party] : parties_)
-        tell_failure(*party, failure_);
+    failure_.code = code;
+    core_.attempt(epoch_, [&] { failure_.text = text; });
+    // One that cannot be told keeps no other from knowing.
+    for (const auto& entry : parties_)
+        core_.attempt(epoch_, [&] { tell_failure(*entry.second, failure_); });
 }
 
 void Seat::lost(const Session& session) {

@@ -21,10 +21,12 @@ constexpr size_t kEndedKept = 256;
 
 class Seat : public Transport, public Roster {
   public:
-    // `sessions`: one for each member, null for this process itself.
-    Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<std::shared_ptr<Session>> sessions,
-         std::vector<int> ranks);
+    Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<int> ranks);
     ~Seat() override;
+
+    // With the lock held, and once, before any other call. `sessions`: one for each member, null for this process
+    // itself. Apart from the making, for whoever gives up a seat needs the lock.
+    void sit(std::vector<std::shared_ptr<Session>> sessions);
 
     int64_t epoch() const { return epoch_; }
 

@@ -196,6 +196,7 @@ class Session : public LinkReader {
     void stage_acknowledgement(Slot& slot);
     void stage_farewell(Slot& slot, const std::string& reason, uint64_t manner);
     void say_farewell();
+    void close_links();
     void hear_farewell(Link& link, const FrameHeader& header, const char* payload);
     FrameHeader bare(FrameType type) const;
     bool overtake();

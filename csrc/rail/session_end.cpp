@@ -69,17 +69,29 @@ void Session::hear_farewell(Link& link, const FrameHeader& header, const char* p
 }
 
 void Session::end(const std::string& reason) {
+    // Also if a last word cannot be said and throws.
+    struct Closing {
+        ~Closing() { session.close_links(); }
+
+        Session& session;
+    } const closing{*this};
+
     if (failure_.empty())
         failure_ = reason;
+    for (Slot& slot : slots_) {
+        // Where a frame is half written, the connection just closes: the other side finds the epoch stale.
+        if (slot.link && slot.link->staged() == 0 && !slot.link->is_broken() && !slot.has_said_farewell) {
+            stage_farewell(slot, reason, kAtOnce);
+            slot.link->write(kLongestControl * 2);
+        }
+    }
+}
+
+void Session::close_links() {
     for (Slot& slot : slots_) {
         slot.dial_at_ns = INT64_MAX;
         if (!slot.link)
             continue;
-        // Where a frame is half written, the connection just closes: the other side finds the epoch stale.
-        if (slot.link->staged() == 0 && !slot.link->is_broken() && !slot.has_said_farewell) {
-            stage_farewell(slot, reason, kAtOnce);
-            slot.link->write(kLongestControl * 2);
-        }
         host_.unwatch(*slot.link);
         slot.link.reset();
         set_state(*slot.record, RailState::kDown, host_.now_ns());

@@ -41,6 +41,7 @@ void Session::show(Slot& slot) {
 
 void Session::attach(size_t index, int fd) {
     Slot& slot = slots_[index];
+    auto link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);  // first: it owns the descriptor
     if (slot.link)
         lose(slot, ECONNRESET, nullptr);
     slot.is_dialling = false;
@@ -55,7 +56,7 @@ void Session::attach(size_t index, int fd) {
     slot.connection = sockets_.connection_of(fd, dials_);
     slot.has_said_farewell = false;
     slot.is_wanted = true;  // until the other end says otherwise, as soon as there is another link
-    slot.link = std::make_unique<Link>(sockets_, fd, epoch_, index, *slot.record);
+    slot.link = std::move(link);
     was_connected_ = true;
     lost_ns_ = silent_ns_ = 0;
     quiet_looks_ = 0;
