@@ -178,11 +178,13 @@ def exit_state(pid: int, start_time: int) -> ExitState:
     """From /proc. Confirms other evidence: a process whose first thread alone has ended looks "exiting", too.
 
     A process that dumps core counts as exiting: its beat has stopped, and death watch and pidfd are silent until the
-    dump is written.
+    dump is written. The exit code is None until it is proven: a 0 may mean that it is not written yet, so it counts
+    once the process has let go of its memory.
     """
 
 def confirm_exit(pid: int, start_time: int, timeout_ns: int) -> ExitState:
-    """exit_state() every 0.2 ms until it is not "alive" or the time is over; the last one is returned."""
+    """exit_state() every 0.2 ms until its exit code is proven, it is gone or the time is over; the last one is
+    returned."""
 
 def process_start_time(pid: int) -> int:
     """In clock ticks after boot. ProcessLookupError if there is no such process."""

@@ -45,11 +45,6 @@ bool is_ending(const ProcessStat& stat) {
     return (stat.flags & kFlagExiting) != 0 || is_zombie(stat);
 }
 
-int decode(int wait_status) {
-    const int signal = wait_status & 0x7f;
-    return signal != 0 ? -signal : (wait_status >> 8) & 0xff;
-}
-
 // Whether the kernel is writing the process's memory to a core file. That can take minutes, in which no thread of the
 // process runs again, but its robust futexes are not let go and PF_EXITING is not set.
 bool is_dumping_core(pid_t pid) {
@@ -61,18 +56,27 @@ ExitState state_of(pid_t pid, const std::optional<ProcessStat>& stat, uint64_t s
     if (!stat || stat->start_time != start_time)
         return {ExitStage::kGone, std::nullopt};
     if (is_ending(*stat))
-        return {ExitStage::kExiting, decode(stat->wait_status)};
+        return {ExitStage::kExiting, proven_exit_code(*stat)};
     if (!is_dumping_core(pid))
         return {ExitStage::kAlive, std::nullopt};
     // The code is set together with the dumping mark, so what was read before it may lack it. Older kernels give
     // it only once the process is exiting.
     const std::optional<ProcessStat> now = read_process_stat(pid);
-    if (!now || now->wait_status == 0)
-        return {ExitStage::kExiting, std::nullopt};
-    return {ExitStage::kExiting, decode(now->wait_status)};
+    return {ExitStage::kExiting, now ? proven_exit_code(*now) : std::nullopt};
 }
 
 }  // namespace
+
+std::optional<int> proven_exit_code(const ProcessStat& stat) {
+    const int signal = stat.wait_status & 0x7f;
+    if (signal != 0)
+        return -signal;
+    if (stat.wait_status != 0)
+        return (stat.wait_status >> 8) & 0xff;
+    if (is_zombie(stat) || (is_ending(stat) && stat.memory_bytes == 0))
+        return 0;
+    return std::nullopt;
+}
 
 std::optional<ProcessStat> parse_process_stat(const std::string& text) {
     const size_t close = text.rfind(')');
@@ -100,6 +104,9 @@ std::optional<ProcessStat> parse_process_stat(const std::string& text) {
             case 22:
                 stat.start_time = strtoull(cursor, nullptr, 10);
                 break;
+            case 23:
+                stat.memory_bytes = strtoull(cursor, nullptr, 10);
+                break;
             case 52:
                 stat.wait_status = static_cast<int>(strtol(cursor, nullptr, 10));
                 break;
@@ -126,26 +133,13 @@ ExitState exit_state(pid_t pid, uint64_t start_time) {
 
 ExitState confirm_exit(pid_t pid, uint64_t start_time, int64_t timeout_ns) {
     constexpr timespec kPeriod{0, 200'000};
-    // Between the exiting flag and the exit code, older kernels leave a moment in which the code still reads 0.
-    constexpr int64_t kCodeGraceNs = kNanosecondsPerMillisecond;
     const int64_t deadline_ns = now_ns() + timeout_ns;
-    int64_t ending_since_ns = 0;
     // The pidfd ends the last pause early; where there is none, poll() ignores -1 and the pause is a plain one.
     const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     ExitState state;
     for (;;) {
-        const std::optional<ProcessStat> stat = read_process_stat(pid);
-        state = state_of(pid, stat, start_time);
-        const int64_t at_ns = now_ns();
-        if (state.stage == ExitStage::kGone)
-            break;
-        if (state.stage == ExitStage::kExiting) {
-            if (ending_since_ns == 0)
-                ending_since_ns = at_ns;
-            if (state.exit_code != 0 || is_zombie(*stat) || at_ns - ending_since_ns >= kCodeGraceNs)
-                break;
-        }
-        if (at_ns >= deadline_ns)
+        state = exit_state(pid, start_time);
+        if (state.stage == ExitStage::kGone || state.exit_code || now_ns() >= deadline_ns)
             break;
         pollfd wait{process, POLLIN, 0};
         ppoll(&wait, 1, &kPeriod, nullptr);

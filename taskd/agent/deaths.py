@@ -3,12 +3,17 @@
 The hints come before the kernel has taken the process' memory apart, which is what makes detection quick whatever the
 size; the exit code is read from /proc at that very moment. A hint may be wrong (exec, a thread's end), so a process
 that still lives is looked at again a few times, soon and then rarely. The pidfd only closes the record.
+
+Done is done: where the agent is the launcher, a process that has left in good order and crashes while its interpreter
+is taken down counts as one that ended well. Its script was through, and the end of an interpreter is no place for
+anybody's work.
 It does NOT act on a death.
 """
 
 from __future__ import annotations
 
 import fcntl
+import signal
 import struct
 from collections.abc import Callable
 
@@ -26,6 +31,8 @@ SILENCE_MIN_NS = 250 * MS
 SILENCE_PERIODS = 5
 UNKNOWN_EXIT = 255
 """Stands for an exit code that nobody could tell any more."""
+CRASHES = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV))
+"""Exit codes of a process that went by a fault of its own: nobody sent it these, as one may send SIGKILL or SIGTERM."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
@@ -35,9 +42,18 @@ _PIDFD_INFO = struct.Struct("=QQ11Ii")
 class Deaths:
     """Collects what was confirmed; the loop hands it to the core."""
 
-    def __init__(self, workers: Workers, reap: Callable[[int], int | None] | None) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        reap: Callable[[int], int | None] | None,
+        excuse: Callable[[int], None] | None = None,
+    ) -> None:
+        """`reap` and `excuse` are a launcher's: the exit code of its child; and told that a child has left in good
+        order, so that a crash of its interpreter is no failure any more."""
+        self.hear: Callable[[Worker], None] = lambda _worker: None
+        """Reads what a process has said and nobody has read: its last word may have come with its end."""
         self._workers = workers
-        self._reap = reap
+        self._reap, self._excuse = reap, excuse
         self._found: list[Gone] = []
         self._ended: list[Worker] = []
 
@@ -110,6 +126,11 @@ class Deaths:
 
     def _report(self, worker: Worker, code: int | None, reason: str = "") -> None:
         worker.reported, worker.check_at_ns = True, 0
+        self.hear(worker)
+        if worker.leaving and code != 0 and self._excuse is not None:
+            self._excuse(worker.pid)
+            if code is not None and code in CRASHES:
+                code, reason = 0, f"it had left in good order, and {signal.Signals(-code).name} ended its interpreter"
         if code is None and self._reap is not None:
             code = self._reap(worker.pid)
         if code is None:

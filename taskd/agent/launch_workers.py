@@ -25,6 +25,7 @@ from torch.numa.binding import _maybe_wrap_command_args_with_numa_binding
 from taskd import _native, log
 from taskd.agent import launch_ranks
 from taskd.agent.copies import Place
+from taskd.agent.deaths import CRASHES
 from taskd.agent.launch_logs import Logs
 from taskd.agent.launch_manager import with_taskd
 from taskd.agent.launch_ranks import RankPlace, Ranks
@@ -56,6 +57,7 @@ class Child:
     started_cold: subprocess.Popen[bytes] | None
     code: int | None = None
     told_to_end: bool = False  # its end is no failure of its own
+    done: bool = False  # it has left in good order, so a crash of its interpreter's end is none either
 
 
 class Workers:
@@ -110,6 +112,12 @@ class Workers:
         """End this worker, and what it has started: it is a group of processes of its own."""
         self._signal(pid, signal.SIGKILL)
 
+    def excuse(self, pid: int) -> None:
+        """This child has left in good order: should its interpreter crash in its end, that is no failure."""
+        child = self._children.get(pid)
+        if child is not None:
+            child.done = True
+
     def reap(self, pid: int) -> int | None:
         """The exit code of a child that has ended; None while it lives, or when it is none."""
         self._bury()
@@ -124,6 +132,14 @@ class Workers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        if child.done and code in CRASHES:
+            _logger.warning(
+                "rank %d had done its work and left in good order when %s ended its interpreter, which was being "
+                "taken down: it counts as done",
+                child.rank,
+                signal.Signals(-code).name,
+            )
+            code = 0
         child.code = code
         if child.started_cold is not None:
             child.started_cold.returncode = code

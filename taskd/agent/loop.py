@@ -59,6 +59,9 @@ class Spawner(Protocol):
     def reap(self, pid: int) -> int | None:
         """The exit code (negative: the signal) of a worker that has ended; None when it is not this process' child."""
 
+    def excuse(self, pid: int) -> None:
+        """This worker has left in good order: should its interpreter crash in its end, that is no failure."""
+
 
 class AgentLoop:
     """`run()` serves until the core says leave (or `stop`), and returns the exit code. `stop` and `post` from any
@@ -102,8 +105,9 @@ class AgentLoop:
         if keepers is not None:
             self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
         self._interfaces = InterfaceWatch()
-        self._deaths = Deaths(self.workers, spawner.reap if spawner is not None else None)
+        self._deaths = Deaths(self.workers, *((spawner.reap, spawner.excuse) if spawner is not None else (None, None)))
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, self.uplink, self._step)
+        self._deaths.hear = self.desk.receive
         self._on_stop = on_stop
         self._queue: deque[events.AgentEvent] = deque()
         self._stop_reason: str | None = None

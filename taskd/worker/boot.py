@@ -90,7 +90,13 @@ def begin(descriptors: list[int], forked: bool = True) -> None:
     log.configure()
     log.identify(f"rank {request.rank}")
     _attach(request, descriptors, settings)
-    script.run(request.kind, request.target, request.arguments)
+    try:
+        script.run(request.kind, request.target, request.arguments)
+    except SystemExit as end:
+        there = presence.current()
+        if end.code and there is not None:
+            there.failed()
+        raise
 
 
 def _read(descriptor: int) -> Request:

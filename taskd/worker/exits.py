@@ -1,8 +1,9 @@
 """How a training process ends: in good order, or by an exception that nobody caught.
 
 A normal end says so to the agent before the interpreter is taken down; an uncaught exception is reported with its first
-line, then Python's (or the user's) own handler runs. Neither changes the exit code, prints or delays anything. What no
-interpreter can tell (a signal, os._exit, abort) is the agent's to see.
+line, then Python's (or the user's) own handler runs. A script that ends itself with an exit code other than 0 says
+neither: that code is its word. None of it changes the exit code, prints or delays anything. What no interpreter can
+tell (a signal, os._exit, abort) is the agent's to see.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class ExitWatch:
         self._before = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self._at_exit)
+
+    def keep_silent(self) -> None:
+        """The script has failed by an exit code of its own: the end that follows is not in good order."""
+        self._ended = True
 
     def remove(self) -> None:
         """Take them out again; a hook that somebody put over ours stays, and ours falls silent."""

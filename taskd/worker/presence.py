@@ -17,7 +17,7 @@ from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.words import cut
-from taskd.worker import hooks
+from taskd.worker import gloo_threads, hooks
 from taskd.worker.exits import ExitWatch
 from taskd.worker.follower import Follower
 from taskd.worker.identity import Identity, find
@@ -56,12 +56,17 @@ class Presence:
         counters.watch(self.link.show_counters)
         if self.framework == "pt":
             hooks.attach(self.link.page)
+        gloo_threads.wait_at_exit()  # before the others are registered, so it comes after them
         atexit.register(self.link.be_ready_to_end)
         self._exits.install()
 
     def wait(self, seconds: float) -> bool:
         """Whether the manager has acknowledged this rank, within this time."""
         return self.link.wait(seconds)
+
+    def failed(self) -> None:
+        """The script ends itself with an exit code other than 0, which is no orderly end."""
+        self._exits.keep_silent()
 
     def end(self, reason: str) -> None:
         """Leave the job in good order; training may go on without taskd."""

@@ -198,6 +198,41 @@ void test_process_stat_is_parsed_from_anything() {
     CHECK(!read_process_stat(0) && !read_process_stat(-1));
 }
 
+// The text of /proc/PID/stat of such a process.
+std::string stat_text(char state, uint64_t flags, uint64_t memory_bytes, int wait_status) {
+    std::string text = std::string("5 (python) ") + state;
+    for (int field = 4; field <= 52; ++field) {
+        const uint64_t value = field == 9 ? flags : field == 23 ? memory_bytes : 1;
+        text += " " + std::to_string(field == 52 ? static_cast<uint64_t>(wait_status) : value);
+    }
+    return text + "\n";
+}
+
+std::optional<int> code_of(char state, uint64_t flags, uint64_t memory_bytes, int wait_status) {
+    const auto stat = parse_process_stat(stat_text(state, flags, memory_bytes, wait_status));
+    CHECK(stat && stat->memory_bytes == memory_bytes);
+    return proven_exit_code(*stat);
+}
+
+void test_an_exit_code_of_0_is_believed_only_when_it_is_proven() {
+    constexpr uint64_t kExiting = 0x400004;
+    constexpr uint64_t kMemory = 4ull << 30;
+    // It is exiting, was preempted before its code was written, and nobody knows for how long.
+    CHECK(!code_of('R', kExiting, kMemory, 0));
+    CHECK(!code_of('D', kExiting, kMemory, 0));
+    // The code is there: at once, however much memory has yet to go.
+    CHECK(code_of('R', kExiting, kMemory, 7 << 8) == 7);
+    CHECK(code_of('R', kExiting, kMemory, SIGKILL) == -SIGKILL);
+    CHECK(code_of('R', kExiting, kMemory, SIGABRT | 0x80) == -SIGABRT);
+    // A real 0: its memory has been let go, or it is a zombie.
+    CHECK(code_of('R', kExiting, 0, 0) == 0);
+    CHECK(code_of('Z', kExiting, 0, 0) == 0);
+    CHECK(code_of('Z', kExiting, 0, 3 << 8) == 3);
+    CHECK(code_of('X', kExiting, 0, 0) == 0);
+    // A thread of the kernel's has no memory and is not ending.
+    CHECK(!code_of('S', 0x200000, 0, 0));
+}
+
 }  // namespace
 
 std::vector<Test> life_tests() {
@@ -207,6 +242,8 @@ std::vector<Test> life_tests() {
         {"kill at any moment", test_kill_at_any_moment},
         {"watches come and go", test_watches_come_and_go},
         {"fork leaves page and descriptors behind", test_fork_leaves_page_and_descriptors_behind},
+        {"an exit code of 0 is believed only when it is proven",
+         test_an_exit_code_of_0_is_believed_only_when_it_is_proven},
         {"process stat is parsed from anything", test_process_stat_is_parsed_from_anything},
     };
 }

@@ -172,8 +172,18 @@ def agents() -> list[int]:
 
 
 def holds(pid: int, inode: str) -> bool:
+    """Whether this process has that socket. What it closes while we look, such as the connection of whoever asked for
+    its address a moment ago, says nothing of the rest."""
     try:
-        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return False
-    return f"socket:[{inode}]" in links
+    return any(link(f"/proc/{pid}/fd/{name}") == f"socket:[{inode}]" for name in names)
+
+
+def link(path: str) -> str:
+    """What it points to; empty: it is gone."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -31,6 +31,9 @@ class Sleeper:
     def reap(self, pid: int) -> int | None:
         return next(process.poll() for process in self.processes if process.pid == pid)
 
+    def excuse(self, _pid: int) -> None:
+        raise AssertionError("none of them leaves")
+
 
 def test_who_was_started_is_let_in_before_the_loop_runs(tmp_path: Path) -> None:
     job = f"first-{os.getpid()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 from tests.shell.manager_process import wait_for
-from tests.shell.plane import Plane, Trainer
+from tests.shell.plane import Plane, Trainer, holds, listening_inode
 
 
 @pytest.fixture
@@ -32,6 +33,17 @@ def wait_for_reason(trainer: Trainer, words: str) -> None:
 
 def state(plane: Plane, rank: int) -> str:
     return str(plane.rank(rank).get("state", "")).lower()
+
+
+def test_an_agent_is_found_although_it_closes_something_meanwhile() -> None:
+    """The list of our own descriptors always has one that is closed by the time its links are read."""
+    name = f"\0plane/{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(name)
+        listener.listen()
+        inode = listening_inode(name)
+        assert inode and holds(os.getpid(), inode)
+    assert not holds(os.getpid(), inode)
 
 
 def test_ranks_of_two_nodes_register_and_show_their_steps(plane: Plane) -> None:
