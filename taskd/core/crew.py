@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from taskd.core import limits
 from taskd.core.counters import Counters
+from taskd.core.effects import Warn
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
 from taskd.core.types import PROGRESS, EvidenceKind, RankState, Stage
-from taskd.core.words import cut
+from taskd.core.words import cut, verb
 
 
 class Crew:
@@ -48,6 +49,15 @@ class Crew:
             record.next_incarnation = 0
             return record, f"rank {seat.rank} goes on on node {seat.node}"
         return None
+
+    def starts_over(self, order: Order, held: Order | None) -> list[Warn]:
+        """What is said aloud, once, when all ranks begin anew: nothing is as it was, and a good end would not show it.
+        `held`: the order before this one."""
+        if not (self.spawns and order.fresh and (held is None or held.epoch < order.epoch)):
+            return []
+        steps = max((record.steps_done for record in self.ranks.values()), default=0)
+        after = f" after {steps} {verb(steps, 'step', 'steps')}" if steps else ""
+        return [Warn(cut(f"all ranks start over{after}: {order.reason}"))]
 
     def vacant(self, seat: Seat, node: str) -> bool:
         """This seat is to be taken here, and nobody sits on it."""
