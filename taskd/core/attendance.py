@@ -90,6 +90,9 @@ class Attendance:
         left, size = counts[RankState.LEFT], self.members.world_size
         if size and left == size:
             return "all ranks have ended in good order"
+        gone = left + counts[RankState.DEAD] == size
+        if size and gone and all(record.left or record.state is RankState.LEFT for record in self.members.ranks):
+            return "all ranks have ended with exit code 0, not all of them between two steps"
         agents_left = all(node.state is NodeState.LEFT for node in self.members.nodes.values())
         if left and left + counts[RankState.ABSENT] == size and agents_left:
             return "all ranks that ever came have ended in good order"

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from taskd.core import limits
 from taskd.core.table import Table
 from taskd.core.types import Outcome, Strategy
-from taskd.core.words import cut, exit_words, join, milliseconds, rank_words, shell_code, verb
+from taskd.core.words import LEFT_EARLY, cut, exit_words, join, milliseconds, rank_words, shell_code, verb
 
 
 class IncidentState(Enum):
@@ -217,6 +217,11 @@ class Loss:
     home: bool  # its node's agent lives and can start it again
     watched_only: bool  # its node's agent lives (or was) a side process, which starts nothing
     finished: bool  # its training loop had ended
+
+    @property
+    def left(self) -> bool:
+        """It has left by itself, inside a step: the others may be about to do the same."""
+        return self.reason.startswith(LEFT_EARLY)
 
     @property
     def words(self) -> str:

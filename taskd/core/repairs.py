@@ -70,7 +70,7 @@ class Repairs:
             return
         if incident.state is IncidentState.OBSERVING and not self.rules.recover:
             return  # nothing can be decided otherwise, however many more die
-        self._decide_soon(now, at)
+        self._decide_soon(now, at, limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0)
 
     def replaced(self, ranks: list[int], now: int, at: int) -> None:
         """Somebody else has started these ranks again, before the death of the old ones was told."""
@@ -293,14 +293,13 @@ class Repairs:
 
     # ---- decisions --------------------------------------------------------------------------------------------
 
-    def _decide_soon(self, now: int, at: int) -> None:
-        """Decide now, or together with what else happens just after an earlier decision."""
+    def _decide_soon(self, now: int, at: int, wait_ns: int = 0) -> None:
+        """Decide now, or together with what else happens just after an earlier decision, or within this time."""
         incident = self.incident
         assert incident is not None
         gathered = self._decided_at + limits.GATHER_NS * 4 ** min(max(incident.attempts - 1, 0), 3)
-        if self._decided_at >= 0 and incident.attempts and at < gathered:
-            self._decide_at = gathered
-        else:
+        self._decide_at = gathered if self._decided_at >= 0 and incident.attempts and at < gathered else at + wait_ns
+        if self._decide_at <= at:
             self._decide(now, at)
 
     def _decide(self, now: int, at: int) -> None:

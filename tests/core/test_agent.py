@@ -239,6 +239,16 @@ def test_the_refusal_of_a_rank_that_is_being_replaced_is_no_news() -> None:
     assert core.step(0, answer(refused=(Refused(0, 1, 0, "rank 0 goes on as incarnation 2"),))) == []
 
 
+def test_exit_code_0_inside_a_step_is_no_good_end() -> None:
+    for phase, state in ((Phase.BODY, RankState.DEAD), (Phase.APPLIED, RankState.LEFT), (Phase.SETUP, RankState.LEFT)):
+        core = joined()
+        core.step(0, Readings((Reading(0, 1, 1, 6, phase, 1, 100),)))
+        (report,) = reports(core.step(0, Gone(0, 1, 0, "")))
+        assert (report.ranks[0].state, report.ranks[0].exit_code) == (state, 0)
+        early = "left with exit code 0 in the middle of step 6"
+        assert report.ranks[0].reason == (early if state is RankState.DEAD else "")
+
+
 def test_an_end_before_the_start_has_happened_is_made_up_for() -> None:
     core = agent()
     core.step(0, order(2, Stage.PARKED, Seat(0, 2, "a")))

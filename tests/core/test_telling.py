@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.core.effects import Note, Tell
+from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RankReport
 from taskd.core.telling import AGAIN, CURE, NO_SESSION
 from taskd.core.types import Phase, RankState, Stage
+from taskd.core.words import LEFT_EARLY
 from tests.core.builders import Node, manager, rank_report
 
 NOW = 2 * SECOND
@@ -82,3 +83,25 @@ def test_an_incident_in_which_all_started_over_is_never_healed() -> None:
         report = rank_report(rank, incarnation, epoch=epoch, step=1, pid=200 + rank, state=RankState.LEFT)
         effects += core.step(at, a.report(report))
     assert effects[-1].reason == "all ranks have ended in good order after all had started over 1 time"  # type: ignore[union-attr]
+
+
+def left(rank: int) -> RankReport:
+    return rank_report(rank, state=RankState.DEAD, exit_code=0, reason=f"{LEFT_EARLY} 5")
+
+
+def test_a_rank_that_left_inside_a_step_is_replaced_when_the_others_stay() -> None:
+    core, a = running(step=5)
+    assert not [e for e in core.step(NOW, a.report(left(1))) if isinstance(e, Tell) and isinstance(e.message, Order)]
+    effects = [effect for at in range(NOW, NOW + SECOND, 50 * MS) for effect in core.step(at, Tick())]
+    orders = [effect.message for effect in effects if isinstance(effect, Tell) and isinstance(effect.message, Order)]
+    assert orders[0].stage is Stage.PARKED
+    assert orders[0].reason.startswith(f"rank 1 died ({LEFT_EARLY} 5) on node a, whose agent can start it again")
+
+
+@pytest.mark.parametrize("second", [left(0), rank_report(0, state=RankState.LEFT)])
+def test_when_all_leave_the_job_has_ended_well(second: RankReport) -> None:
+    core, a = running(step=5)
+    core.step(NOW, a.report(left(1)))
+    effects = core.step(NOW + 200 * MS, a.report(second))
+    assert isinstance(effects[-1], EndJob) and effects[-1].exit_code == 0, effects
+    assert core.facts(NOW)["over"]["exit_code"] == 0

@@ -40,6 +40,19 @@ while not go.item():
 dist.destroy_process_group()
 """
 """A loop that knows nothing of sessions; with an optimizer, by which its steps are seen, or without."""
+TOGETHER = """
+import os, sys, torch, torch.distributed as dist, taskd
+dist.init_process_group("gloo")
+os.write(1, b"begin\\n")
+model = torch.nn.Linear(1, 1)
+session = taskd.session()
+session.register(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+for step in session.steps([torch.ones(1)] * 9):
+    with step as batch:
+        dist.all_reduce(batch)
+        if step.number == 4 and not step.rehearsal:
+            sys.exit(0)
+"""
 OVER = "all ranks start over"
 
 
@@ -125,3 +138,22 @@ def test_a_heal_in_place_is_one_line(start: Start, tmp_path: Path) -> None:
     said = r"^taskd\[manager\]: rank 1 died \(SIGKILL\) on node node-0; .* healed in \d+ ms, 0 steps lost"
     assert re.search(said, found[0]), launched.text
     assert os.path.exists(tmp_path / "1-5-backward")
+
+
+def test_a_rank_that_leaves_inside_a_step_has_died(start: Start, tmp_path: Path) -> None:
+    """Its exit code is 0, and the others wait for it in a collective."""
+    words = [str(HEAL), "--folder", str(tmp_path), "--steps", "12", "--kills", "1:5:backward:leave"]
+    with start("--nproc-per-node", "2", *words) as launched:
+        launched.end()
+    assert launched.text.count("begin 0") == 1 and launched.text.count("begin 1") == 2, launched.text
+    found = [line for line in launched.lines if line.startswith("taskd[")]
+    assert len(found) == 1 and "0 steps lost" in found[0], launched.text
+    said = "rank 1 died (left with exit code 0 in the middle of step 5) on node node-0; it was replaced"
+    assert said in found[0] and "in good order" not in launched.text, launched.text
+
+
+def test_ranks_that_all_leave_inside_a_step_have_ended(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "together.py").write_text(TOGETHER)
+    with start("--nproc-per-node", "2", "together.py") as launched:
+        launched.end()
+    assert launched.text.count("begin") == 2 and OVER not in launched.text, launched.text
