@@ -175,7 +175,7 @@ class AgentLoop:
             if fd in ready:
                 serve()
         now = time.monotonic_ns()
-        self._queue.extend(self._deaths.found(now))
+        self._take_ends(self._deaths.found(now))
         deadline = self.core.next_deadline()
         if deadline is not None and now >= deadline:
             # One look per tick, just before it: what is reported is fresh, and a quiet node wakes once per interval.
@@ -312,6 +312,16 @@ class AgentLoop:
         rails = self.workers.rails.read(now)
         if readings or rails:
             self._queue.append(events.Readings(tuple(readings), rails))
+
+    def _take_ends(self, ends: list[events.Gone]) -> None:
+        """Processes have ended; where in its step one has left is in the last word that it wrote."""
+        for end in ends:
+            worker = self.workers.by_rank.get(end.rank)
+            if end.exit_code == 0 and worker is not None and worker.page is not None:
+                (beat,) = _native.scan([worker.page])
+                if beat is not None and beat.beat_count:
+                    self._queue.append(events.Readings((_reading(worker, beat, 0),), ()))
+            self._queue.append(end)
 
     def _serve_interfaces(self) -> None:
         for name, up in self._interfaces.changes():

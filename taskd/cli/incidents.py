@@ -20,7 +20,7 @@ from taskd.cli.status import span
 from taskd.cli.table import Cell
 
 HEADERS = ("ID", "OPENED", "KIND", "RANKS", "STRATEGY", "OUTCOME", "TOOK", "REASON")
-OUTCOME_STYLES = {"healed": "green", "open": "red", "exited": "red", "observed": "yellow"}
+OUTCOME_STYLES = {"healed": "green", "open": "red", "exited": "red", "observed": "yellow", "started over": "yellow"}
 RANKS_SHOWN = 8
 
 

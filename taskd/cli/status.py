@@ -130,6 +130,9 @@ def _header(facts: dict[str, Any], colour: bool, limit: int) -> str:
     known, opened = facts["incidents"]["known"], facts["incidents"]["open"]
     incidents = f"{known} incident{'' if known == 1 else 's'}" + (f", {opened} open" if opened else "")
     parts.append(table.paint(incidents, "red" if opened else "", colour))
+    over = facts["incidents"].get("started_over", 0)
+    if over:
+        parts.append(table.paint(f"all ranks started over {over} time{'' if over == 1 else 's'}", "yellow", colour))
     return table.wrap(parts, " | ", limit) + "\n\n"
 
 

@@ -44,7 +44,7 @@ from taskd.core.messages import (
     WorkerWelcome,
 )
 from taskd.core.rail_relay import RailRelay
-from taskd.core.types import PROGRESS, Stage
+from taskd.core.types import Stage
 from taskd.core.words import cut
 
 
@@ -234,8 +234,8 @@ class Agent:
 
     def _refused(self, refused: Refused) -> None:
         record = self.crew.ranks.get(refused.rank)
-        if record is None or record.incarnation != refused.incarnation or not record.live:
-            return
+        if record is None or record.incarnation != refused.incarnation or not record.live or record.ending:
+            return  # one that is being ended has its successor already, and its refusal tells nobody anything
         if record.renumber(refused.next_incarnation):
             self._welcome(record)
             self._tell(record)
@@ -253,16 +253,16 @@ class Agent:
         if order.epoch < self.epoch:
             self.counters.count("order of an older epoch")
             return
-        same = held is not None and held.epoch == order.epoch and held.term == order.term
-        if same and held is not None and PROGRESS[order.stage] < PROGRESS[held.stage]:
+        if held is not None and order.precedes(held):
             self.counters.count("order of an older stage")
             return
         self.order, self.term, self.epoch = order, order.term, order.epoch
         if self.stopping is not None:
             return
+        self._effects += self.crew.starts_over(order, held)
         newcomer = order.stage is not Stage.RUNNING
         for seat in order.seats:
-            if newcomer or order.updates < 0:  # a RUNNING order starts nobody, unless all start again
+            if newcomer or order.fresh:  # a RUNNING order starts nobody, unless all start again
                 self._take_seat(seat, newcomer)
         self._relay(now)
 

@@ -22,7 +22,7 @@ from taskd.core.messages import Seat
 from taskd.core.records import RankRecord
 from taskd.core.recovery import Recovery, RepairCause, RepairState
 from taskd.core.types import RankState, Stage, Strategy
-from taskd.core.words import cut, rank_words, verb
+from taskd.core.words import rank_words, verb
 
 
 class Progress(Enum):
@@ -41,6 +41,7 @@ class Attempts:
         self.spare_wait_ns = spare_wait_ns
         self.members = job.members
         self.recovery: Recovery | None = None
+        self._told = ""  # to the nodes, with every order of the attempt
 
     @property
     def placing(self) -> bool:
@@ -60,8 +61,9 @@ class Attempts:
             self._watch(self.recovery, False)
         self.recovery = None
 
-    def begin(self, incident: Incident, decision: Decision, same_try: bool, now: int, at: int) -> None:
-        """Another epoch, other seats. `same_try`: the one before did not fail, it was overtaken."""
+    def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, now: int, at: int) -> None:
+        """Another epoch, other seats, and what the nodes are `told` of it. `same_try`: the one before did not fail, it
+        was overtaken."""
         assert self.job.epoch < limits.MAX_EPOCH
         old = self.recovery
         self.job.epoch += 1
@@ -82,6 +84,7 @@ class Attempts:
         recovery = self.recovery = Recovery(
             incident.id, decision.strategy, self.job.epoch, ranks, seats, at, self.spare_wait_ns
         )
+        self._told = told
         if unplaced:
             recovery.move(RepairCause.WAIT, at)
             incident.waits_since = at if incident.waits_since < 0 else incident.waits_since
@@ -91,6 +94,10 @@ class Attempts:
             )
         else:
             incident.waits_since = -1
+            if fresh:
+                incident.restarts += 1
+                self.job.restarts += 1
+                incident.note(told)
             recovery.move(RepairCause.START if fresh else RepairCause.PARK, at)
         self._begin_stage(recovery, incident, now)
 
@@ -116,7 +123,7 @@ class Attempts:
         self._watch(recovery, True)
         if recovery.state is RepairState.REDO or (recovery.fresh and recovery.state is RepairState.PLACING):
             return  # nothing new is asked of anybody
-        self.job.publish(recovery.order(self.job.term, cut(incident.reason)))
+        self.job.publish(recovery.order(self.job.term, self._told))
 
     def _watch(self, recovery: Recovery, watched: bool) -> None:
         for rank in recovery.ranks:

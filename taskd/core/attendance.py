@@ -20,6 +20,8 @@ from taskd.core.membership import Membership
 from taskd.core.records import NodeState, RankRecord
 from taskd.core.types import RankState, Stage
 
+NOBODY_BACK = f"no rank came back within {limits.DEADLINE_RETURN_NS // limits.SECOND} s"
+
 
 class Attendance:
     """Three clocks: since when launchers are here without all ranks, since when nobody is here any more, and how long a
@@ -34,12 +36,8 @@ class Attendance:
 
     def deadline(self) -> int | None:
         """When one of the clocks runs out."""
-        times = []
-        if self.muster_at >= 0:
-            times.append(self.muster_at + limits.DEADLINE_MUSTER_NS)
-        if self.gone_at >= 0:
-            times.append(self.gone_at + limits.DEADLINE_RETURN_NS)
-        return min(times, default=None)
+        muster = self.muster_at + limits.DEADLINE_MUSTER_NS if self.muster_at >= 0 else None
+        return earliest(muster, self.gone_at + limits.DEADLINE_RETURN_NS if self.gone_at >= 0 else None)
 
     def restart(self, at: int) -> None:
         """The manager was away: what runs begins anew."""
@@ -92,6 +90,9 @@ class Attendance:
         left, size = counts[RankState.LEFT], self.members.world_size
         if size and left == size:
             return "all ranks have ended in good order"
+        gone = left + counts[RankState.DEAD] == size
+        if size and gone and all(record.left or record.state is RankState.LEFT for record in self.members.ranks):
+            return "all ranks have ended with exit code 0, not all of them between two steps"
         agents_left = all(node.state is NodeState.LEFT for node in self.members.nodes.values())
         if left and left + counts[RankState.ABSENT] == size and agents_left:
             return "all ranks that ever came have ended in good order"
@@ -101,3 +102,8 @@ class Attendance:
         """Every rank has ended, one way or the other."""
         counts, size = self.members.counts, self.members.world_size
         return size > 0 and counts[RankState.LEFT] + counts[RankState.DEAD] == size
+
+
+def earliest(*times: int | None) -> int | None:
+    """The first of these times; None and -1: never."""
+    return min((at for at in times if at is not None and at >= 0), default=None)

@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from taskd.core import limits
 from taskd.core.counters import Counters
+from taskd.core.effects import Warn
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
-from taskd.core.types import PROGRESS, EvidenceKind, RankState, Stage
-from taskd.core.words import cut
+from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
+from taskd.core.words import LEFT_EARLY, cut, verb
+
+IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
+"""Where nobody leaves in good order. APPLIED is not among them: a script without a session is there at its end."""
 
 
 class Crew:
@@ -48,6 +52,15 @@ class Crew:
             record.next_incarnation = 0
             return record, f"rank {seat.rank} goes on on node {seat.node}"
         return None
+
+    def starts_over(self, order: Order, held: Order | None) -> list[Warn]:
+        """What is said aloud, once, when all ranks begin anew: nothing is as it was, and a good end would not show it.
+        `held`: the order before this one."""
+        if not (self.spawns and order.fresh and (held is None or held.epoch < order.epoch)):
+            return []
+        steps = max((record.steps_done for record in self.ranks.values()), default=0)
+        after = f" after {steps} {verb(steps, 'step', 'steps')}" if steps else ""
+        return [Warn(cut(f"all ranks start over{after}: {order.reason}"))]
 
     def vacant(self, seat: Seat, node: str) -> bool:
         """This seat is to be taken here, and nobody sits on it."""
@@ -148,13 +161,16 @@ class Crew:
         return record
 
     def gone(self, event: Gone) -> LocalRank | None:
-        """A process has ended; exit code 0 is good order."""
+        """A process has ended; exit code 0 is good order, unless its page says that it was inside a step."""
         record = self.ranks.get(event.rank)
         if record is None or record.incarnation != event.incarnation or not record.live:
             self.counters.count("end of another incarnation")
             return None
-        record.move(LocalCause.ENDED_WELL if event.exit_code == 0 else LocalCause.ENDED_BADLY)
+        early = self.spawns and not record.ending and event.exit_code == 0 and record.phase in IN_STEP
+        record.move(LocalCause.ENDED_WELL if event.exit_code == 0 and not early else LocalCause.ENDED_BADLY)
         record.exit_code, record.reason = event.exit_code, cut(event.reason) or record.reason
+        if early:
+            record.reason = f"{LEFT_EARLY} {record.step}"
         return record
 
     def told(self, evidence: Evidence) -> None:

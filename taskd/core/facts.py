@@ -28,7 +28,11 @@ def of_job(
         "world_size": members.world_size,
         "node_count": node_count,
         "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
-        "incidents": {"known": len(repairs.history) + len(rails.history) + under_way, "open": under_way},
+        "incidents": {
+            "known": len(repairs.history) + len(rails.history) + under_way,
+            "open": under_way,
+            "started_over": job.restarts,  # how often all ranks began anew
+        },
         "stage": None if repairs.recovery is None else repairs.recovery.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from taskd.core import limits
 from taskd.core.table import Table
 from taskd.core.types import Outcome, Strategy
-from taskd.core.words import cut, exit_words, join, milliseconds, rank_words, shell_code, verb
+from taskd.core.words import LEFT_EARLY, cut, exit_words, join, milliseconds, rank_words, shell_code, verb
 
 
 class IncidentState(Enum):
@@ -89,11 +89,13 @@ class Incident:
     ranks: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     phases: list[PhaseTime] = field(default_factory=list)
+    restarts: int = 0  # how often all ranks were started over in it
     attempts: int = 0
     tries: dict[Strategy, int] = field(default_factory=dict)
     exhausted: set[Strategy] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)  # whose death a decision has dealt with already
     missing: set[int] = field(default_factory=set)  # OBSERVING: who has not come back
+    fallen: dict[int, Loss] = field(default_factory=dict)  # the last death of each rank that died in it
     outcome: Outcome = Outcome.OPEN
     closed_at: int = -1
     notes: list[str] = field(default_factory=list)
@@ -115,6 +117,21 @@ class Incident:
         all begin anew, which is the dearest repair and the surest."""
         tries = self.tries.get(strategy, 0)
         return tries >= limits.MAX_ATTEMPTS or (last and tries > 0 and strategy is not Strategy.RESPAWN)
+
+    @property
+    def good_end(self) -> Outcome:
+        """What it is when training goes on."""
+        return Outcome.STARTED_OVER if self.restarts else Outcome.HEALED
+
+    def answers(self, lost: set[int]) -> bool:
+        """A decision deals with these deaths. True: some of them are new, and so the attempt before did not fail."""
+        new = bool(lost - self.answered) and self.attempts > 0
+        self.answered |= lost
+        return new
+
+    def follow(self, decision: Decision) -> None:
+        """This is what is done about it from now on."""
+        self.strategy, self.reason = decision.strategy, decision.reason
 
     def detected(self, age_ns: int, now: int) -> None:
         """It began so long before it was seen; 0: that is not known."""
@@ -202,6 +219,11 @@ class Loss:
     finished: bool  # its training loop had ended
 
     @property
+    def left(self) -> bool:
+        """It has left by itself, inside a step: the others may be about to do the same."""
+        return self.reason.startswith(LEFT_EARLY)
+
+    @property
     def words(self) -> str:
         """How it died, in brackets."""
         if not self.exit_code:
@@ -237,6 +259,7 @@ class Decision:
 
 
 _MOST_REASON = 200
+ALL_AGAIN = ", so all start again: respawn"
 REPAIRS = frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER})
 
 
@@ -301,11 +324,11 @@ def _climb(now: Situation, what: str) -> Decision:
     everybody = len(now.losses) == now.world_size
     respawn = Strategy.RESPAWN in open_rungs and now.all_start
     if respawn and not now.trained:
-        return Decision(Strategy.RESPAWN, f"{what} before the first step was done, so all start again: respawn")
+        return Decision(Strategy.RESPAWN, f"{what} before any step was seen to be done{ALL_AGAIN}")
     if respawn and now.state_lost:
-        return Decision(Strategy.RESPAWN, f"{what}, so all start again: respawn")
+        return Decision(Strategy.RESPAWN, f"{what}{ALL_AGAIN}")
     if respawn and everybody:
-        return Decision(Strategy.RESPAWN, f"{what} and nobody holds the state, so all start again: respawn")
+        return Decision(Strategy.RESPAWN, f"{what} and nobody holds the state{ALL_AGAIN}")
     if not now.losses and not now.state_lost and Strategy.IN_PLACE in open_rungs:
         return Decision(Strategy.IN_PLACE, f"{what}: recover-in-place")
     if not everybody and not now.state_lost:
@@ -313,11 +336,11 @@ def _climb(now: Situation, what: str) -> Decision:
         if Strategy.IN_PLACE in open_rungs and home:
             return Decision(Strategy.IN_PLACE, f"{what}, whose agent can start {_them(now)} again: recover-in-place")
         if respawn and home and Strategy.IN_PLACE in now.exhausted:
-            return Decision(Strategy.RESPAWN, f"{what} and repair in place has failed, so all start again: respawn")
+            return Decision(Strategy.RESPAWN, f"{what} and repair in place has failed{ALL_AGAIN}")
         if Strategy.RECOVER in open_rungs:
             return Decision(Strategy.RECOVER, f"{what}, {_why_not_home(now, home)}: recover")
     if respawn:
-        return Decision(Strategy.RESPAWN, f"{what} and every cheaper repair has failed, so all start again: respawn")
+        return Decision(Strategy.RESPAWN, f"{what} and every cheaper repair has failed{ALL_AGAIN}")
     failed = sorted(strategy.value for strategy in now.exhausted)
     why = f"{join(failed)} {verb(len(failed), 'has', 'have')} failed" if failed else "no allowed strategy can repair it"
     if now.losses and now.trouble and now.trouble != what:

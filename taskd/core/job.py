@@ -25,6 +25,7 @@ class Job:
         self.epoch = 1
         self.incident = 0  # number of the open incident; 0: none
         self.incidents = 0  # that there were
+        self.restarts = 0  # how often all ranks were started over
         self.order: Order | None = None
         self.over: Stop | None = None
         self.effects: list[ManagerEffect] = []
@@ -60,6 +61,7 @@ class Job:
 
     def settle(self) -> None:
         """The repair is over: what it ordered stays as a plain membership, which starts and moves nobody."""
+        self.incident = 0
         if self.order is not None and self.order.stage is Stage.RUNNING:
             self.order = replace(self.order, incident=0, seats=(), fetches=(), reason="")
 

@@ -170,6 +170,8 @@ REFUSAL_NS = 250 * MS
 """When a rank cannot follow a stage, another one's death is often the cause: its report is awaited this long."""
 SETTLE_NS = 1 * SECOND
 """Before anything was trained, a death waits this long for others: a script that fails at start fails on every rank."""
+LEAVE_NS = 300 * MS
+"""When a rank ends with exit code 0 inside a step, this long is waited for the others: a script may end all so."""
 MAX_INCIDENT_NOTES = 64
 DEADLINE_QUIESCE_NS = 60 * SECOND
 """A survivor may be in the middle of a long forward."""

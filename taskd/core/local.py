@@ -71,6 +71,12 @@ class LocalRank:
         """Its process is there."""
         return self.state in (RankState.STARTING, RankState.ALIVE)
 
+    @property
+    def steps_done(self) -> int:
+        """How far its training had come, as far as anybody has told."""
+        ended = self.phase in (Phase.APPLIED, Phase.BETWEEN, Phase.DONE)
+        return max(self.step + ended, self.updates, 0)
+
     def move(self, cause: LocalCause) -> None:
         """Apply one row of the table."""
         self.state = LOCAL.after(self.state, cause)

@@ -34,7 +34,7 @@ from taskd.core.rail_messages import CountersShown as CountersShown
 from taskd.core.rail_messages import RailOrder as RailOrder
 from taskd.core.rail_messages import RailReport as RailReport
 from taskd.core.rail_messages import RailsFollowed as RailsFollowed
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
 
 # ---- worker and agent -----------------------------------------------------------------------------------------
 
@@ -228,6 +228,16 @@ class Order:
     seats: Annotated[tuple[Seat, ...], AtMost(limits.MAX_RANKS)]  # newcomers of this epoch and whoever changed
     fetches: Annotated[tuple[Fetch, ...], AtMost(limits.MAX_RANKS)]
     reason: Text
+
+    @property
+    def fresh(self) -> bool:
+        """Every rank starts over, from nothing."""
+        return self.stage is Stage.RUNNING and self.updates < 0 and bool(self.seats)
+
+    def precedes(self, other: Order) -> bool:
+        """An earlier stage of the same epoch, in the same term."""
+        same = (self.epoch, self.term) == (other.epoch, other.term)
+        return same and PROGRESS[self.stage] < PROGRESS[other.stage]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,11 @@ def situation(
     )
 
 
+def others_may_follow(members: Membership, rules: Rules) -> bool:
+    """Whether some died before anything was trained: those who live may be dying of the same cause."""
+    return rules.recover and not members.trained and members.counts[RankState.DEAD] < members.world_size
+
+
 def last_start(members: Membership, rules: Rules) -> bool:
     """Whether a rank that is dead may be started once more and not again."""
     return any(loss.restarts + 1 >= rules.max_restarts for loss in losses(members))

@@ -13,6 +13,7 @@ from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
 from taskd.core.types import RankState
+from taskd.core.words import LEFT_EARLY
 
 
 class RankCause(Enum):
@@ -143,6 +144,11 @@ class RankRecord:
     def live(self) -> bool:
         """Its process is there, as far as anybody knows."""
         return self.state in LIVE
+
+    @property
+    def left(self) -> bool:
+        """It counts as dead since it has left by itself inside a step."""
+        return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
 
     @property
     def where(self) -> str:

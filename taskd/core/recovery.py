@@ -219,6 +219,11 @@ class Recovery:
             return all(self._held.get(rank, -1) < 0 for rank in self.ranks if rank not in self.newcomers)
         return self.state is RepairState.REBUILD and self.updates < 0
 
+    @property
+    def why_useless(self) -> str:
+        """Why no survivor holds one, in brackets, if somebody has said so."""
+        return f" ({self.useless})" if self.useless else ""
+
     # ---- deadlines --------------------------------------------------------------------------------------------
 
     def overdue(self, now: int) -> list[int]:

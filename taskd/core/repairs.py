@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from taskd.core import limits, placing
+from taskd.core import limits, placing, telling
 from taskd.core.attempts import Attempts, Progress
-from taskd.core.attendance import Attendance
+from taskd.core.attendance import NOBODY_BACK, Attendance, earliest
 from taskd.core.effects import EndJob
 from taskd.core.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
 from taskd.core.job import Job
@@ -28,7 +28,7 @@ from taskd.core.records import RankRecord
 from taskd.core.recovery import Recovery, RepairState
 from taskd.core.standing import Standing
 from taskd.core.types import Outcome, RankState, Strategy
-from taskd.core.words import cut, milliseconds, rank_words, verb
+from taskd.core.words import cut, rank_words, verb
 
 
 class Repairs:
@@ -60,18 +60,17 @@ class Repairs:
         """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
         if self.job.over is not None:
             return
-        text = describe(tuple(placing.loss_of(self.members.ranks[rank]) for rank in ranks))
-        incident = self._open(kind, ranks, text, age_ns, now)
+        losses = {rank: placing.loss_of(self.members.ranks[rank]) for rank in ranks}
+        incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, now)
         incident.missing.update(ranks)
-        everybody = self.members.counts[RankState.DEAD] == self.members.world_size
-        early = self.rules.recover and not self.members.trained and not everybody
-        if incident.state is IncidentState.SETTLING and early:
+        incident.fallen = losses | incident.fallen  # what began it, and not the newcomers that died of it
+        if incident.state is IncidentState.SETTLING and placing.others_may_follow(self.members, self.rules):
             if incident.settles_at < 0:
                 incident.settles_at = at + limits.SETTLE_NS
             return
         if incident.state is IncidentState.OBSERVING and not self.rules.recover:
             return  # nothing can be decided otherwise, however many more die
-        self._decide_soon(now, at)
+        self._decide_soon(now, at, limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0)
 
     def replaced(self, ranks: list[int], now: int, at: int) -> None:
         """Somebody else has started these ranks again, before the death of the old ones was told."""
@@ -188,17 +187,14 @@ class Repairs:
             self.died([record.rank for record in unseen], "absent", 0, now, at)
         elif self.attendance.gone_for_good(at) and self._bystander:
             lost = placing.losses(self.members)
-            within = f"within {limits.DEADLINE_RETURN_NS // limits.SECOND} s"
-            self._finish(exit_code_of(lost), f"{describe(lost)}, and no rank came back {within}", now)
+            self._finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", now)
         return True
 
     def deadline(self) -> int | None:
         """When `tick` has to be called, in waking time."""
         settles_at = -1 if self.incident is None else self.incident.settles_at
         stage_ends_at = -1 if self.recovery is None or self._decide_at >= 0 else self.recovery.deadline
-        clocks = self.attendance.deadline()
-        times = (self._decide_at, settles_at, stage_ends_at, -1 if clocks is None else clocks)
-        return min((at for at in times if at >= 0), default=None)
+        return earliest(self._decide_at, settles_at, stage_ends_at, self.attendance.deadline())
 
     def restarted(self, at: int) -> None:
         """The manager was away: its clocks start anew."""
@@ -222,7 +218,7 @@ class Repairs:
             return
         good = self.attendance.all_left()
         if good:
-            self._finish(0, good, now)
+            self._finish(0, f"{good}{telling.started_over(self.job.restarts)}", now)
         elif self.attendance.nobody() and self._bystander:
             lost = placing.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):
@@ -257,13 +253,11 @@ class Repairs:
         assert incident is not None
         incident.close(cause, outcome, now)
         incident.note(text)
-        duration = milliseconds(now - incident.opened_at)
-        self.job.note("closed", f"incident {incident.id} is {outcome.value} after {duration} ms: {text}")
+        self.job.note("closed", telling.closed(incident, text))
         self.history.append(incident)
         self.incident = None
         self.attempts.close()
         self.job.settle()
-        self.job.incident = 0
         self._trouble, self._decide_at = "", -1
 
     def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> bool:
@@ -299,14 +293,13 @@ class Repairs:
 
     # ---- decisions --------------------------------------------------------------------------------------------
 
-    def _decide_soon(self, now: int, at: int) -> None:
-        """Decide now, or together with what else happens just after an earlier decision."""
+    def _decide_soon(self, now: int, at: int, wait_ns: int = 0) -> None:
+        """Decide now, or together with what else happens just after an earlier decision, or within this time."""
         incident = self.incident
         assert incident is not None
         gathered = self._decided_at + limits.GATHER_NS * 4 ** min(max(incident.attempts - 1, 0), 3)
-        if self._decided_at >= 0 and incident.attempts and at < gathered:
-            self._decide_at = gathered
-        else:
+        self._decide_at = gathered if self._decided_at >= 0 and incident.attempts and at < gathered else at + wait_ns
+        if self._decide_at <= at:
             self._decide(now, at)
 
     def _decide(self, now: int, at: int) -> None:
@@ -327,15 +320,14 @@ class Repairs:
         waiting = recovery.strategy if recovery is not None and self.attempts.placing else None
         repairing = recovery is not None and recovery.state is not RepairState.REDO
         lost = set(self.members.in_state(RankState.DEAD))
-        same_try = bool(lost - incident.answered) and incident.attempts > 0
-        incident.answered |= lost
+        same_try = incident.answers(lost)
         decision = self._ask(incident, repairing)
         last = placing.last_start(self.members, self.rules)
         while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
             incident.exhausted.add(decision.strategy)
             decision = self._ask(incident, repairing)
         self.attempts.drop(incident, now, at)
-        incident.strategy, incident.reason = decision.strategy, decision.reason
+        incident.follow(decision)
         self.job.note("decision", decision.reason)
         if decision.strategy is Strategy.EXIT:
             self._finish(decision.exit_code, decision.reason, now)
@@ -349,7 +341,8 @@ class Repairs:
             incident.move(IncidentCause.REPAIR)
             self._trouble = ""
             self.standing.forget()
-            self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, now, at)
+            told = telling.beginning(incident, decision, self.members, self.rules)
+            self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, now, at)
 
     def _ask(self, incident: Incident, repairing: bool) -> Decision:
         return decide(placing.situation(self.members, incident, self.rules, self._trouble, self._state_lost, repairing))
@@ -361,11 +354,17 @@ class Repairs:
         assert self.incident is not None
         progress = self.attempts.advance(self.incident, now, at)
         if progress is Progress.HEALED:
-            self._close(IncidentCause.HEALED, Outcome.HEALED, "every rank has done its first step", now)
+            self._mended("every rank has done its first step", now)
         elif progress is Progress.STATE_LOST:
             self._state_lost = True
-            why = f" ({self.recovery.useless})" if self.recovery.useless else ""
-            self.troubled("state", f"no survivor holds a whole state{why}", [], now, at)
+            self.troubled("state", f"no survivor holds a whole state{self.recovery.why_useless}", [], now, at)
+
+    def _mended(self, proof: str, now: int) -> None:
+        """Training goes on: with all that was done, or from the beginning."""
+        assert self.incident is not None
+        if not self.incident.restarts:
+            self.job.note("healed", telling.healed(self.incident, proof, now))
+        self._close(IncidentCause.HEALED, self.incident.good_end, proof, now)
 
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
         """A stage's deadline has passed."""
@@ -373,7 +372,7 @@ class Repairs:
         late = recovery.overdue(at)
         if recovery.state is RepairState.REDO:
             text = f"{rank_words(late)} showed no finished step within {limits.DEADLINE_REDO_NS // limits.SECOND} s"
-            self._close(IncidentCause.HEALED, Outcome.HEALED, text, now)
+            self._mended(text, now)
         elif self.attempts.placing:
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)

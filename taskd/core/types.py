@@ -132,5 +132,6 @@ class Outcome(Enum):
 
     OPEN = "open"
     HEALED = "healed"
+    STARTED_OVER = "started over"  # every rank began anew: what was done since the start is done again
     OBSERVED = "observed"  # seen and written down; somebody else (the launcher, an operator) repaired it, or nobody did
     EXITED = "exited"

@@ -12,6 +12,8 @@ from signal import Signals
 from taskd.core import limits
 
 _MOST_SPANS = 8
+LEFT_EARLY = "left with exit code 0 in the middle of step"
+"""The reason of a death that looks like a good end; the step's number follows."""
 
 
 def cut(text: str, most: int = limits.MAX_TEXT) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import resource
 import secrets
@@ -58,6 +59,8 @@ END_NS = 30 * limits.SECOND
 """When the job is over, how long its agents may take to leave before the manager ends all the same."""
 OPERATORS_MAX = 256
 """Connections beside those of the agents that a manager is prepared for."""
+ALOUD = frozenset({"healed"})
+"""Kinds of notes that every job's terminal shows. That all start over is said by the launchers, each on its own."""
 
 
 class ManagerLoop:
@@ -240,7 +243,8 @@ class ManagerLoop:
                 self._why = f"the job is over ({effect.reason})"
                 self._over_at = self._memory.now_ns() + END_NS
             else:
-                _log.info(
+                _log.log(
+                    logging.WARNING if effect.kind in ALOUD else logging.INFO,
                     "%s",
                     _plain(effect.text),
                     extra=log.facts(kind=effect.kind, incident=effect.incident, epoch=effect.epoch),

@@ -171,10 +171,10 @@ _ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "resto
 def _words(message: ToAgent) -> str:
     """What a node is told. Why stands in the decision that came before."""
     if isinstance(message, Order):
-        fresh = message.stage is Stage.RUNNING and message.updates < 0 and bool(message.seats)
-        text = f"epoch {message.epoch}: {'start again' if fresh else _ASKED.get(message.stage, message.stage.name)}"
+        asked = "start again" if message.fresh else _ASKED.get(message.stage, message.stage.name)
+        text = f"epoch {message.epoch}: {asked}"
         text += f" from {message.updates} updates" if message.updates >= 0 else ""
-        if message.stage is Stage.PARKED or fresh:
+        if message.stage is Stage.PARKED or message.fresh:
             seats = [f"rank {seat.rank} as incarnation {seat.incarnation} on {seat.node}" for seat in message.seats]
             text += f", {join(seats)}" if seats else ""
         return text

@@ -14,6 +14,7 @@ from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RailOrder
+from taskd.core.types import Outcome
 from taskd.sim.watch import Violation
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MS = 1_000_000
 NAME = "manager"
 JOB = "sim"
+MENDED = (Outcome.HEALED.value, Outcome.STARTED_OVER.value)
 MAX_TICKS_AT_ONCE = 16
 """A deadline that is still due after this many ticks would keep the real loop spinning."""
 TAIL = 200
@@ -110,7 +112,7 @@ class SimManager:
     def _check_heal(self, number: int) -> None:
         """What the manager calls healed must train. A redo that took all its time is closed without proof."""
         incident = next((found for found in self.incidents() if found["id"] == number), None)
-        if incident is None or incident["outcome"] != "healed" or incident["kind"] == "rail":
+        if incident is None or incident["outcome"] not in MENDED or incident["kind"] == "rail":
             return
         redo_ms = incident["phases"][-1]["ms"] if incident["phases"] else 0
         if redo_ms * MS < limits.DEADLINE_REDO_NS:

@@ -16,6 +16,7 @@ from taskd.core.events import (
     Disconnected,
     Gone,
     Heard,
+    Reading,
     Readings,
     Sender,
     Started,
@@ -144,10 +145,13 @@ class SimNode:
         self.workers.pop(worker.pid, None)
         if self.core is not None and self.up:
             delay_ns = self.world.rng.randint(0, 5 * MS)
-            self.world.loop.after(delay_ns, self._gone, self.life, worker, exit_code, reason)
+            last = worker.reading(self.world.loop.now)
+            self.world.loop.after(delay_ns, self._gone, self.life, worker, exit_code, reason, last)
         self.world.worker_died(worker, exit_code)
 
-    def _gone(self, life: int, worker: SimWorker, exit_code: int, reason: str) -> None:
+    def _gone(self, life: int, worker: SimWorker, exit_code: int, reason: str, last: Reading) -> None:
+        if self.core is not None and life == self.life and exit_code == 0:
+            self._step(Readings((last,), ()))
         if self.core is not None and life == self.life:
             self._step(Gone(worker.rank, worker.incarnation, exit_code, reason))
 

@@ -31,6 +31,7 @@ from taskd.comm.adapter import Fault
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Stop
+from taskd.core.telling import NO_SESSION
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState
@@ -39,7 +40,6 @@ from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
 from taskd.worker import lateness
 
-NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
 PROBE_MS = 1000.0
 """How often groups on devices are asked how they are: they tell nobody by themselves."""
 QUIESCE = timedelta(seconds=10)

@@ -218,6 +218,37 @@ def test_a_plain_membership_starts_nobody_and_a_respawn_does() -> None:
     assert of(Spawn, joined().step(0, order(3, Stage.RUNNING, Seat(1, 2, "a")))) == [Spawn(1, 2, 3, newcomer=False)]
 
 
+def over(epoch: int, term: int = 1, reason: str = "rank 1 died") -> Heard:
+    return Heard(Order(term, epoch, Stage.RUNNING, 1, -1, (Seat(0, 2, "a"), Seat(1, 2, "b")), (), reason))
+
+
+def test_a_start_of_all_is_said_once_with_how_far_they_were() -> None:
+    core = joined()
+    core.step(0, Readings((Reading(0, 1, 1, 6, Phase.BETWEEN, 1, 100),)))
+    assert of(Warn, core.step(0, over(3))) == [Warn("all ranks start over after 7 steps: rank 1 died")]
+    assert of(Warn, [*core.step(0, over(3)), *core.step(0, over(3, term=2))]) == []
+    assert of(Warn, core.step(0, over(4, term=2))) == [Warn("all ranks start over after 7 steps: rank 1 died")]
+    assert of(Warn, joined().step(0, over(2))) == [Warn("all ranks start over: rank 1 died")]
+    assert of(Warn, joined(spawns=False).step(0, over(2))) == []
+    assert of(Warn, joined().step(0, order(2, Stage.PARKED, Seat(1, 2, "a")))) == []
+
+
+def test_the_refusal_of_a_rank_that_is_being_replaced_is_no_news() -> None:
+    core = joined()
+    assert of(End, core.step(0, over(2)))
+    assert core.step(0, answer(refused=(Refused(0, 1, 0, "rank 0 goes on as incarnation 2"),))) == []
+
+
+def test_exit_code_0_inside_a_step_is_no_good_end() -> None:
+    for phase, state in ((Phase.BODY, RankState.DEAD), (Phase.APPLIED, RankState.LEFT), (Phase.SETUP, RankState.LEFT)):
+        core = joined()
+        core.step(0, Readings((Reading(0, 1, 1, 6, phase, 1, 100),)))
+        (report,) = reports(core.step(0, Gone(0, 1, 0, "")))
+        assert (report.ranks[0].state, report.ranks[0].exit_code) == (state, 0)
+        early = "left with exit code 0 in the middle of step 6"
+        assert report.ranks[0].reason == (early if state is RankState.DEAD else "")
+
+
 def test_an_end_before_the_start_has_happened_is_made_up_for() -> None:
     core = agent()
     core.step(0, order(2, Stage.PARKED, Seat(0, 2, "a")))

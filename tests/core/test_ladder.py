@@ -36,7 +36,7 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
         ({}, IN_PLACE, "rank 2 died (SIGKILL) on node a, whose agent can start it again: recover-in-place"),
         ({"recover": False}, Strategy.OBSERVE, "recovery is off in this job"),
         ({"allowed": frozenset({Strategy.RETRY})}, Strategy.OBSERVE, "recovery is off in this job"),
-        ({"trained": False}, RESPAWN, "before the first step was done"),
+        ({"trained": False}, RESPAWN, "before any step was seen to be done"),
         ({"trained": False, "allowed": frozenset({IN_PLACE})}, IN_PLACE, "can start it again"),
         ({"losses": (LOST,)}, RECOVER, "which cannot start it again: recover"),
         ({"losses": (LOST,), "allowed": frozenset({IN_PLACE})}, Strategy.EXIT, "no allowed strategy"),

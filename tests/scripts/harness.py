@@ -240,6 +240,8 @@ class Node:
 
     def gone(self, process: Process, exit_code: int, reason: str) -> None:
         if self.agent is not None and process.incarnation:
+            if exit_code == 0:
+                self.step(Readings((process.reading(),)))
             self.step(Gone(process.rank, process.incarnation, exit_code, reason))
 
     def hear(self, message: Any, process: Process) -> None:

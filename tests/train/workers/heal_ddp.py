@@ -2,9 +2,9 @@
 a schedule, gradient accumulation, DataLoader workers. It kills itself where it is told, each time once.
 
 Arguments: --kills RANK:STEP:PLACE[:HOW],... in the order in which each rank is to die, with PLACE one of setup, start,
-forward, backward, optimizer, applied, end, between, after, and HOW kill, term, exit, raise, memory (it takes more than
-the group MEMORY_GROUP has, and the system kills it) or node (its launcher is killed, and so all of its node). Prints
-"weights HASH" and leaves the sample ids of each step in FOLDER/ids.
+forward, backward, optimizer, applied, end, between, after, and HOW kill, term, exit, leave (with exit code 0), raise,
+memory (it takes more than the group MEMORY_GROUP has, and the system kills it) or node (its launcher is killed, and so
+all of its node). Prints "weights HASH" and leaves the sample ids of each step in FOLDER/ids.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def die(rank: int, step: int, place: str) -> None:
         spec = own[0]
         (args.folder / "-".join(spec)).touch()
         how = spec[3] if len(spec) > 3 else "kill"
-        if how == "exit":
-            os._exit(3)
+        if how in ("exit", "leave"):
+            os._exit(3 if how == "exit" else 0)
         if how == "raise":
             raise ValueError(f"rank {rank} has had enough at step {step}")
         if how == "memory":

@@ -1,0 +1,74 @@
+"""What people are told aloud about a repair: that all ranks start over and what it costs them, or that it cost nothing.
+
+Nobody reads the journal of a job that ends well. So a start of all from the beginning says who died, why nothing better
+was possible, what is done again, how often that may still happen, and which line of the script would change it. It
+decides nothing, and knows no step: what quiet beats say is in no journal, so the agents add how far their ranks were.
+"""
+
+from __future__ import annotations
+
+from taskd.core.incident import ALL_AGAIN, Decision, Incident, describe
+from taskd.core.membership import Membership
+from taskd.core.placing import Rules
+from taskd.core.types import Outcome, RankState, Strategy
+from taskd.core.words import cut, milliseconds, rank_words, verb
+
+NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
+"""A survivor's own words, when it can give up no step."""
+AGAIN = "What was done is done again: from the script's own checkpoint if it takes one up, else from step 0."
+NO_RESTARTS = "--max-restarts 0 ends the job instead, as torchrun does"
+CURE = (
+    "A script whose loop is `for step in session.steps(loader):` (README, A job that heals) has only the dead rank "
+    "replaced once a step is done, and loses none."
+)
+_MOST_CAUSE = 480
+
+
+def beginning(incident: Incident, decision: Decision, members: Membership, rules: Rules) -> str:
+    """What goes to the nodes with the orders of a repair. Asked before the ranks get their new seats."""
+    if decision.strategy is not Strategy.RESPAWN:
+        return cut(decision.reason)
+    who = _who(incident)
+    why = decision.reason.removesuffix(ALL_AGAIN)
+    cause = why if who in why else f"{who}; {why}"
+    curable = NO_SESSION in why or not members.trained
+    parts = [f"{cut(cause, _MOST_CAUSE)}.", AGAIN, _left(incident, members, rules), CURE if curable else ""]
+    return cut(" ".join(filter(None, parts)))
+
+
+def _who(incident: Incident) -> str:
+    """Whose deaths began it; empty: nobody died."""
+    return describe(tuple(loss for _, loss in sorted(incident.fallen.items()))) if incident.fallen else ""
+
+
+def _left(incident: Incident, members: Membership, rules: Rules) -> str:
+    """How often it may still happen."""
+    if not incident.fallen:
+        return ""
+    records = [members.ranks[rank] for rank in incident.fallen]
+    used = max(record.restarts + (record.state is RankState.DEAD) for record in records)
+    left = max(rules.max_restarts - used, 0)
+    text = f"{left} of {rules.max_restarts}" if left else f"none of {rules.max_restarts}, another death ends the job"
+    return f"Restarts left for {rank_words(incident.fallen)}: {text}; {NO_RESTARTS}."
+
+
+def closed(incident: Incident, how: str) -> str:
+    """An incident has come to its end."""
+    took = f"after {milliseconds(incident.closed_at - incident.opened_at)} ms: {how}"
+    if incident.outcome is Outcome.STARTED_OVER:
+        return f"incident {incident.id} ends, all ranks have started over, {took}"
+    return f"incident {incident.id} is {incident.outcome.value} {took}"
+
+
+def started_over(times: int) -> str:
+    """What a good end must not hide."""
+    return f" after all had started over {times} {verb(times, 'time', 'times')}" if times else ""
+
+
+def healed(incident: Incident, proof: str, now: int) -> str:
+    """A repair that cost no step."""
+    took = f"healed in {milliseconds(now - incident.opened_at)} ms, 0 steps lost"
+    if not incident.fallen:
+        return f"{incident.notes[0]}: {took} ({proof})"
+    them = verb(len(incident.fallen), "it was", "they were")
+    return f"{_who(incident)}; {them} replaced, the others went on: {took} ({proof})"
