@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from taskd import log
 from taskd.comm.adapter import Fault
+from taskd.core import limits
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Stop
@@ -41,6 +42,10 @@ from taskd.state.record import Occasion, Record
 
 PROBE_MS = 1000.0
 """How often groups on devices are asked how they are: they tell nobody by themselves."""
+PEER_HAS_LEFT = "it has left: "
+"""What rails say of a peer whose interpreter has ended (csrc/rail/session_health.cpp)."""
+LEFT_SECONDS = 2 * limits.SETTLE_NS / limits.SECOND
+"""If it had failed, all would have been started over by then: before any step, that is decided after SETTLE_NS."""
 QUIESCE = timedelta(seconds=10)
 """How long a copy that is under way in the guard may take to end."""
 EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
@@ -189,7 +194,13 @@ class LaunchedRepair(Repair):
             for group, kind, sequence, error, epoch, _at_ns in self._control.take_events():
                 self._testify(f"{kind} {sequence} of group {group}: {error}")
                 own_mistake = guard.classify(group, error) is Fault.ARGUMENTS
-                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else self._unrepaired_seconds), epoch
+                let_go_at, failed_in = time.monotonic() + (0 if own_mistake else self._patience(error)), epoch
+
+    def _patience(self, error: str) -> float:
+        """How long a repair is awaited that could mend this. Of a peer that has left by itself nobody makes one, unless
+        it has failed, which is known by then."""
+        left = PEER_HAS_LEFT in error and not self._has_session
+        return min(LEFT_SECONDS, self._unrepaired_seconds) if left else self._unrepaired_seconds
 
     def _testify(self, text: str) -> None:
         """Tell the manager what this rank saw fail."""
