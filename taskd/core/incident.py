@@ -238,7 +238,7 @@ class Situation:
     losses: tuple[Loss, ...]
     trouble: str  # what else went wrong, when nobody died
     world_size: int
-    left: int  # ranks that have ended in good order
+    left: tuple[int, ...]  # ranks that have ended in good order
     recover: bool
     allowed: frozenset[Strategy]
     exhausted: frozenset[Strategy]
@@ -299,7 +299,8 @@ def describe(losses: tuple[Loss, ...]) -> str:
 def _impossible(now: Situation) -> str:
     """Why no repair can help; empty: one may."""
     if now.left:
-        return f"{now.left} {verb(now.left, 'rank has', 'ranks have')} ended in good order and can repair nothing"
+        has = verb(len(now.left), "has", "have")
+        return f"{rank_words(now.left)} {has} left with exit code 0 before and can repair nothing"
     own = all(loss.exit_code > 0 for loss in now.losses)
     if now.losses and len(now.losses) == now.world_size and own and not now.trained:
         return "every rank failed in its set-up, so starting again would not help"

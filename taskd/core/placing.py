@@ -60,7 +60,7 @@ def situation(
         losses=losses(members),
         trouble=trouble,
         world_size=members.world_size,
-        left=members.counts[RankState.LEFT],
+        left=tuple(members.in_state(RankState.LEFT)),
         recover=rules.recover,
         allowed=rules.strategies,
         exhausted=frozenset(incident.exhausted),
@@ -74,7 +74,8 @@ def situation(
 
 def others_may_follow(members: Membership, rules: Rules) -> bool:
     """Whether some died before anything was trained: those who live may be dying of the same cause."""
-    return rules.recover and not members.trained and members.counts[RankState.DEAD] < members.world_size
+    gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
+    return rules.recover and not members.trained and gone < members.world_size
 
 
 def last_start(members: Membership, rules: Rules) -> bool:

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from taskd import log
 from taskd.comm.adapter import Fault
+from taskd.core import limits
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Stop
@@ -42,6 +43,10 @@ from taskd.worker import lateness
 
 PROBE_MS = 1000.0
 """How often groups on devices are asked how they are: they tell nobody by themselves."""
+PEER_HAS_LEFT = "it has left: "
+"""What rails say of a peer whose interpreter has ended (csrc/rail/session_health.cpp)."""
+LEFT_SECONDS = 2 * limits.SETTLE_NS / limits.SECOND
+"""If it had failed, all would have been started over by then: before any step, that is decided after SETTLE_NS."""
 QUIESCE = timedelta(seconds=10)
 """How long a copy that is under way in the guard may take to end."""
 EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
@@ -197,8 +202,15 @@ class LaunchedRepair(Repair):
                     continue
                 fault = guard.classify(group, error)
                 self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
-                left_seconds = 0 if fault is Fault.ARGUMENTS else self._unrepaired_seconds
-                let_go_at, failed_in = time.monotonic() + left_seconds, epoch
+                let_go_at, failed_in = time.monotonic() + self._patience(fault, error), epoch
+
+    def _patience(self, fault: Fault, error: str) -> float:
+        """How long a repair is awaited that could mend this. What the script did wrong itself is mended by none. Of a
+        peer that has left by itself nobody makes one, unless it has failed, which is known by then."""
+        if fault is Fault.ARGUMENTS:
+            return 0.0
+        left = PEER_HAS_LEFT in error and not self._has_session
+        return min(LEFT_SECONDS, self._unrepaired_seconds) if left else self._unrepaired_seconds
 
     def _testify(self, text: str, faults: set[Fault]) -> None:
         """Tell the manager what this rank saw fail. Where nothing came in time, silence is all that it saw."""

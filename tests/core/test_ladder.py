@@ -16,7 +16,7 @@ PLAIN = Situation(
     losses=(KILLED,),
     trouble="",
     world_size=4,
-    left=0,
+    left=(),
     recover=True,
     allowed=REPAIRS,
     exhausted=frozenset(),
@@ -44,7 +44,7 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
         ({"exhausted": frozenset({IN_PLACE}), "all_start": False}, RECOVER, "where it has failed"),
         ({"exhausted": REPAIRS}, Strategy.EXIT, "recover, recover-in-place and respawn have failed"),
         ({"state_lost": True, "losses": (), "trouble": "none is left"}, RESPAWN, "none is left, so all start again"),
-        ({"left": 1}, Strategy.EXIT, "1 rank has ended in good order"),
+        ({"left": (1,)}, Strategy.EXIT, "rank 1 has left with exit code 0 before and can"),
         ({"losses": (replace(KILLED, restarts=3),)}, Strategy.EXIT, "started again 3 times, which is the limit"),
         ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "after the end of the training loop"),
         ({"losses": (replace(LOST, watched_only=True),)}, Strategy.OBSERVE, "whose launcher is not ours"),
@@ -72,7 +72,7 @@ LOSSES = st.lists(
     unique_by=lambda loss: loss.rank,
 ).map(tuple)  # fmt: skip
 SITUATIONS = st.builds(
-    Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.integers(0, 1), st.booleans(),
+    Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.sampled_from([(), (1,)]), st.booleans(),
     st.frozensets(st.sampled_from(list(Strategy))), st.frozensets(st.sampled_from(sorted(REPAIRS, key=str))),
     st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(),
 )  # fmt: skip

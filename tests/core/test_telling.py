@@ -105,3 +105,12 @@ def test_when_all_leave_the_job_has_ended_well(second: RankReport) -> None:
     effects = core.step(NOW + 200 * MS, a.report(second))
     assert isinstance(effects[-1], EndJob) and effects[-1].exit_code == 0, effects
     assert core.facts(NOW)["over"]["exit_code"] == 0
+
+
+def test_who_dies_of_another_ones_leaving_is_not_waited_with() -> None:
+    """Nobody is left who could die of the same cause, and who has left is named."""
+    core, a = running(step=-1)
+    core.step(NOW, a.report(rank_report(1, state=RankState.LEFT)))
+    effects = core.step(NOW + MS, a.report(rank_report(0, state=RankState.DEAD, exit_code=1, reason="it has left")))
+    assert isinstance(effects[-1], EndJob) and effects[-1].exit_code == 1, effects
+    assert effects[-1].reason.endswith("; rank 1 has left with exit code 0 before and can repair nothing: exit")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launched import Launched, wait_until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +54,14 @@ for step in session.steps([torch.ones(1)] * 9):
         if step.number == 4 and not step.rehearsal:
             sys.exit(0)
 """
+QUITS = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(9):
+    if step == 4 and dist.get_rank() == 1:
+        sys.exit(0)
+    dist.all_reduce(torch.ones(1))
+"""
 OVER = "all ranks start over"
 
 
@@ -62,8 +71,8 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     (tmp_path / "plain.py").write_text(PLAIN)
 
     @contextmanager
-    def run(*words: str, nodes: Sequence[Sequence[str]] = ((),)) -> Iterator[Launched]:
-        env = {"TASKD_STD_LOG_LEVEL": None}
+    def run(*words: str, nodes: Sequence[Sequence[str]] = ((),), **variables: str) -> Iterator[Launched]:
+        env = {"TASKD_STD_LOG_LEVEL": None, **variables}
         with Launched(tmp_path, free_port(), *words, nodes=nodes, env=env, warm=True) as launched:
             yield launched
 
@@ -157,3 +166,15 @@ def test_ranks_that_all_leave_inside_a_step_have_ended(start: Start, tmp_path: P
     with start("--nproc-per-node", "2", "together.py") as launched:
         launched.end()
     assert launched.text.count("begin") == 2 and OVER not in launched.text, launched.text
+
+
+def test_a_rank_that_leaves_a_plain_script_early_ends_the_job(start: Start, tmp_path: Path) -> None:
+    """Nobody can repair that, and nobody waits for a repair: here that would take longer than the test."""
+    (tmp_path / "quits.py").write_text(QUITS)
+    with start(
+        "--nproc-per-node", "2", "quits.py", TASKD_RECOVER_UNREPAIRED_MS=str(int(PATIENCE_S * 2000))
+    ) as launched:
+        launched.end(1)
+    (line,) = [line for line in launched.lines if line.startswith("taskd[launcher]: the job ends: ")]
+    assert "rank 0 died (exit code 1: DistBackendError: " in line and OVER not in launched.text, launched.text
+    assert "rank 1 has left with exit code 0 before and can repair nothing: exit" in line, launched.text
