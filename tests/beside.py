@@ -35,6 +35,7 @@ COMPUTE = (
     "tests/train/test_guard_storm.py::test_reconfigurations",
     "tests/train/test_heal.py",
     "tests/train/test_heal_bad_input.py",
+    "tests/trust/",
     "tests/shell/test_launcher",
     "tests/train/test_rail_backend.py::test_drawn",
     "tests/core/",
