@@ -30,8 +30,9 @@ from taskd.state.living import living
 from taskd.state.movers import Mover
 from taskd.state.replica import Replica
 
-_STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
-_CONSEQUENCE = f"{_STARTS_OVER}; name it in taskd.session().register()"
+STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
+_UNKNOWN = "where nothing is put back or done again"
+_CONSEQUENCE = f"{STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
@@ -106,18 +107,18 @@ class Coverage:
         """What of the registered objects only this rank, or only some ranks, have; one sentence at most."""
         for name, tensor in self.replica.tensors():
             if isinstance(tensor, _kind("torch.distributed.tensor", "DTensor")):
-                return [f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {_STARTS_OVER}"]
+                return [f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {STARTS_OVER}"]
         for name, optimizer in self.replica.optimizers.items():
             if isinstance(optimizer, _kind("torch.distributed.optim", "ZeroRedundancyOptimizer")):
-                return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {_STARTS_OVER}"]
+                return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {STARTS_OVER}"]
         for module in (*self.replica.models.values(), *self.replica.wrappers):
             if isinstance(module, DistributedDataParallel) and module.process_group.size() < dist.get_world_size():
                 some, every = module.process_group.size(), dist.get_world_size()
-                return [f"the model's replicas are on {some} of {every} ranks, not on all: {_STARTS_OVER}"]
+                return [f"the model's replicas are on {some} of {every} ranks, not on all: {STARTS_OVER}"]
         kept = movers.hook_with_state((*self.replica.models.values(), *self.replica.wrappers))
         if kept:
             return [
-                f"the model's communication hook keeps state of its own ({kept}), of which no copy is: {_STARTS_OVER}"
+                f"the model's communication hook keeps state of its own ({kept}), of which no copy is: {STARTS_OVER}"
             ]
         return []
 
@@ -133,6 +134,13 @@ class Coverage:
                 found.append(f"the step changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
         for kind in filter(None, (mover.moved() for mover in self._movers)):
             found.append(f"the step moves a {kind} that is not registered: {_CONSEQUENCE}")
+        self.flaws += found
+        return found
+
+    def outside(self, done: list[str]) -> list[str]:
+        """What of this, done in the loop and outside of its steps, is new."""
+        sentences = [f"{what} in the loop and outside of `with step:`, {_UNKNOWN}: {STARTS_OVER}" for what in done]
+        found = [sentence for sentence in sentences if sentence not in self.flaws]
         self.flaws += found
         return found
 

@@ -1,9 +1,9 @@
 """The part of a process' state that belongs to this rank alone, as a step finds it: taken, put back, written down.
 
-Random generators, buffers of modules, gradients that are carried from step to step, small counters of schedulers and
-scalers, and whatever the user registered as local. A survivor puts its own copy back from memory; a newcomer starts
-from what the dead rank wrote into its record (record.py). Parameters and optimizers are not here: every replica has
-them (replica.py), and a step that was given up has not touched them.
+Random generators, buffers of modules and their modes (modules.py), gradients that are carried from step to step, small
+counters of schedulers and scalers, and whatever the user registered as local. A survivor puts its own copy back from
+memory; a newcomer starts from what the dead rank wrote into its record (record.py). Parameters and optimizers are not
+here: every replica has them (replica.py), and a step that was given up has not touched them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state import rng, tree
+from taskd.state.modules import Modules, Noted
 from taskd.state.replica import Replica
 
 _HEAD = struct.Struct("<qI")
@@ -34,6 +35,7 @@ class Captured:
     settings: list[dict[str, Any]]
     """Of each optimizer's groups: what schedulers set."""
     gradients: list[torch.Tensor | bool | None]
+    modules: Noted
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class LocalState:
     """What this rank and its former lives held before their first step (manifest.contents); -1: not known yet."""
     loop: int = 0
     """Which of its loops this rank is in, counted from 1."""
+    modules: Modules = field(default_factory=Modules)
 
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
@@ -63,11 +66,13 @@ class LocalState:
                 for group in self._optimizer_groups()
             ],
             gradients,
+            self.modules.note(),
         )
 
     def restore(self, moment: Captured) -> None:
         """Put this rank's own earlier moment back: the step that followed it was given up."""
         rng.restore(moment.generators)
+        self.modules.put_back(moment.modules)
         self.put_back(moment.buffers)
         for name, item in self.objects.items():
             _load(item, copy.deepcopy(moment.local[name]))
@@ -116,10 +121,12 @@ class LocalState:
             elif parameter.grad is not None:
                 parameter.grad.detach().zero_()
 
-    def pack(self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any]) -> list[bytes]:
+    def pack(
+        self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool
+    ) -> list[bytes]:
         """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
         and (`opened`) before this epoch's loader was opened: a newcomer does both again. `habits`: what this rank's
-        steps are made of."""
+        steps are made of; `late`: they go on to change attributes of modules after this moment."""
         carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
         parts = {
             "generators": generators,
@@ -128,6 +135,7 @@ class LocalState:
             "local": moment.local,
             "gradients": carried,
             "habits": habits,
+            "modules": self.modules.pack(moment.modules, late),
         }
         return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
@@ -137,6 +145,7 @@ class LocalState:
         parts = tree.unpack(data[_HEAD.size :])
         self.origin = origin_of(data)
         try:
+            self.modules.adopt(parts["modules"])
             self.put_back(parts["buffers"])
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])

@@ -12,31 +12,16 @@ import logging
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset
 
 from taskd import log
 from taskd.errors import UsageError
 from taskd.state import rng
+from taskd.state.batch import Handed
 from taskd.worker.sampler import StepSampler
 
+SPOILT = "the step writes into a tensor of its batch, and the loader has no other copy: copy what is changed in place"
 _logger = log.get(__name__)
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for item in batch.values():
-            yield from _tensors(item)
-    elif isinstance(batch, (list, tuple)):
-        for item in batch:
-            yield from _tensors(item)
-
-
-def _versions(batch: Any) -> list[int]:
-    """Grow when somebody writes into a tensor of the batch."""
-    return [tensor._version for tensor in _tensors(batch)]
 
 
 class Feed:
@@ -54,7 +39,7 @@ class Feed:
         self._next = -1
         self._batch: Any = None
         self._number = -1
-        self._versions: list[int] = []
+        self._handed = Handed(None)
 
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
@@ -62,8 +47,8 @@ class Feed:
     def batch(self, number: int, opened: bytes = b"") -> Any:
         """Batch `number`, counted over all epochs. `opened`: open as a rank did whose generators stood like this."""
         if number == self._number:
-            if self._versions != _versions(self._batch):
-                self._again(number)  # the step wrote into its batch
+            if not self._handed.put_back():
+                self._again(number)  # the step wrote into its batch, or may have
             return self._batch
         self.before = rng.capture()
         if number != self._next or number % self.per_epoch == 0:
@@ -90,7 +75,16 @@ class Feed:
         except StopIteration:
             raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
         self._number, self._next = number, number + 1
-        self._versions = _versions(self._batch)
+        self._handed = Handed(self._batch)
+
+    def spoilt(self) -> str:
+        """Why the last batch cannot be given again as it was, or nothing."""
+        loader: Any = self.loader
+        written = {id(tensor) for tensor in self._handed.written()}
+        if not written or not isinstance(loader, (list, tuple)):
+            return ""  # what loads makes a batch anew
+        again = Handed(loader[self._number % self.per_epoch]).tensors()
+        return SPOILT if any(id(tensor) in written for tensor in again) else ""
 
     def sample(self) -> Any:
         """Some batch of the right form, loaded in this process without touching the loader: for a rehearsal."""

@@ -1,4 +1,4 @@
-"""What must know of a step and is not ours: torch.autograd.backward, torch.save, and every optimizer.
+"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer.
 
 They are replaced while a session's loop runs and put back when it has ended. It decides nothing.
 """
@@ -16,6 +16,7 @@ class Listener(Protocol):
 
     def forward_ended(self) -> None: ...
     def saves(self) -> bool: ...
+    def data_is_asked_for(self, parameter: torch.Tensor) -> None: ...
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None: ...
 
 
@@ -41,6 +42,18 @@ class Patches:
         self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
+        data: Any = torch.Tensor.data
+
+        def get(parameter: torch.nn.Parameter) -> torch.Tensor:
+            session.data_is_asked_for(parameter)
+            found: torch.Tensor = data.__get__(parameter)
+            return found
+
+        def put(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+            session.data_is_asked_for(parameter)
+            data.__set__(parameter, value)
+
+        torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
         told = torch.compiler.disable(lambda optimizer, *_: session.optimizer_steps(optimizer))  # see updates.py
         self._hook = register_optimizer_step_pre_hook(told)
 
@@ -48,4 +61,5 @@ class Patches:
         for owner, name, original in self._kept:
             setattr(owner, name, original)
         self._kept = []
+        del torch.nn.Parameter.data
         self._hook.remove()

@@ -17,9 +17,15 @@ from weakref import WeakKeyDictionary
 
 from taskd.errors import UsageError
 from taskd.state import rng
+from taskd.state.batch import Handed
 from taskd.worker.current import session
 from taskd.worker.session import Session
 from taskd.worker.step import Step
+
+SPOILT = (
+    "a function under @taskd.resilient is called again and has written into a tensor among its arguments: "
+    "copy what is changed in place"
+)
 
 
 class _Calls:
@@ -63,12 +69,18 @@ def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
             )
         number, calls.made = calls.made, calls.made + 1
         result = None
+        handed: Handed | None = None
         while session().updates <= number:
             one = calls.next()
             if one.number > number and not one.rehearsal:
                 break  # a newcomer's loop still runs through steps that are done
             calls.ahead = None
             rng.restore(calls.generators)
+            if handed is None:
+                handed = Handed([args, kwargs])
+            handed.put_back()
+            if any(not tensor.requires_grad for tensor in handed.written()):
+                raise UsageError(SPOILT)
             with one:
                 result = function(*args, **kwargs)
         return result

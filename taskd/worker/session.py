@@ -26,12 +26,14 @@ from taskd import log
 from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
-from taskd.state.coverage import Coverage
+from taskd.state.coverage import STARTS_OVER, Coverage
 from taskd.state.local import Captured, LocalState
 from taskd.state.manifest import contents
+from taskd.state.modules import Noted
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica, follows
 from taskd.worker import hooks
+from taskd.worker.carried import Carried
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.naming import named
@@ -41,8 +43,6 @@ from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
-ALIKE, OWN = b"alike", b"own"
-"""Gradients that are carried from step to step, seen from another rank."""
 _logger = log.get(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -59,12 +59,14 @@ class Session:
         self._replica = Replica()
         self._local = LocalState(self._replica)
         self._updates = Updates(self._replica, self.given_up, repair.operations)
+        self._carried = Carried(self._replica, self._local)
         self._coverage = Coverage(self._replica, self._local.objects)
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
         self._loops = 0  # entered so far
         self._current: Step | None = None
         self._moment: Captured | None = None  # as the step under way, or the last one, found things
         self._moment_of = -1
+        self._forward: Noted | None = None  # modules, when the last step's backward began
         self._last_number = -1
         self._opened = b""  # for a newcomer's first batch: the generators when its epoch was opened
         self._feed: Feed | None = None
@@ -138,8 +140,10 @@ class Session:
         self._loops += 1
         ordinal = self._local.loop = self._loops
         self._feed = feed
+        unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self._local.modules.look(self._replica.models)]
+        self._coverage.flaws += unfit
         if self._repair.records:
-            self._warn(self._coverage.look())
+            self._warn([*unfit, *self._coverage.look()])
         if self._repair.newcomer:
             self._passage.begin()
             yield from self._rehearse(feed)
@@ -161,7 +165,10 @@ class Session:
                 elif self.given_up():
                     self._heal()
                 else:
-                    yield self._next(feed, self.updates, start)
+                    try:
+                        yield self._next(feed, self.updates, start)
+                    finally:
+                        self._updates.in_body = False
                     self._check_used()
         if self.updates == self.ends[ordinal - 1]:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
@@ -208,10 +215,13 @@ class Session:
             self._warn([BETWEEN])
         if step.rehearsal:
             return
+        self._warn(self._coverage.outside(self._updates.outside()))
         if self._local.origin < 0 and self._repair.records:
             self._local.origin = contents(self._replica)
         if self._moment_of != step.number or not step.again:
-            self._moment = self._local.capture(self._carried())
+            before, self._moment = self._moment, self._local.capture(self._carry_on())
+            self._updates.unseen |= before is not None and not before.modules.alike(self._moment.modules)
+            self._updates.late |= self._forward is not None and not self._forward.alike(self._moment.modules)
             self._moment_of = step.number
             assert self._feed is not None
             self._write(Occasion.START, self._moment, self._feed.before)
@@ -219,14 +229,15 @@ class Session:
             rng.restore(self._moment.generators)  # whatever the loop's body has drawn before it came to this step again
         hooks.mark_step(step.number, Phase.BODY)
 
-    def _carried(self) -> bool:
+    def _carry_on(self) -> bool:
         """Whether gradients of steps before count on: the last step made some and no optimizer used them."""
-        return self.updates > 0 and not self._updated
+        return self.updates > 0 and not self._carried.updated
 
     def _write(self, occasion: Occasion, moment: Captured, generators: bytes) -> None:
         if self._repair.records:
             assert self._feed is not None
-            pieces = self._local.pack(moment, generators, self._feed.opened, self._updates.habits())
+            late = self._updates.late and occasion is Occasion.FORWARD
+            pieces = self._local.pack(moment, generators, self._feed.opened, self._updates.habits(), late)
             self._repair.record(occasion, self._moment_of, pieces)
 
     def saves(self) -> bool:
@@ -243,10 +254,11 @@ class Session:
         """Called before any gradient leaves this rank."""
         step = self._current
         self._updates.forward_ended()
-        self._synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
+        self._carried.forward_ended()
         if step is None or step.rehearsal or not self._repair.records or self.given_up():
             return
         moment = self._local.capture(False)
+        self._forward = moment.modules
         self._write(Occasion.FORWARD, moment, moment.generators)
 
     def _exit(self, step: Step, error: BaseException | None) -> bool:
@@ -258,22 +270,27 @@ class Session:
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if not given_up:
-            self._updated = self._updates.commit()
+            self._carried.updated = self._updates.commit()
             self._commit(step)
+            self._updates.in_body = True
             return True
-        held = self._updates.give_up(error is None)
+        assert self._moment is not None
+        to_its_end = error is None
+        held = self._updates.give_up(to_its_end, self._local.modules.moved(self._moment.modules))
         self._torn = held == TORN
         if held == WHOLE:
-            self._updated = True
-            assert self._moment is not None
+            self._carried.updated = True
             self._local.clear_gradients(self._moment)
+            if not to_its_end:
+                self._local.modules.put_back_attributes(self._moment.modules)
             self._commit(step)
         self._heal()
+        self._updates.in_body = True
         return True
 
     def _commit(self, step: Step) -> None:
         self.updates = step.number + 1
-        self._alike = self._synced
+        self._carried.committed()
         self._repair.committed(self.updates)
         hooks.mark_step(step.number, Phase.BETWEEN)
         if not self._checked:
@@ -283,6 +300,12 @@ class Session:
     def _warn(self, sentences: list[str]) -> None:
         for sentence in sentences:
             _logger.log(logging.WARNING if self._repair.speaks else logging.INFO, "%s", sentence)
+
+    def data_is_asked_for(self, parameter: torch.Tensor) -> None:
+        """Somebody may write into it."""
+        step = self._current
+        if step is not None and not step.rehearsal and not self._updates.stepping:
+            self._updates.moving.touched(parameter)
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Any optimizer, registered or not."""
@@ -297,6 +320,7 @@ class Session:
     def _heal(self) -> None:
         hooks.mark_phase(Phase.PARKED)
         self._repair.run(self)
+        self._updates.moving.forget()
         self._torn = False
 
     @property
@@ -317,9 +341,15 @@ class Session:
         """Why what this rank holds is not all that its training needs, or nothing."""
         if self._repair.newcomer:
             return ""
+        self._warn(self._coverage.outside(self._updates.outside()))
         if self._checked:
             self._warn(self._coverage.check())
-        return self._coverage.flaws[0] if self._coverage.flaws else ""
+        if self._torn and self._updates.torn_by:
+            return self._updates.torn_by
+        if self._coverage.flaws:
+            return self._coverage.flaws[0]
+        doing_again = self._feed is not None and self._moment_of == self.updates
+        return self._feed.spoilt() if doing_again and self._feed else ""
 
     def let_go(self) -> None:
         """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing.
@@ -336,8 +366,11 @@ class Session:
         if self._moment is not None and self._moment_of == updates:
             self._local.restore(self._moment)
         elif self._moment is not None and self.updates < updates:
+            if self._local.modules.moved(self._moment.modules):
+                raise PeerError("the step changes attributes of modules, and this rank has not seen it to its end")
+            self._local.modules.put_back_attributes(self._moment.modules)
             self._local.clear_gradients(self._moment)
-            self._updated = self._lacks_gradients = True
+            self._carried.updated = self._carried.lacking = True
             if self._own_buffers:
                 self._local.put_back(self._own_buffers)
         self._own_buffers = {}
@@ -350,33 +383,17 @@ class Session:
         self._updates.inherit(habits)
         self._own_buffers = {}
         self.updates = updates
-        self._updated = True
-        self._lacks_gradients = not self._local.carried_gradients()
+        self._carried.updated = True
+        self._carried.lacking = not self._local.carried_gradients()
 
     def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
         """How many loops were entered; what the gradients of steps before are, if they count on, and what they are to
         other ranks."""
-        if not self._carried():
-            return self._loops, b"", {}
-        covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
-        alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
-        return self._loops, ALIKE if alike else OWN, self._local.carried_gradients()
+        return self._loops, *(self._carried.give() if self._carry_on() else (b"", {}))
 
     def carry(self, loops: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
         self._giver_loops = loops
-        if kind:
-            self._updated = False
-            if self._lacks_gradients:
-                if kind == OWN:
-                    raise PeerError(
-                        "gradients that each rank has for itself were carried from one step to the next, and those of "
-                        "one are lost: accumulate within a step, or let DistributedDataParallel reduce them in each"
-                    )
-                self._local.put_gradients(gradients)
-        self._lacks_gradients = False
+        self._carried.take(kind, gradients)
 
-    _updated = True
-    _lacks_gradients = False
-    _synced = _alike = True
     _handed: Step

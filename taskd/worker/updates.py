@@ -24,11 +24,14 @@ import torch
 
 from taskd.core.types import Phase
 from taskd.errors import StepAbandoned, UsageError
+from taskd.state.moving import Moving
 from taskd.state.replica import Replica
 from taskd.worker import hooks
 
 MAX_PATTERNS = 16
 """Kinds of steps (with and without scheduler, say) that are remembered; the oldest is forgotten."""
+MOVED = "parameters moved without an optimizer in the step that is given up, and no copy of them is"
+UNFINISHED = "the step that is given up was left after an update, and what it would have changed then is not known"
 TORN = "torn"
 NONE = "none"
 WHOLE = "whole"
@@ -40,16 +43,22 @@ class Updates:
     def __init__(self, replica: Replica, given_up: Callable[[], bool], operations: Callable[[], int]) -> None:
         """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
         self._replica = replica
+        self.moving = Moving(replica)
         self._given_up = given_up
         self._operations = operations
         self._operations_then = 0  # when the last optimizer had stepped
         self._operations_at_end = -1  # of the last step; -1: that tells nothing
         self._told_between = False
         self.unseen = False
-        """Objects were registered that a step changes without a call that could be made in its place."""
+        """A step changes things without a call that could be made in its place: objects, attributes of modules."""
+        self.late = False
+        """Steps change attributes of modules after their backward has begun."""
         self._ends_late = False
         """Steps call something after their last optimizer at which a step that is given up ends."""
         self._watching = self._rehearsal = False
+        self.in_body = False
+        """What is called now belongs to the body of the loop, and not to its step."""
+        self._outside: dict[str, None] = {}
         self._calls: list[str] = []
         self.stepping = False
         """A registered optimizer is at work; others that step meanwhile are parts of it."""
@@ -65,6 +74,8 @@ class Updates:
         self._talkers: set[str] = set()
         """Optimizers that communicate while they step, and so may be left in the middle of it."""
         self._operations_before = 0  # when the optimizer at work began
+        self.torn_by = ""
+        """Why the last step that was given up is torn."""
         self._spoilt = False
         """Such an optimizer was at work when this step was given up."""
 
@@ -95,6 +106,8 @@ class Updates:
             if self._watching and self._given_up() and not self._optimizers():
                 raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
             result = original(this, *args, **kwargs)
+            if self.in_body:
+                self._outside[f"{name}.{method}() is called"] = None
             self._called.add(name)
             if args or kwargs:
                 self._with_arguments.add(name)
@@ -112,6 +125,9 @@ class Updates:
         return {
             "steps": [*self._patterns],
             "ends_late": self._ends_late,
+            "unseen": self.unseen,
+            "late": self.late,
+            "usual": self.moving.usual,
             "called": self._called,
             "with_arguments": self._with_arguments,
             "closures": self._closures,
@@ -123,6 +139,9 @@ class Updates:
         of a step costs a copy of all that an optimizer changes, just when the others wait."""
         self._patterns = dict.fromkeys(habits["steps"])
         self._ends_late |= habits["ends_late"]
+        self.unseen |= habits["unseen"]
+        self.late |= habits["late"]
+        self.moving.usual |= habits["usual"]
         for known, name in (
             (self._called, "called"),
             (self._with_arguments, "with_arguments"),
@@ -136,14 +155,21 @@ class Updates:
     def loop_begins(self) -> None:
         """What was done since the last step was no part of a loop."""
         self._operations_at_end = -1
+        self.moving.look()
+
+    def outside(self) -> list[str]:
+        """What the body of the loop has done outside of its steps, of which nobody knows how often it has happened."""
+        return [*self._outside]
 
     def begin(self, rehearsal: bool = False) -> bool:
         """A step begins. Whether something was communicated since the one before, which is said once."""
         between = 0 <= self._operations_at_end < self._operations() and not self._told_between
         self._told_between |= between
         self._watching = True
-        self._rehearsal = rehearsal
+        self._rehearsal, self.in_body = rehearsal, False
         self.stepping = False
+        if self.moving.begin():
+            self._outside["the parameters are changed"] = None
         self._calls = []
         self._spoilt = False
         if not self._aside_states:
@@ -169,29 +195,34 @@ class Updates:
         if len(self._patterns) > MAX_PATTERNS:
             del self._patterns[next(iter(self._patterns))]
         updated = bool(self._optimizers())
+        self.unseen |= self.moving.end()
         self._operations_at_end = self._operations()
         self._ends_late |= updated and self._operations_at_end != self._operations_then
         return updated
 
-    def give_up(self, to_its_end: bool) -> str:
+    def give_up(self, to_its_end: bool, moved: bool = False) -> str:
         """The step is given up: NONE (nothing was updated, or it was undone), WHOLE (it was finished), or TORN.
 
-        `to_its_end`: the body ran to its end all the same, so nothing is missing of it.
+        `to_its_end`: the body ran to its end all the same, so nothing is missing of it. `moved`: it has changed what no
+        call of those that are followed changes, so nobody knows what is missing.
         """
         self._watching = False
         self._operations_at_end = -1  # the groups are made anew, and their numbers, too
         if self.stepping:  # left in the middle of its work
             self._calls.append(self._at_work)
+            self.moving.optimizer_ended(self._at_work)
             self.stepping, self._spoilt = False, True
+        moved |= self.moving.end()
+        self.moving.forget()
         if not self._optimizers():
             self._clear_halves()
-            return NONE
+            return self._put_back()
         if self._spoilt:
             return self._undo()
         if to_its_end:
             return WHOLE
         rest = self._rest(tuple(self._calls))
-        if rest is None:
+        if rest is None or moved:
             return self._undo()
         for name in rest:
             item = self._replica.others[name]
@@ -226,6 +257,7 @@ class Updates:
         if name not in self._aside_states and self._may_be_undone(name):
             self._keep_aside(name)
         self._operations_before = self._operations()
+        self.moving.optimizer_begins()
         self.stepping, self._at_work = True, name
 
     def _after_optimizer(self, name: str) -> None:
@@ -233,6 +265,7 @@ class Updates:
         self._spoilt |= name in self._closures and self._given_up()
         if self._watching:
             self._calls.append(name)
+            self.moving.optimizer_ended(name)
             self._operations_then = self._operations()
             if self._operations_then != self._operations_before:
                 self._talkers.add(name)
@@ -284,6 +317,7 @@ class Updates:
     def _undo(self) -> str:
         self._clear_halves()
         if not self._aside_states.keys() >= {*self._optimizers()}:
+            self.torn_by = UNFINISHED
             return TORN
         for name in self._optimizers():
             found = self._replica.optimizers[name].state
@@ -292,4 +326,11 @@ class Updates:
                 found[parameter].update(values)
             for source, aside in self._aside[name]:
                 source.copy_(aside)
-        return NONE
+        return self._put_back()
+
+    def _put_back(self) -> str:
+        """Parameters that moved without an optimizer stand again as the step found them, or the step is torn."""
+        if self.moving.put_back():
+            return NONE
+        self.torn_by = MOVED
+        return TORN

@@ -1,0 +1,106 @@
+"""How a batch was handed out, so that a step which is done again finds it like that.
+
+Loops write into their batch: `batch["x"] = batch["x"] / 255` puts another tensor there, `x.div_(255)` changes the one
+that is there. Which objects stand in which container is noted when the batch is handed out and put back in place; a
+tensor that was written into is known by its version, and then the batch has to be loaded once more. The same holds
+where a batch has something in it of which nobody can tell whether it was changed: an array, an object that keeps its
+contents in another way.
+
+It copies no contents, and does not load.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import date
+from functools import partial
+from pathlib import PurePath
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+MOST = 4096
+"""Objects that are looked at in one batch; one that has more of them is loaded again instead."""
+_PLAIN: tuple[type, ...] = (
+    bool, int, float, complex, str, bytes, range, slice, type(None), type, enum.Enum, date, PurePath,
+    torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer, FunctionType, ModuleType,
+)  # fmt: skip
+_OF_PYTHON = 1 << 9
+"""Of a class: it was made by Python code (Py_TPFLAGS_HEAPTYPE)."""
+
+
+class Handed:
+    """One batch, as it was when this was made."""
+
+    def __init__(self, batch: Any) -> None:
+        self._puts: list[Callable[[], None]] = []
+        self._tensors: list[tuple[torch.Tensor, int]] = []
+        self.known = True
+        """Whether all of it can be put back, unless tensors were written into."""
+        seen: set[int] = set()
+        todo: deque[Any] = deque((batch,))
+        while todo:
+            item = todo.popleft()
+            if isinstance(item, _PLAIN) or id(item) in seen:
+                continue
+            if len(seen) >= MOST:
+                self.known = False
+                break
+            seen.add(id(item))
+            todo.extend(self._look(item))
+
+    def written(self) -> list[torch.Tensor]:
+        """The tensors that somebody has written into since."""
+        return [tensor for tensor, version in self._tensors if tensor._version != version]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All that there were in it."""
+        return [tensor for tensor, _ in self._tensors]
+
+    def put_back(self) -> bool:
+        """Every container has its contents again; False if that is not all that it takes."""
+        for put in self._puts:
+            put()
+        return self.known and not self.written()
+
+    def _look(self, item: Any) -> Iterable[Any]:
+        """Note one object; what stands in it."""
+        if isinstance(item, torch.Tensor):
+            if item.is_inference():
+                self.known = False
+            else:
+                self._tensors.append((item, item._version))
+            return ()
+        if isinstance(item, dict):
+            self._puts.append(partial(_refill, item, item.update, dict(item)))
+            return item.values()
+        if isinstance(item, (list, deque)):
+            self._puts.append(partial(_refill, item, item.extend, [*item]))
+            return tuple(item)
+        if isinstance(item, set):
+            self._puts.append(partial(_refill, item, item.update, [*item]))
+            return tuple(item)
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if not _is_plain_object(item):
+            self.known = False
+            return ()
+        own = vars(item)
+        self._puts.append(partial(_refill, own, own.update, dict(own)))
+        return own.values()
+
+
+def _refill(container: Any, fill: Callable[[Any], Any], contents: Any) -> None:
+    container.clear()
+    fill(contents)
+
+
+def _is_plain_object(item: Any) -> bool:
+    """Whether all that it holds stands in its `__dict__`."""
+    kinds = [kind for kind in type(item).__mro__ if kind is not object]
+    return hasattr(item, "__dict__") and all(
+        kind.__flags__ & _OF_PYTHON and not vars(kind).get("__slots__") for kind in kinds
+    )

@@ -1,0 +1,125 @@
+"""Parameters that move although no optimizer moves them: perturbed for a second backward, swapped, averaged.
+
+A step that is given up must leave them as it found them. Nobody copies all parameters in every step for that. Who
+writes through `parameter.data` asks for it first, and then this one is kept; whoever writes in another way raises the
+tensor's version, and is known by it from the next step on. What moved without a copy is known to be lost, so that the
+step can be refused instead of done again wrongly.
+
+What it does NOT see: memory that is written through addresses (an array that shares it, a kernel of somebody else's).
+It decides nothing about the step.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from taskd.state.replica import Replica
+
+_VERSION = attrgetter("_version")
+_DATA: Any = torch.Tensor.data
+"""As torch has it, whatever stands in its place while a loop runs."""
+
+
+class Moving:
+    """The parameters that were registered, in the step under way."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._all: list[torch.Tensor] = []
+        self._places: dict[int, int] = {}
+        self._by_optimizer: dict[str, list[int]] = {}
+        self._versions: list[int] = []
+        self._now_known = False
+        """`_versions` are those that the last step has left."""
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """In this step, by place: where its contents lay, and what they were."""
+        self._room: dict[int, torch.Tensor] = {}
+        self._stepped: set[int] = set()
+        self._lost: set[int] = set()
+        self.usual: set[int] = set()
+        """Those that steps move without asking for `.data`: they are kept from the beginning."""
+        self.late = False
+        """Some moved, or may have, after an update of this step."""
+
+    def look(self) -> None:
+        """Find the parameters that there are. What happened so far was no part of a loop."""
+        self._all = [tensor for _, tensor in self._replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
+        self._all = [one for one in self._all if not torch.nn.parameter.is_lazy(one)]
+        self._places = {id(tensor): at for at, tensor in enumerate(self._all)}
+        self._by_optimizer = {
+            name: [at for at in (self._places.get(id(one), -1) for one in _trained(optimizer)) if at >= 0]
+            for name, optimizer in self._replica.optimizers.items()
+        }
+        self._now_known = False
+
+    def forget(self) -> None:
+        """What happens until the next step is no doing of the script's."""
+        self._now_known = False
+
+    def begin(self) -> bool:
+        """A step begins. Whether parameters have moved since the one before."""
+        before, self._versions = self._versions, list(map(_VERSION, self._all))
+        moved = self._now_known and before != self._versions
+        self._kept, self._stepped, self._lost, self.late = {}, set(), set(), False
+        for at in self.usual:
+            self._keep(at)
+        return moved
+
+    def touched(self, parameter: torch.Tensor) -> None:
+        """Somebody asks for the contents of this one, and may write into them or put others in their place."""
+        at = self._places.get(id(parameter))
+        if at is None:
+            return
+        self.late |= bool(self._stepped)
+        if at not in self._kept and at not in self._stepped and self._all[at]._version == self._versions[at]:
+            self._keep(at)
+
+    def optimizer_begins(self) -> None:
+        """What has moved by now, this optimizer has not moved."""
+        self._compare()
+
+    def optimizer_ended(self, name: str) -> None:
+        """And this it has."""
+        self._stepped.update(self._by_optimizer.get(name, ()))
+        self._versions = list(map(_VERSION, self._all))
+
+    def end(self) -> bool:
+        """The step ends, as it should or not. Whether parameters moved after an update."""
+        self._compare()
+        self._now_known = True
+        return self.late
+
+    def put_back(self) -> bool:
+        """Let all stand as the step found it, where optimizers are undone already; False if something is lost."""
+        for at, (place, contents) in self._kept.items():
+            if _DATA.__get__(self._all[at]).data_ptr() != place.data_ptr():
+                _DATA.__set__(self._all[at], place)
+            place.copy_(contents)
+        return not self._lost
+
+    def _compare(self) -> None:
+        now = list(map(_VERSION, self._all))
+        if now == self._versions:
+            return
+        for at, (new, old) in enumerate(zip(now, self._versions, strict=True)):
+            if new != old:
+                self.late |= bool(self._stepped)
+                if at not in self._stepped and at not in self._kept:
+                    self._lost.add(at)
+                    self.usual.add(at)
+        self._versions = now
+
+    def _keep(self, at: int) -> None:
+        place = _DATA.__get__(self._all[at])
+        room = self._room.get(at)
+        if room is None or room.shape != place.shape or room.dtype != place.dtype or room.device != place.device:
+            room = self._room[at] = torch.empty_like(place)
+        room.copy_(place)
+        self._kept[at] = place, room
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
