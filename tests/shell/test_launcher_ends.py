@@ -216,13 +216,14 @@ def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -
     (tmp_path / "early.py").write_text(
         "import os, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"  # both have met: else it may fail while rank 0 makes its group
         "if dist.get_rank() == 1: os._exit(0)\n"
         "dist.all_reduce(torch.ones(1))\n"
     )
     with start("--nproc-per-node", "2", "early.py", TASKD_RECOVER_UNREPAIRED_MS="1000") as launched:
         launched.end(1)
-    assert "nobody repairs it" in launched.text
-    assert "DistBackendError: allreduce #1 in group 0@0-1 failed" in launched.text
+    assert "nobody repairs it" in launched.text, launched.text
+    assert "DistBackendError: allreduce #2 in group 0@0-1 failed" in launched.text, launched.text
 
 
 LEAVE_KEYS = """
