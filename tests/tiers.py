@@ -46,6 +46,7 @@ FULL = (
     "tests/train/test_guard_apis.py::test_api[adopt",
     "tests/train/test_guard_apis.py::test_compiled",
     "tests/train/test_guard_compat.py",
+    "tests/trust/test_trust.py::test_a_step_that_is_done_again_finds_all_as_the_first_attempt_did[3",
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
@@ -101,6 +102,9 @@ FULL = (
 )
 """How the names of those begin that the gate leaves out."""
 SECONDS = {
+    "tests/trust/test_trust.py": 100,
+    "tests/shell/test_worker_ends.py": 45,
+    "tests/shell/test_said_aloud.py": 35,
     "tests/rail/test_sessions.py": 155,
     "tests/train/test_heal_bad_input.py": 70,
     "tests/shell/test_launcher.py": 65,

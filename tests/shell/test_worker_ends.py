@@ -260,7 +260,7 @@ def test_a_thread_that_works_is_waited_for_and_one_that_is_gone_is_not(named) ->
             pass
 
     thread = named(work)
-    assert not gloo_threads.wait(0.2)
+    assert not gloo_threads.wait(0.2)  # expires: it works on
     stop.set()
     thread.join()
     assert gloo_threads.wait(PATIENCE_S)  # the system takes a moment longer than join() to be done with it
