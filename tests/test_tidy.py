@@ -29,7 +29,7 @@ UNPICKLING_CALLS = re.compile(r"(all_gather|gather|scatter|broadcast|send|recv)_
 def test_files_are_short() -> None:
     clean(
         [
-            f"{name}:{len(lines)} the file has {len(lines)} lines, {limit} at most; it holds more than one subject: split it"
+            f"{name}:{len(lines)} the file has {len(lines)} lines, {limit} at most; split it by subject"
             for name, lines in texts()
             if (limit := FILE_LINES.get(Path(name).suffix)) and len(lines) > limit
         ]
