@@ -4,6 +4,8 @@
 // A fault strikes a connection after a number of bytes that the seed gives. Connections of the rail 127.0.0.2 fail in
 // all ways; others are only cut, half-closed or slow, so that one rail at a time is silent: who is silent on all of
 // them cannot be told from a process that is stopped.
+//
+// Besides, a call can throw, as it does where memory runs out or a system has a surprise.
 #pragma once
 
 #include <arpa/inet.h>
@@ -11,9 +13,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <random>
+#include <system_error>
+#include <utility>
 
 #include "socket.hpp"
 
@@ -25,24 +32,56 @@ class FaultySockets : public SocketLayer {
 
     FaultySockets(uint64_t seed, int faults) : random_(seed), faults_(faults) {}
 
+    enum Call { kDial, kAccept, kRead, kWrite, kQueued };
+
+    // After so many calls of this kind, so many throw; `times` 0: none any more.
+    void throw_in(Call call, int after, int times) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        throws_in_ = call;
+        calls_before_ = after;
+        throws_left_ = times;
+        thrown_ = 0;
+    }
+
+    int thrown() {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return thrown_;
+    }
+
+    // Called before every read, on whatever thread reads; null: nothing any more.
+    void before_reads(std::function<void()> hook) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        before_reads_ = std::move(hook);
+    }
+
+    void wait_until_read(size_t bytes) {
+        std::unique_lock<std::mutex> hold(mutex_);
+        has_read_.wait(hold, [&] { return bytes_read_ >= bytes; });
+    }
+
     int dial(const SocketAddress& local, const SocketAddress& remote) override {
+        may_throw(kDial);
         return plan(SocketLayer::dial(local, remote));
     }
 
-    int accept(int listener) override { return plan(SocketLayer::accept(listener)); }
+    int accept(int listener) override {
+        may_throw(kAccept);
+        return plan(SocketLayer::accept(listener));
+    }
 
     ssize_t read(int fd, const iovec* pieces, int count) override {
-        const Kind kind = now(fd);
-        if (kind == kStall)
-            return -EAGAIN;
-        if (kind == kShort) {
-            const iovec some{pieces[0].iov_base, 1 + pieces[0].iov_len / 3};
-            return spend(fd, SocketLayer::read(fd, &some, 1));
+        may_throw(kRead);
+        const ssize_t bytes = read_some(fd, pieces, count);
+        if (bytes > 0) {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            bytes_read_ += static_cast<size_t>(bytes);
+            has_read_.notify_all();
         }
-        return spend(fd, SocketLayer::read(fd, pieces, count));
+        return bytes;
     }
 
     ssize_t write(int fd, const iovec* pieces, int count) override {
+        may_throw(kWrite);
         const Kind kind = now(fd);
         if (kind == kStall)
             return -EAGAIN;
@@ -62,7 +101,10 @@ class FaultySockets : public SocketLayer {
     bool reads_short() const override { return true; }
 
     // What the system never saw is on a rail that brings nothing.
-    long queued(int fd) override { return is_silent(fd) ? 1 : SocketLayer::queued(fd); }
+    long queued(int fd) override {
+        may_throw(kQueued);
+        return is_silent(fd) ? 1 : SocketLayer::queued(fd);
+    }
 
     bool is_awaited(int fd) override { return is_silent(fd) || SocketLayer::is_awaited(fd); }
 
@@ -85,6 +127,40 @@ class FaultySockets : public SocketLayer {
         int64_t bytes;
         bool is_struck;
     };
+
+    ssize_t read_some(int fd, const iovec* pieces, int count) {
+        const Kind kind = now(fd);
+        if (kind == kStall)
+            return -EAGAIN;
+        if (kind == kShort) {
+            const iovec some{pieces[0].iov_base, 1 + pieces[0].iov_len / 3};
+            return spend(fd, SocketLayer::read(fd, &some, 1));
+        }
+        return spend(fd, SocketLayer::read(fd, pieces, count));
+    }
+
+    // Of every kind that there is to catch.
+    void may_throw(Call call) {
+        int turn = 0;
+        std::function<void()> hook;
+        {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            if (call == kRead)
+                hook = before_reads_;
+            if (throws_left_ > 0 && throws_in_ == call && calls_before_-- <= 0) {
+                --throws_left_;
+                turn = ++thrown_;
+            }
+        }
+        if (hook)
+            hook();
+        if (turn % 3 == 1)
+            throw std::system_error(EMFILE, std::generic_category(), "the test says no");
+        if (turn % 3 == 2)
+            throw "the test says no";
+        if (turn != 0)
+            throw std::bad_alloc();
+    }
 
     int plan(int fd) {
         if (fd < 0)
@@ -146,6 +222,13 @@ class FaultySockets : public SocketLayer {
     int faults_;
     int struck_ = 0;
     std::map<int, Plan> plans_;
+    Call throws_in_ = kDial;
+    int calls_before_ = 0;
+    int throws_left_ = 0;
+    int thrown_ = 0;
+    std::function<void()> before_reads_;
+    size_t bytes_read_ = 0;
+    std::condition_variable has_read_;
 };
 
 }  // namespace taskd::rail::test

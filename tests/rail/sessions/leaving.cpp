@@ -230,11 +230,13 @@ void a_listener_without_descriptors_goes_on_later(uint64_t) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank)
         threads.emplace_back([&, rank] {
-            const auto place = static_cast<size_t>(rank);
-            const auto group = engines[place]->join(1, "g", endpoints, {0, 1}, rank, taskd::test::patience());
-            Ending ending;
-            group->barrier(kPatienceNs, ending.done());
-            CHECK(ending.wait().empty());
+            as_rank(rank, [&] {
+                const auto place = static_cast<size_t>(rank);
+                const auto group = engines[place]->join(1, "g", endpoints, {0, 1}, rank, taskd::test::patience());
+                Ending ending;
+                group->barrier(kPatienceNs, ending.done());
+                CHECK(ending.wait().empty());
+            });
         });
     for (std::thread& thread : threads)
         thread.join();

@@ -1,7 +1,7 @@
 // Tests of sessions and the engine over real sockets, some of which fail on purpose; to be built with sanitizers.
 //
 // Arguments: a seed, how many seeds to run from there, and which tests: "parts" (within one thread), "engines" (the
-// others) or all. tests/rail/test_sessions.py gives them.
+// others), a piece of a name, or all. tests/rail/test_sessions.py gives them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -17,6 +17,7 @@
 #include "pure.hpp"
 #include "rails.hpp"
 #include "team.hpp"
+#include "thrown.hpp"
 
 namespace taskd::rail::test {
 namespace {
@@ -267,8 +268,9 @@ void counters_follow_orders(uint64_t) {
     Engine two(settings);
     const std::vector<std::string> endpoints{one.endpoint(), two.endpoint()};
     std::shared_ptr<Group> groups[2];
-    std::thread other([&] { groups[1] = two.join(1, "g", endpoints, {0, 1}, 1, taskd::test::patience()); });
-    groups[0] = one.join(1, "g", endpoints, {0, 1}, 0, taskd::test::patience());
+    std::thread other(
+        [&] { as_rank(1, [&] { groups[1] = two.join(1, "g", endpoints, {0, 1}, 1, taskd::test::patience()); }); });
+    as_rank(0, [&] { groups[0] = one.join(1, "g", endpoints, {0, 1}, 0, taskd::test::patience()); });
     other.join();
     Ending endings[2];
     for (int rank = 0; rank < 2; ++rank)
@@ -367,6 +369,10 @@ int main(int count, char** arguments) {
         {"a member that has gone on breaks no making of groups", a_member_that_has_gone_on_breaks_no_making_of_groups,
          false},
         {"only what can never come fails", only_what_can_never_come_fails, false},
+        {"what is thrown in a call costs an epoch", what_is_thrown_in_a_call_costs_an_epoch, false},
+        {"what is thrown on the thread costs an epoch", what_is_thrown_on_the_thread_costs_an_epoch, false},
+        {"memory that runs out costs an epoch", memory_that_runs_out_costs_an_epoch, false},
+        {"an address that nobody knows costs a rail", an_address_that_nobody_knows_costs_a_rail, false},
         {"who leaves in good order fails nobody", who_leaves_in_good_order_fails_nobody, true},
         {"faults change no bit", faults_change_no_bit, true},
     };
@@ -374,9 +380,14 @@ int main(int count, char** arguments) {
     std::vector<Test> tests = which == "engines" ? std::vector<Test>{} : of_parts;
     if (which != "parts")
         tests.insert(tests.end(), of_engines.begin(), of_engines.end());
+    if (which != "parts" && which != "engines") {
+        const auto is_other = [&](const Test& test) { return std::string(test.name).find(which) == std::string::npos; };
+        tests.erase(std::remove_if(tests.begin(), tests.end(), is_other), tests.end());
+    }
     for (const Test& test : tests) {
+        g_test = test.name;
         for (uint64_t turn = 0; turn < (test.has_seed ? seeds : 1); ++turn)
-            test.run(seed + turn);
+            as_rank(0, [&] { test.run(seed + turn); });
         std::printf("ok %s\n", test.name);
         std::fflush(stdout);
     }

@@ -5,26 +5,45 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../../patience.hpp"
 #include "engine.hpp"
 #include "faulty.hpp"
-#include "../../patience.hpp"
 
-#define CHECK(condition)                                                                 \
-    do {                                                                                 \
-        if (!(condition)) {                                                              \
-            std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-            std::fflush(stderr);                                                         \
-            std::_Exit(1);                                                               \
-        }                                                                                \
+#define CHECK(condition)                                                                                        \
+    do {                                                                                                        \
+        if (!(condition))                                                                                       \
+            taskd::rail::test::give_up(std::string(__FILE__ ":") + std::to_string(__LINE__) + ": " #condition); \
     } while (false)
 
 namespace taskd::rail::test {
+
+// The test that is running now.
+inline const char* g_test = "";
+
+// At once, whatever the other ranks wait for.
+[[noreturn]] inline void give_up(const std::string& what) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "failed in \"%s\": %s\n", g_test, what.c_str());
+    std::fflush(stderr);
+    std::_Exit(1);
+}
+
+// What one rank does. If it throws, the others would wait for it, and only their patience would end the test.
+template <class Action>
+void as_rank(int rank, const Action& action) {
+    try {
+        action();
+    } catch (const std::exception& error) {
+        give_up("rank " + std::to_string(rank) + ": " + error.what());
+    }
+}
 
 inline const int64_t kPatienceNs = std::chrono::nanoseconds(taskd::test::patience()).count();
 
@@ -100,7 +119,7 @@ struct Team {
     void each(Action action) {
         std::vector<std::thread> threads;
         for (int rank = 0; rank < static_cast<int>(engines.size()); ++rank)
-            threads.emplace_back([&action, rank] { action(rank); });
+            threads.emplace_back([&action, rank] { as_rank(rank, [&] { action(rank); }); });
         for (std::thread& thread : threads)
             thread.join();
     }
