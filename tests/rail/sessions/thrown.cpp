@@ -36,29 +36,35 @@ std::string one_epoch(Team& team, int rank, int64_t epoch) {
     return text;
 }
 
-// Of both ranks. Whoever fails ends the epoch of the other one, as a manager would: nobody waits for it in vain.
-std::vector<std::string> epoch_of_both(Team& team, int64_t epoch) {
+// Of both ranks; `failed` is told of each that fails, as soon as it has.
+std::vector<std::string> epoch_of_both(Team& team, int64_t epoch,
+                                       const std::function<void(int rank, const std::string& text)>& failed) {
     std::vector<std::string> texts(2);
     team.each([&](int rank) {
         std::string& text = texts[static_cast<size_t>(rank)];
         text = one_epoch(team, rank, epoch);
         if (!text.empty())
-            team.engines[static_cast<size_t>(1 - rank)]->abort(epoch, "the other rank has failed");
+            failed(rank, text);
     });
     return texts;
 }
 
 void goes_on(Team& team, int64_t epoch) {
-    for (const std::string& text : epoch_of_both(team, epoch)) {
-        if (!text.empty())
-            give_up("the next epoch: " + text);
-    }
+    const auto failed = [](int rank, const std::string& text) {
+        give_up("rank " + std::to_string(rank) + " in the next epoch: " + text);
+    };
+    epoch_of_both(team, epoch, failed);
 }
 
 void strike(FaultySockets::Call call, int after, int times, int* epochs) {
     Team team(2);
     team.sockets[0]->throw_in(call, after, times);
-    const std::vector<std::string> texts = epoch_of_both(team, 1);
+    // As a manager would, so that the other one does not wait in vain. Rank 0 has to find its fault by itself.
+    const auto failed = [&](int rank, const std::string&) {
+        if (rank == 0)
+            team.engines[1]->abort(1, "rank 0 has failed");
+    };
+    const std::vector<std::string> texts = epoch_of_both(team, 1, failed);
     const bool is_thrown = team.sockets[0]->thrown() > 0;
     team.sockets[0]->throw_in(call, 0, 0);
     // A connection that has proved nothing yet is nobody's: it is made again.
