@@ -138,7 +138,8 @@ def is_seen(fault: Fault) -> bool:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "--tier", "gate", *fault.tests],
             cwd=folder,
-            env={**os.environ, "TEST_PATIENCE_S": PATIENCE_S},
+            # Before the editable install, which is the checkout without the fault.
+            env={**os.environ, "TEST_PATIENCE_S": PATIENCE_S, "PYTHONPATH": str(folder)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
