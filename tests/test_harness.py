@@ -65,6 +65,18 @@ def test_what_fails_alone_is_red(tmp_path: Path) -> None:
     assert said[-2].startswith("unsteady: its/test_it.py::test_b"), said
 
 
+COMPARES = """
+class torch:
+    def equal(one, other):
+        seen = pathlib.Path("seen").exists()
+        pathlib.Path("seen").touch()
+        return seen
+def test_a():
+    assert torch.equal([1], [2])
+"""
+TELLS = """
+def test_a(): once("a", "    assert torch.equal([1], [2])\\n           ^^^^^^^\\nAssertionError: they differ")
+"""
 LEAVES = """
 import subprocess
 @pytest.fixture(scope="module")
@@ -78,11 +90,13 @@ def test_a(one): pass
     [
         ("\n".join(f"def test_{n}(): once('{n}')" for n in range(6)), "6 tests failed at once, and 5 at most"),
         ("def test_a(): once('a', 'wrong bits: 1 and not 2')", "test_a has found wrong bits"),
+        (COMPARES, "test_a has found wrong bits"),
+        (TELLS, "test_a has found wrong bits"),
         ("def test_a(): once('a', 'wrong exit code: [1]')", "test_a has found a wrong exit code"),
         ("def test_a(): once('a', '==7==ERROR: AddressSanitizer: x')", "test_a has found a sanitizer's finding"),
         (LEAVES, "it failed outside of any test"),
     ],
-    ids=["many", "bits", "exit code", "sanitizer", "left behind"],
+    ids=["many", "bits", "unequal", "unequal in a script", "exit code", "sanitizer", "left behind"],
 )
 def test_what_no_second_run_takes_back(tmp_path: Path, tests: str, reason: str) -> None:
     said = gate(tmp_path, tests, 1)

@@ -111,7 +111,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, environment: Path, tmp_
     assert run(environment, "-c", where, cwd=tmp_path).count(str(environment.parent.parent)) == 2
     assert "usage" in run(environment.parent / "taskd", "--help", cwd=tmp_path)
     for module in ("mindio_ttp.framework_ttp", "mindx_elastic.api", "taskd.python.adaptor.patch"):
-        run(environment, "-c", f"import {module}", cwd=tmp_path)
+        run(environment, "-c", f"import taskd.api, {module}", cwd=tmp_path)
 
     run(*PIP, "--python", environment, "uninstall", "--yes", "taskd", cwd=tmp_path)
     assert set(run(environment, "-c", START_UP, cwd=tmp_path).split()) == before
@@ -139,7 +139,7 @@ def test_editable_install_has_the_import_hook(environment: Path, tmp_path: Path)
     )
     (built,) = tmp_path.glob("taskd-*.whl")
     run(*PIP, "--python", environment, "install", "--no-deps", "--no-index", built, cwd=tmp_path)
-    found = run(environment, "-c", "import mindio_ttp.framework_ttp, taskd; print(taskd.__file__)", cwd=tmp_path)
+    found = run(environment, "-c", "import mindx_elastic.api, taskd; print(taskd.__file__)", cwd=tmp_path)
     assert found.split()[-1] == str(ROOT / "taskd" / "__init__.py")
     run(*PIP, "--python", environment, "uninstall", "--yes", "taskd", cwd=tmp_path)
     assert run(environment, "-c", "print('started')", cwd=tmp_path) == "started\n"

@@ -47,6 +47,11 @@ FULL = (
     "tests/train/test_guard_apis.py::test_compiled",
     "tests/train/test_guard_compat.py",
     "tests/trust/test_trust.py::test_a_step_that_is_done_again_finds_all_as_the_first_attempt_did[3",
+    "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[backward",
+    "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[averaged",
+    "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[reduced-3",
+    "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[backward",
+    "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[reduced-2",
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
@@ -67,6 +72,7 @@ FULL = (
     "tests/train/test_heal_bad_input.py::test_gradients_carried",
     "tests/train/test_heal_bad_input.py::test_the_scripts_own_handler",
     "tests/train/test_heal_faults.py::test_a_second_death",
+    "tests/train/test_heal_faults.py::test_a_death_in_the_middle",
     "tests/train/test_heal_faults.py::test_the_system_kills",
     "tests/train/test_heal_faults.py::test_a_worker_is_refused",
     "tests/train/test_node_loss.py::test_two_nodes_are_lost_in_turn_and_two_spares_wait[start",
@@ -102,6 +108,7 @@ FULL = (
 )
 """How the names of those begin that the gate leaves out."""
 SECONDS = {
+    "tests/trust/newcomer/test_newcomer.py": 30,
     "tests/trust/test_trust.py": 100,
     "tests/shell/test_worker_ends.py": 45,
     "tests/shell/test_said_aloud.py": 35,

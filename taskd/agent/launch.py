@@ -41,7 +41,7 @@ from taskd.agent.launch_ranks import Ranks
 from taskd.agent.launch_workers import PROGRAM, Command, Workers
 from taskd.agent.loop import AgentLoop
 from taskd.agent.standby import Standby
-from taskd.config import Config
+from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.errors import TaskdError, UsageError
@@ -202,6 +202,7 @@ class Launcher:
             return self._learn(board.read(launch_ranks.JOB))
         self.run_name = secrets.token_hex(4)
         settings = launch_manager.settings(run_id, ranks.master_port, self.config.max_restarts)
+        effects.say(settings)
         key = keys.load_or_create(settings)
         if not launch_manager.is_given(settings):
             port = launch_manager.running(settings)

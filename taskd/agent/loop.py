@@ -104,6 +104,7 @@ class AgentLoop:
         self._heirs: Heirs | None = None
         if keepers is not None:
             self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
+        self._carried = 0  # bytes, by all rails of this node
         self._interfaces = InterfaceWatch()
         self._deaths = Deaths(self.workers, *((spawner.reap, spawner.excuse) if spawner is not None else (None, None)))
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, self.uplink, self._step)
@@ -301,6 +302,10 @@ class AgentLoop:
             worker for worker in self.workers.by_rank.values() if worker.page is not None and not worker.reported
         ]
         beats = _native.scan([worker.page for worker in watched if worker.page is not None])
+        rails = self.workers.rails.read(now)
+        if rails:
+            self._carried = sum(line.bytes_out + line.bytes_in for line in rails)
+        repaired = self.core.order is not None  # a job in which nothing has happened is not looked at any closer
         readings = []
         for worker, beat in zip(watched, beats, strict=True):
             if beat is None or beat.beat_count == 0:
@@ -308,8 +313,8 @@ class AgentLoop:
             age_ns = max(0, now - beat.beat_ns)
             if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
                 self._deaths.doubt(worker, now)
-            readings.append(_reading(worker, beat, age_ns))
-        rails = self.workers.rails.read(now)
+            work = worker.effort.look(now, self._carried) if repaired else 0
+            readings.append(_reading(worker, beat, age_ns, work))
         if readings or rails:
             self._queue.append(events.Readings(tuple(readings), rails))
 
@@ -320,7 +325,7 @@ class AgentLoop:
             if end.exit_code == 0 and worker is not None and worker.page is not None:
                 (beat,) = _native.scan([worker.page])
                 if beat is not None and beat.beat_count:
-                    self._queue.append(events.Readings((_reading(worker, beat, 0),), ()))
+                    self._queue.append(events.Readings((_reading(worker, beat, 0, worker.effort.work),), ()))
             self._queue.append(end)
 
     def _serve_interfaces(self) -> None:
@@ -348,7 +353,7 @@ class AgentLoop:
                 os.close(fd)
 
 
-def _reading(worker: Worker, beat: _native.Beat, age_ns: int) -> events.Reading:
+def _reading(worker: Worker, beat: _native.Beat, age_ns: int, work: int) -> events.Reading:
     """A look at a page as the core takes it; a page may hold any numbers, the core only sound ones."""
     step = max(-1, min(beat.step, 2**62))
     return events.Reading(
@@ -358,7 +363,8 @@ def _reading(worker: Worker, beat: _native.Beat, age_ns: int) -> events.Reading:
         step=step,
         phase=Phase(beat.phase) if beat.phase in _PHASES else Phase.SETUP,
         beat_age_ms=min(age_ns // MS, BEAT_AGE_MS_MAX),
-        step_ms=worker.note_step(step, beat.progress_ns),
+        step_ms=worker.note_step(step, beat.progress_ns, beat.phase == Phase.PARKED),
+        work=work,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskd import _native
+from taskd.agent.effort import Effort
 from taskd.agent.rails import Rails
 from taskd.core.limits import MAX_RANKS_PER_NODE, MAX_TRANSPORTS
 from taskd.core.messages import WorkerWelcome
@@ -49,10 +50,17 @@ class Worker:
     step_ms: int = 0
     counters: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By transport that has rails: their number in Rails, device and inode."""
+    effort: Effort = field(init=False)
 
-    def note_step(self, step: int, progress_ns: int) -> int:
-        """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet."""
-        if step != self.last_step:
+    def __post_init__(self) -> None:
+        self.effort = Effort(self.pid)
+
+    def note_step(self, step: int, progress_ns: int, parked: bool = False) -> int:
+        """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet. A step in
+        which it was parked tells nothing of the next ones."""
+        if parked:
+            self.last_step = -1
+        elif step != self.last_step:
             if 0 <= self.last_step < step and progress_ns > self.last_step_ns:
                 each = (progress_ns - self.last_step_ns) // (step - self.last_step)
                 self.step_ms = max(1, min(each // 1_000_000, STEP_MS_MAX))

@@ -29,7 +29,8 @@ KEYS = ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank")
 FRAMEWORKS = ("PyTorch", "MindSpore")
 KILL_WORKER, START_ALL_WORKER, MONITOR = "KILL_WORKER", "START_ALL_WORKER", "MONITOR"
 RESTART, START_WORKER_LIST = "RESTART", "START_WORKER_LIST"
-OPERATORS = (KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART, START_WORKER_LIST)
+CALLED = (KILL_WORKER, START_ALL_WORKER)
+OPERATORS = (*CALLED, MONITOR, RESTART, START_WORKER_LIST)
 STOP_SECONDS_MAX = 5
 _logger = log.get(__name__)
 
@@ -117,12 +118,20 @@ def init_taskd_agent(config: Mapping[str, Any], cls: Any = None) -> bool:
 @never_raises(_logger)
 def register_func(operator: str, func: Callable[..., Any]) -> bool:
     """Register what the launcher can do. KILL_WORKER is called when the manager ends the job, START_ALL_WORKER at the
-    start when there is no elastic agent; the others are kept for launchers that ask for them: an agent that only
-    watches starts no single workers (taskd-run does)."""
+    start when there is no elastic agent; the others never, which is said: an agent that only watches starts no single
+    workers (taskd-run does)."""
     if operator not in OPERATORS:
         raise UsageError(f"an operator is one of {', '.join(OPERATORS)}, not {operator!r:.80}")
     if not callable(func):
         raise UsageError(f"what is registered as {operator} is a function, not {func!r:.80}")
+    if operator not in CALLED:
+        log.once(
+            _logger,
+            logging.WARNING,
+            f"operator {operator}",
+            "what is registered as %s is never called: this agent only watches; taskd-run replaces workers",
+            operator,
+        )
     _functions[operator] = func
     return True
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 _log = log.get(__name__)
 
 NUMBERS = ("node_nums", "proc_per_node")
-WITHOUT_MEANING = ("plugin_dir", "cluster_infos")
-"""Keys of the original that taskd needs no word about: it has no plug-in folder and finds its nodes by itself."""
+WITHOUT_MEANING = {
+    "plugin_dir": "taskd loads no plug-ins",
+    "cluster_infos": "taskd talks to no cluster service and finds its nodes by itself",
+}
+"""Keys of the original that do nothing here, and why."""
 KEYS = ("job_id", *NUMBERS, "fault_recover", "taskd_enable", *WITHOUT_MEANING)
 
 _config: Config | None = None
@@ -55,7 +58,7 @@ def start_taskd_manager() -> bool:
 
 
 def _load(given: Any) -> Config:
-    from taskd.config import load
+    from taskd.config import effects, load
 
     if not isinstance(given, dict):
         raise UsageError(f"a dict with job_id, node_nums and proc_per_node is wanted, not {type(given).__name__}")
@@ -75,15 +78,16 @@ def _load(given: Any) -> Config:
     unknown = [str(key) for key in given if key not in KEYS]
     if unknown:
         _log.warning("init_taskd_manager does not know %s; known are %s", ", ".join(unknown), ", ".join(KEYS))
-    idle = [key for key in WITHOUT_MEANING if given.get(key)]
-    if idle:
-        _log.info("%s: nothing to do, taskd needs no such thing", ", ".join(idle))
+    for key, why in WITHOUT_MEANING.items():
+        if given.get(key):
+            _log.warning("%s does nothing: %s", key, why)
     job: dict[str, Any] = {key: given[key] for key in NUMBERS}
     if given["job_id"] not in (None, ""):
         job["id"] = given["job_id"]
     config = load(
         job=job, enabled=_enabled(given.get("taskd_enable")), recover={"process_recover": given.get("fault_recover")}
     )
+    effects.say(config)
     if "id" not in job:
         _log.info("job_id is not set (MINDX_TASK_ID?): this is job %s", config.job.id)
     return config

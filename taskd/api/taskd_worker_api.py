@@ -16,13 +16,15 @@ from taskd.api.conventions import never_raises
 from taskd.worker import guarding, identity, presence
 
 FRAMEWORKS = ("pt", "ms")
+DISK_LIMIT_MB = 5000
 _logger = log.get(__name__)
 _disabled = False
 
 
 @never_raises(_logger)
-def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt") -> bool:
-    """Prepare this process as rank `rank_id`. The disk limit (MB) bounds profiling data; framework is "pt" or "ms"."""
+def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = DISK_LIMIT_MB, framework: str = "pt") -> bool:
+    """Prepare this process as rank `rank_id`; framework is "pt" or "ms". The disk limit is for profiling data, of which
+    taskd writes none."""
     global _disabled
     settings = config.load()
     _disabled = not settings.enabled
@@ -51,6 +53,14 @@ def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, frame
             logging.WARNING,
             "ms",
             'framework "ms": taskd watches this process but follows no steps; "pt" is full',
+        )
+    if upper_limit_of_disk_in_mb != DISK_LIMIT_MB and rank == 0:
+        log.once(
+            _logger,
+            logging.WARNING,
+            "disk limit",
+            "upper_limit_of_disk_in_mb=%d does nothing: taskd writes no profiling data",
+            upper_limit_of_disk_in_mb,
         )
     presence.establish(presence.Presence(settings, presence.who(settings, rank), framework))
     return True

@@ -1,8 +1,8 @@
 """Asking a job's manager: where it is, with which key, one question, one answer.
 
-Host, port, job and key come from the configuration like everywhere; where neither the job nor the port is set and one
-manager runs on this host, that one is meant. There is no retry: a manager that does not answer in ANSWER_SECONDS is
-reported with where it was looked for and what to do. It does NOT format anything.
+Host, port, job and key come from the configuration like everywhere; where one manager runs on this host that is of the
+job, at the port and at the host that were said, if any were, that one is meant. There is no retry: a manager that does
+not answer in ANSWER_SECONDS is reported with where it was looked for and what to do. It does NOT format anything.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from taskd.wire.codec import Envelope, WireError, decode, encode
 
 ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
+HERE = ("127.0.0.1", "localhost")
 EXIT_NO_MANAGER = 3
 """Exit code of a command that found no manager to ask."""
 
@@ -163,18 +164,26 @@ class Asker:
 
 
 def _meant(config: Config) -> Config:
-    """The configuration, with a manager of this host filled in where nothing else was said."""
-    told = config.sources
-    if "manager.host" in told and told["manager.host"].startswith("keyword"):
+    """The configuration, with a manager of this host filled in as far as nothing else was said."""
+    told, manager = config.sources, config.manager
+    notes = _notes(config)
+    if "manager.port" in told:
+        notes = [note for note in notes if note["port"] == manager.port]
+    if told.get("manager.host", "").startswith("keyword"):
+        notes = [note for note in notes if manager.host in (*HERE, note["host"], note["address"])]
+    if len(notes) != 1:
         return config
-    note = residence.read(config.job.directory)
-    if note is None and "job.id" not in told:
-        try:
-            jobs = sorted(os.listdir(config.job.run_dir))
-        except OSError:
-            jobs = []
-        notes = [found for job in jobs if (found := residence.read(os.path.join(config.job.run_dir, job))) is not None]
-        note = notes[0] if len(notes) == 1 else None
-    if note is None or "manager.port" in told:
-        return config
+    (note,) = notes
     return configuration.load(job_id=note["job"], manager_port=note["port"], manager_host=note["address"])
+
+
+def _notes(config: Config) -> list[dict[str, Any]]:
+    """What managers of this host have left about themselves: this job's, or all where no job was named."""
+    note = residence.read(config.job.directory)
+    if note is not None or "job.id" in config.sources:
+        return [] if note is None else [note]
+    try:
+        jobs = sorted(os.listdir(config.job.run_dir))
+    except OSError:
+        return []
+    return [found for job in jobs if (found := residence.read(os.path.join(config.job.run_dir, job))) is not None]

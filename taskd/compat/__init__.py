@@ -4,13 +4,18 @@ Importing this module appends one finder to the END of sys.meta_path: whatever i
 asked, so the real packages always win, also partly: a real `mindio_ttp` that lacks a submodule stays as it is, and the
 ImportError stands. The finder answers with the public names of the modules beside this file.
 
-A .pth file imports this at every start of the interpreter. So it imports sys and nothing else, and does its work in
+`mindio_ttp` is answered for only where somebody has asked for taskd: by importing taskd.api, or by a variable that a
+job of that kind has in its environment. Code that looks whether the package is there must not find it on every
+machine on which taskd happens to be installed.
+
+A .pth file imports this at every start of the interpreter. So it imports sys and os alone, and does its work in
 microseconds. It does NOT import torch, yaml, logging or any other part of taskd; the modules it answers with do that
 later.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at every start of every interpreter
@@ -32,6 +37,8 @@ MODULES = {
     "taskd.python.adaptor.patch": "taskd.compat.launcher",
 }
 """The name that is answered for -> the module whose public names answer; PACKAGE is an empty package."""
+ASKED_BY = ("TASKD_", "_TASKD_", "PROCESS_RECOVER", "ELASTIC_PROCESS_", "HIGH_AVAILABILITY", "MINDX_TASK_ID")
+"""How the variables begin whose presence says that this process belongs to a job that taskd looks after."""
 
 
 class Loader:
@@ -63,7 +70,7 @@ class Finder:
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         home = MODULES.get(name)
-        if home is None:
+        if home is None or (name.startswith("mindio_ttp") and not asked()):
             return None
         parent = name.rpartition(".")[0]
         # Never a module of ours inside a package of theirs: half of each is worse than an honest ImportError.
@@ -74,6 +81,11 @@ class Finder:
         from importlib.machinery import ModuleSpec
 
         return ModuleSpec(name, Loader(home), origin="taskd.compat", is_package=home == PACKAGE)  # type: ignore[arg-type]
+
+
+def asked() -> bool:
+    """Whether this process wants taskd, and does not only run where it is installed."""
+    return "taskd.api" in sys.modules or any(name.startswith(ASKED_BY) for name in os.environ)
 
 
 def install() -> None:

@@ -1,29 +1,29 @@
 """How the stand-ins say that a call has no effect: every one once, the first one loudly.
 
 A training script registers a dozen handlers in every rank; a dozen warnings times the ranks would bury what matters. So
-the first call without effect in a process is a warning, the others are at info level, each at most once.
+rank 0 warns, once for each name, and the other ranks say the same at info level.
 It does NOT raise and knows nothing about the calls themselves.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 
 from taskd import log
 
+WHOSE = "mindio_ttp is not installed, taskd answers for it; docs/compatibility.md has every name; rank 0 warns for all"
 _logger = log.get("taskd.compat")
 
 
 def without_effect(name: str, instead: str) -> None:
     """Say once that a function does nothing here, and what taskd does instead."""
+    first_rank = os.environ.get("RANK", "0") == "0"
     sentence = f"{name}() has no effect under taskd: {instead}"
-    first = (
-        f"{sentence} (mindio_ttp is not installed, taskd answers for it; further such calls are logged at info level)"
-    )
-    if log.once(_logger, logging.WARNING, "compat.first", first):
+    if first_rank and log.once(_logger, logging.WARNING, "compat.first", f"{sentence} ({WHOSE})"):
         log.once(_logger, logging.DEBUG, f"compat.{name}", sentence)
     else:
-        log.once(_logger, logging.INFO, f"compat.{name}", sentence)
+        log.once(_logger, logging.WARNING if first_rank else logging.INFO, f"compat.{name}", sentence)
 
 
 def need_callable(name: str, handler: object) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 """The ladder, from cheap to dear; a failed strategy falls to the next one that is allowed."""
+REPAIRS = frozenset({"recover-in-place", "recover"})
+"""Those of them by which a rank is replaced."""
 RETRY_LEVELS = ("L0", "L1", "L2")
 """Where a collective may be executed again: within a server, between servers, between superpods."""
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "off")
@@ -173,7 +175,8 @@ class RecoverConfig:
     strategies: tuple[str, ...] = option(
         STRATEGIES,
         "Strategies that may be used, in the ladder's order; exit is always the last. Ranks are repaired by "
-        "recover-in-place and recover; retry is the transport's own, elastic-training and dump are never chosen.",
+        "recover-in-place and recover, and by both where neither is named, unless it is exit alone; retry is the "
+        "transport's own, elastic-training and dump are never chosen.",
         choices=STRATEGIES,
         env=("HIGH_AVAILABILITY",),
     )
@@ -195,8 +198,12 @@ class RecoverConfig:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The strategies in the ladder's order, with what restart_fault_process adds and exit as the last resort."""
+        """The strategies in the ladder's order, with what restart_fault_process adds and exit as the last resort.
+
+        A list without any way to replace a rank (dump, say) is a wish for more and no order to repair nothing."""
         names = {*self.strategies, "exit"}
+        if not names & REPAIRS and names != {"exit"}:
+            names |= REPAIRS
         if self.restart_fault_process:
             names.add("recover-in-place")
         return tuple(name for name in STRATEGIES if name in names)

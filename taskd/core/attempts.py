@@ -131,13 +131,13 @@ class Attempts:
 
     # ---- on the way -------------------------------------------------------------------------------------------
 
-    def follow(self, rank: int) -> str:
+    def follow(self, rank: int, at: int) -> str:
         """A watched rank's report was filed. Gives the words of a refusal, or nothing."""
         record, recovery = self.members.ranks[rank], self.recovery
         assert recovery is not None
         if record.report is None:
             return ""
-        refusal = recovery.follow(record.report)
+        refusal = recovery.follow(record.report, at)
         # In RESUME the quick ones are watched on: their first step may be done before the slowest has resumed.
         record.watched = rank in recovery.waiting or recovery.state is RepairState.RESUME
         return refusal
@@ -169,19 +169,19 @@ class Attempts:
             if recovery.state is RepairState.REDO:
                 # All have resumed, so the strategy works; what fails from here on counts against the rank that dies.
                 incident.tries[recovery.strategy] = 0
-                self._look_again(recovery)
+                self._look_again(recovery, at)
         return Progress.GOES_ON
 
     @staticmethod
     def _ended(recovery: Recovery) -> bool:
         return recovery.state is RepairState.ENDED
 
-    def _look_again(self, recovery: Recovery) -> None:
+    def _look_again(self, recovery: Recovery, at: int) -> None:
         """REDO begins when the slowest has resumed; the quickest may be done by then and have nothing new to say."""
         for rank in recovery.ranks:
             record = self.members.ranks[rank]
             if record.report is not None:
-                recovery.follow(record.report)
+                recovery.follow(record.report, at)
                 if record.state is RankState.LEFT:
                     recovery.leave(record.report)
             record.watched = rank in recovery.waiting

@@ -191,3 +191,4 @@ class Crew:
                 record.news = True
             record.step, record.phase = reading.step, reading.phase
             record.beat_age_ms, record.step_ms = reading.beat_age_ms, reading.step_ms
+            record.work = reading.work

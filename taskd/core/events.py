@@ -153,6 +153,7 @@ class Reading:
     phase: Phase
     beat_age_ms: int
     step_ms: int
+    work: int = 0
 
 
 @dataclass(frozen=True, slots=True)

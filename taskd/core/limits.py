@@ -174,9 +174,13 @@ LEAVE_NS = 300 * MS
 """When a rank ends with exit code 0 inside a step, this long is waited for the others: a script may end all so."""
 MAX_INCIDENT_NOTES = 64
 DEADLINE_QUIESCE_NS = 60 * SECOND
-"""A survivor may be in the middle of a long forward."""
+"""A survivor may be in the middle of a long forward. This deadline and the following ones are for ranks that show no
+work at all; core/patience.py says how they move."""
 DEADLINE_SETUP_NS = 300 * SECOND
 """A newcomer runs the whole of the user's set-up: imports, model, data."""
+LONGEST_STAGE_NS = 1_800 * SECOND
+"""So long one is waited for that works, or that may hold the last whole state: torch itself waits so long for an
+operation. Three of the job's own steps are allowed even where they take longer."""
 DEADLINE_REBUILD_NS = 30 * SECOND
 DEADLINE_RESTORE_NS = 120 * SECOND
 DEADLINE_RESUME_NS = 30 * SECOND

@@ -57,6 +57,7 @@ class LocalRank:
     phase: Phase = Phase.SETUP
     beat_age_ms: int = 0
     step_ms: int = 0
+    work: int = 0
     ending: bool = False
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int = -1
@@ -119,4 +120,5 @@ class LocalRank:
             rail_order=self.rail_order,
             rail_trouble=self.rail_trouble,
             rail_words=self.rail_words,
+            work=self.work,
         )

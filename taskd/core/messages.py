@@ -141,6 +141,7 @@ class RankReport:
     rail_order: Count = 0  # the number of the last rail order that it has answered; 0: none
     rail_trouble: Text = ""  # why it cannot follow that one
     rail_words: Text = ""  # what its transport knows of it, where it can
+    work: Count = 0  # grows while its process uses the processor or moves bytes; 0: nobody has looked
 
 
 @dataclass(frozen=True, slots=True)

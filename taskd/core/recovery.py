@@ -4,7 +4,9 @@ One `Recovery` is one epoch. Whatever goes wrong in it ends it, and the manager 
 so no stage has to undo anything. What can go wrong, and what follows:
 
 - *A rank dies, a newcomer dies in its set-up, a node is lost*: FAULT; the next attempt has other seats.
-- *A rank refuses a stage, or misses its deadline*: the same; who missed a deadline is declared dead and replaced.
+- *A rank refuses a stage*: the same. *It misses its deadline*, which moves while it works (patience): it is declared
+  dead and replaced, unless it may hold the last whole state; that one is waited for as long as any wait may last.
+- *Nobody at all reaches a stage in time*: then nobody in particular is to blame, and another epoch begins.
 - *A newcomer that is still fine when an attempt ends*: it keeps its seat and goes on with its set-up.
 - *No survivor holds a whole state*: the attempt ends, and only a strategy that starts all ranks again is left.
 - *The manager restarts*: stages and acknowledgements come back from the journal, deadlines start anew.
@@ -21,6 +23,7 @@ from enum import Enum, auto
 
 from taskd.core import limits
 from taskd.core.messages import Fetch, Order, RankReport, Seat
+from taskd.core.patience import Patience
 from taskd.core.table import Table
 from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
 
@@ -112,7 +115,9 @@ class Recovery:
         self.useless = ""  # why a survivor holds nothing of use, in its own words
         self._held: dict[int, int] = {}  # updates held, by rank, as said when it parked
         self._step_at_resume: dict[int, int] = {}
-        self.began_at = self.deadline = now
+        self._state_known = False  # one that has parked holds a whole state
+        self.patience = Patience()
+        self.deadline = now
         self.spare_wait_ns = spare_wait_ns
 
     @property
@@ -141,18 +146,22 @@ class Recovery:
         if self.state is RepairState.REBUILD:
             self._agree()
 
+    @property
+    def _allowed_ns(self) -> int:
+        """How long a rank that shows nothing may take for this stage; a common start is a set-up."""
+        return limits.DEADLINE_SETUP_NS if self.fresh and self.state is RepairState.RESUME else _DEADLINE[self.state]
+
     def restart_clock(self, now: int) -> None:
         """The stage's deadline counts from `now`, the manager's waking time."""
-        self.began_at = now
-        self.deadline = now + (self.spare_wait_ns if self.state is RepairState.PLACING else _DEADLINE[self.state])
-        if self.fresh and self.state is RepairState.RESUME:
-            self.deadline = now + limits.DEADLINE_SETUP_NS
+        self.patience.begin(now)
+        self.deadline = now + (self.spare_wait_ns if self.state is RepairState.PLACING else self._allowed_ns)
 
     # ---- what ranks say ---------------------------------------------------------------------------------------
 
-    def follow(self, report: RankReport) -> str:
+    def follow(self, report: RankReport, now: int) -> str:
         """One rank's report. Gives the words of a refusal; empty: it has followed, or has yet to."""
         rank = report.rank
+        self.patience.saw(report, now)
         if report.epoch != self.epoch or report.state is not RankState.ALIVE or rank not in self.waiting:
             return ""
         if self.state is RepairState.REDO:
@@ -165,10 +174,16 @@ class Recovery:
         if self.stage is Stage.PARKED:
             self._held[rank] = report.updates if report.ok else -1
             self.useless = self.useless or report.reason
+            if report.ok and report.updates >= 0 and not self._state_known:
+                self._state_known = True
+                if self.state is RepairState.QUIESCE:
+                    self.deadline = min(self.deadline, self._earliest_end())  # nobody is spared for its state any more
         elif self.stage is not Stage.REBUILT:
             self.complete.add(rank)
             self._step_at_resume[rank] = max(report.step, 0)  # -1 is no step, 0 the first one under way
         self.waiting.discard(rank)
+        if self.state is not RepairState.QUIESCE or rank not in self.newcomers:
+            self.patience.followed(now)
         return ""
 
     def outrun(self, report: RankReport) -> bool:
@@ -227,19 +242,49 @@ class Recovery:
     # ---- deadlines --------------------------------------------------------------------------------------------
 
     def overdue(self, now: int) -> list[int]:
-        """Who has missed the deadline of this stage. Newcomers are given longer, for they run the whole set-up."""
-        if now < self.deadline:
+        """Who has been waited for long enough in this stage. Nobody: the deadline has moved."""
+        late = [rank for rank in sorted(self.waiting) if now >= self._ends_at(rank)]
+        if not late:
+            self.deadline = self._earliest_end()
+        return late
+
+    def to_blame(self, late: list[int]) -> list[int]:
+        """Of those who are late, whom the repair can do without. Nobody: all are late, or they alone hold the state."""
+        if self.fresh or self.state is RepairState.QUIESCE:
+            return late
+        if len(late) == len(self.ranks):
             return []
-        late = sorted(self.waiting)
-        if self.state is not RepairState.QUIESCE:
-            return late
-        until = self.began_at + limits.DEADLINE_SETUP_NS
-        if now >= until:
-            return late
-        survivors = [rank for rank in late if rank not in self.newcomers]
-        if not survivors:
-            self.deadline = until
-        return survivors
+        spared = self.complete if self.complete <= set(late) else frozenset()
+        return [rank for rank in late if rank not in spared]
+
+    def _earliest_end(self) -> int:
+        return min(map(self._ends_at, self.waiting), default=self.deadline)
+
+    def _ends_at(self, rank: int) -> int:
+        """Until when this rank is waited for; a survivor that may hold the last whole state: as long as any."""
+        steps = self.state in (RepairState.QUIESCE, RepairState.REDO) and not self._is_set_up(rank)
+        allowed_ns = limits.LONGEST_STAGE_NS if self._may_hold_the_last(rank) else self._usual_ns(rank)
+        return self.patience.until(rank, allowed_ns, steps)
+
+    def _is_set_up(self, rank: int) -> bool:
+        """It runs the whole set-up before it parks."""
+        return self.state is RepairState.QUIESCE and rank in self.newcomers
+
+    def _may_hold_the_last(self, rank: int) -> bool:
+        return self.state is RepairState.QUIESCE and rank not in self.newcomers and not self._state_known
+
+    def _usual_ns(self, rank: int) -> int:
+        return limits.DEADLINE_SETUP_NS if self._is_set_up(rank) else self._allowed_ns
+
+    def patient(self, now: int) -> tuple[list[int], str]:
+        """Who has taken longer than is usual and is waited for all the same, and why."""
+        waited_ns = self.patience.waited_ns(now)
+        long = [rank for rank in sorted(self.waiting) if waited_ns >= self._usual_ns(rank)]
+        if any(map(self._may_hold_the_last, long)):
+            return long, "nobody else is known to hold a whole state"
+        if any(map(self.patience.works, long)):
+            return long, "it shows work" if len(long) == 1 else "they show work"
+        return long, "this job's steps are long"
 
     # ---- orders -----------------------------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class Repairs:
                 if self.recovery.outrun(report) and not self._overtaken:
                     text = f"rank {rank} runs in epoch {report.epoch}, this manager remembers no order to do so"
                     self._overtake(text, [rank], now, at)
-                refusal = self.attempts.follow(rank)
+                refusal = self.attempts.follow(rank, at)
                 if refusal and self._decide_at < 0:
                     self._refused(record, refusal, now, at)
             elif report.state is RankState.ALIVE and self.standing.compare(record) and self.rules.recover:
@@ -369,22 +369,26 @@ class Repairs:
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
-        late = recovery.overdue(at)
-        if recovery.state is RepairState.REDO:
-            text = f"{rank_words(late)} showed no finished step within {limits.DEADLINE_REDO_NS // limits.SECOND} s"
-            self._mended(text, now)
-        elif self.attempts.placing:
+        if self.attempts.placing:
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)
             text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"
             self.troubled("spare", text, [], now, at)
-        elif late:
+        elif not (late := recovery.overdue(at)):
+            if text := telling.waits(recovery, at):
+                self.job.note("waits", text)
+        elif recovery.state is RepairState.REDO:
+            self._mended(f"{rank_words(late)} showed no finished step in time", now)
+        elif blamed := recovery.to_blame(late):
             reason = f"did not {recovery.asked} in time"
-            dead = [rank for rank in late if self.members.condemn(self.members.ranks[rank], reason)]
+            dead = [rank for rank in blamed if self.members.condemn(self.members.ranks[rank], reason)]
             if dead:
                 self.died(dead, "deadline", 0, now, at)
             else:
                 self._decide_soon(now, at)
+        else:
+            text = f"{rank_words(late)} did not {recovery.asked} in time, and nobody in particular is to blame"
+            self.troubled("deadline", text, late, now, at)
 
     # ---- the end ----------------------------------------------------------------------------------------------
 

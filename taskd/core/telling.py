@@ -8,8 +8,10 @@ decides nothing, and knows no step: what quiet beats say is in no journal, so th
 from __future__ import annotations
 
 from taskd.core.incident import ALL_AGAIN, Decision, Incident, describe
+from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
 from taskd.core.placing import Rules
+from taskd.core.recovery import Recovery
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words, verb
 
@@ -63,6 +65,16 @@ def closed(incident: Incident, how: str) -> str:
 def started_over(times: int) -> str:
     """What a good end must not hide."""
     return f" after all had started over {times} {verb(times, 'time', 'times')}" if times else ""
+
+
+def waits(recovery: Recovery, at: int) -> str:
+    """A stage takes long, and nobody is given up for that yet; empty: it takes no longer than is usual."""
+    ranks, why = recovery.patient(at)
+    if not ranks:
+        return ""
+    waited_s = recovery.patience.waited_ns(at) // SECOND
+    has, is_ = verb(len(ranks), "has", "have"), verb(len(ranks), "it is", "they are")
+    return cut(f"{rank_words(ranks)} {has} yet to {recovery.asked} after {waited_s} s; {is_} waited for, since {why}")
 
 
 def healed(incident: Incident, proof: str, now: int) -> str:

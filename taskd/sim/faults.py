@@ -253,6 +253,9 @@ class Faults:
     def _slow(self) -> None:
         self._plan("slow")
 
+    def _stuck(self) -> None:
+        self._plan("stuck")
+
     def _rebuild(self) -> None:
         self._plan(self.world.rng.choice(("rebuild", "rebuild-die")))
 
@@ -264,7 +267,7 @@ class Faults:
         planned, victim = self._victim(), self._victim()
         if planned is not None and victim is not None:
             planned.plan = what
-            planned.harmed = True
+            planned.harmed = what != "slow"  # who is slow is well: what it holds must not be lost
             victim.die(-9, "killed by a fault")
 
     def _setup(self) -> None:

@@ -35,8 +35,8 @@ ATTEMPT_NS = (
     + limits.DEADLINE_RESUME_NS
     + limits.DEADLINE_SPARE_NS
 )
-BUDGET_NS = RUNGS * (limits.MAX_ATTEMPTS + 1) * ATTEMPT_NS + limits.DEADLINE_REDO_NS
-"""The sum of an incident's deadlines, times its attempts: none may stay open longer."""
+STUCK_NS = limits.LONGEST_STAGE_NS
+"""And so long an attempt waits, besides, for a survivor that hangs and may hold the last whole state."""
 PHASE_NS = {
     "spare": limits.DEADLINE_SPARE_NS,
     "quiesce": limits.DEADLINE_SETUP_NS,
@@ -49,8 +49,6 @@ PHASE_NS = {
 """How long each phase of an incident may take. A quiesce waits for newcomers' set-ups, and so does a common start."""
 SLACK_NS = 2 * SECOND
 """A deadline is noticed at the next tick, and the rows are looked at once a second."""
-LIVENESS_NS = limits.SILENCE_ALONE_NS + 2 * ATTEMPT_NS
-"""Without new faults a repair that is under way may have to miss its deadlines once, and then succeeds."""
 
 
 class Play:
@@ -73,6 +71,22 @@ class Play:
         if not self.world.over() and self.world.scenario.ends:
             self._end()
 
+    @property
+    def _stuck_ns(self) -> int:
+        """What the deadlines of an attempt are longer by, since a survivor may be stuck."""
+        return STUCK_NS if self.world.faults.struck["stuck"] else 0
+
+    @property
+    def _budget_ns(self) -> int:
+        """The sum of an incident's deadlines, times its attempts: none may stay open longer."""
+        attempts = RUNGS * (limits.MAX_ATTEMPTS + 1)
+        return attempts * (ATTEMPT_NS + self._stuck_ns) + limits.DEADLINE_REDO_NS
+
+    @property
+    def _liveness_ns(self) -> int:
+        """Without new faults a repair that is under way may have to miss its deadlines once, and then succeeds."""
+        return limits.SILENCE_ALONE_NS + 2 * ATTEMPT_NS + self._stuck_ns
+
     def _watch_budgets(self) -> None:
         """Every second: no incident is open for longer than its budget, no list is too long."""
         if self.world.manager.alive:
@@ -82,7 +96,7 @@ class Play:
                 if incident["kind"] == "rail":
                     continue  # open as long as the rail is lost
                 age_ns = incident["duration_ms"] * MS
-                if age_ns > BUDGET_NS:
+                if age_ns > self._budget_ns:
                     raise Violation("budget", f"incident {incident['id']} is open for {age_ns / 1e9:.0f} s")
                 self._check_phases(incident)
         if not self.world.over():
@@ -97,7 +111,10 @@ class Play:
             self._phases_ms[incident["id"], number] = phase["ms"]
             if before == phase["ms"]:
                 continue
-            most_ns = PHASE_NS.get(phase["name"], BUDGET_NS) + self.world.manager.away_ns + SLACK_NS
+            allowed_ns = PHASE_NS.get(phase["name"], self._budget_ns)
+            if phase["name"] == "quiesce":
+                allowed_ns = max(allowed_ns, self._stuck_ns)
+            most_ns = allowed_ns + self.world.manager.away_ns + SLACK_NS
             if min(phase["ms"] * MS, lived_ns) > most_ns:
                 raise Violation("budget", f"incident {incident['id']} is in {phase['name']} for {phase['ms']} ms")
 
@@ -109,7 +126,7 @@ class Play:
     def _live(self) -> None:
         """The job trains again with no incident open, or it is over and its agents have left."""
         self.world.loop.run(self.world.loop.now + RETURN_NS, self.world.over)
-        crowd, began, deadline = self.world.crowd, self.world.crowd.steps, self.world.loop.now + LIVENESS_NS
+        crowd, began, deadline = self.world.crowd, self.world.crowd.steps, self.world.loop.now + self._liveness_ns
         while self.world.loop.now < deadline:
             if self.world.over():
                 return self._all_leave()
@@ -119,7 +136,7 @@ class Play:
             self.world.loop.run(min(self.world.loop.now + RECHECK_NS, deadline), self.world.over)
         rail = self.world.rail_checks.unwell()
         rule, standing = ("rails-return", rail) if rail and crowd.training() else ("live", self._standing())
-        raise Violation(rule, f"{LIVENESS_NS // SECOND} s after the last fault: {standing}")
+        raise Violation(rule, f"{self._liveness_ns // SECOND} s after the last fault: {standing}")
 
     def _standing(self) -> str:
         """How things stand, for a complaint."""

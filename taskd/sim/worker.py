@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from taskd.sim.node import SimNode
 
 MS = 1_000_000
+WORK_NS = 2_000 * MS
+"""How much of it an agent sees as one more piece of work."""
 HELLO_AGAIN_NS = 1_000 * MS
 """A hello that nobody has acknowledged is said again after this."""
 
@@ -46,6 +48,8 @@ class SimWorker(Member):
         self.connected = False  # to the agent that runs now
         self.hellos = 0  # the last one's number; only it is repeated
         self.plan = ""  # a fault planted for the next stage
+        self._works_since = node.world.loop.now  # it uses its processor, as in its set-up; -1: it waits, or hangs
+        self._worked_ns = 0  # before that
         self.busy = 0  # token of the command under way; older ones are void
         self.said_at = self.heard_at = 0  # when the last message on the node's socket arrives: the next is not sooner
         world = self.world
@@ -138,11 +142,20 @@ class SimWorker(Member):
     def reading(self, now: int) -> Reading:
         """What the slot of its beat page says."""
         group = self.group
+        works_ns = self._worked_ns + (now - self._works_since if self._works_since >= 0 else 0)
+        work = works_ns // WORK_NS
         if group is None:
             phase = Phase.SETUP if not self.set_up else Phase.DONE if self.finished else Phase.PARKED
-            return Reading(self.rank, self.incarnation, self.core.epoch, max(self.updates, 0), phase, 1, 0)
+            return Reading(self.rank, self.incarnation, self.core.epoch, max(self.updates, 0), phase, 1, 0, work)
         step, phase, step_ms = group.place(self, now)
-        return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms)
+        return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms, work)
+
+    def _works(self, works: bool) -> None:
+        """Whether it uses its processor from now on; in a healthy job nobody looks at that."""
+        now = self.world.loop.now
+        if self._works_since >= 0:
+            self._worked_ns += now - self._works_since
+        self._works_since = now if works else -1
 
     @property
     def training(self) -> bool:
@@ -163,6 +176,7 @@ class SimWorker(Member):
             self._fail_set_up()
             return
         self.set_up = True
+        self._works(False)
         if not self.newcomer:
             self.begin_fresh()
             group = self.world.first_group(self.first_epoch)
@@ -183,6 +197,7 @@ class SimWorker(Member):
             self.die(-9, "killed in its set-up")
         elif choice == "fails":
             self._done(self.busy, self.core.epoch, Stage.PARKED, False, "the set-up failed")
+        self._works(False)
 
     # ---- the stages of a repair --------------------------------------------------------------------------------
 
@@ -195,16 +210,22 @@ class SimWorker(Member):
         if self.group is not None:
             self.group.breaks()
         delay_ns = world.between(world.scenario.park_ns)
-        if self.plan == "slow":
-            self.plan = ""
+        plan, self.plan = (self.plan, "") if self.plan in ("slow", "stuck") else ("", self.plan)
+        self._works(plan == "slow" and world.rng.random() < 0.7)
+        if plan == "stuck":
+            world.loop.tell(f"rank {self.rank}", "hangs and never parks")
+            return
+        if plan == "slow":
             delay_ns = world.rng.choice((5_000, 30_000, 90_000)) * MS
-            world.loop.tell(f"rank {self.rank}", f"needs {delay_ns // MS} ms to park")
+            how = "and works" if self._works_since >= 0 else "and shows no work"
+            world.loop.tell(f"rank {self.rank}", f"needs {delay_ns // MS} ms to park {how}")
         world.loop.after(delay_ns, self._parked, self.busy, epoch)
 
     def _parked(self, token: int, epoch: int) -> None:
         if not self.alive or token != self.busy:
             return
         world = self.world
+        self._works(False)
         torn = False
         if self.group is not None:
             abandon = world.rng.random() < 0.5

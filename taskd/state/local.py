@@ -17,6 +17,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state import rng, tree
+from taskd.state.averages import Averages
 from taskd.state.modules import Modules, Noted
 from taskd.state.replica import Replica
 
@@ -24,12 +25,20 @@ _HEAD = struct.Struct("<qI")
 """The origin of whoever writes, and its loop."""
 
 
+@dataclass(slots=True, frozen=True)
+class Buffers:
+    """What is this rank's own of the models, and of their averages (averages.py)."""
+
+    models: dict[str, torch.Tensor]
+    averages: dict[str, list[torch.Tensor]]
+
+
 @dataclass(slots=True)
 class Captured:
     """One moment. `gradients` None for a parameter: it had none; False: it had one that means nothing (zero it)."""
 
     generators: bytes
-    buffers: dict[str, torch.Tensor]
+    buffers: Buffers
     local: dict[str, Any]
     counters: dict[str, Any]
     settings: list[dict[str, Any]]
@@ -73,7 +82,7 @@ class LocalState:
         """Put this rank's own earlier moment back: the step that followed it was given up."""
         rng.restore(moment.generators)
         self.modules.put_back(moment.modules)
-        self.put_back(moment.buffers)
+        self._fill(moment.buffers)
         for name, item in self.objects.items():
             _load(item, copy.deepcopy(moment.local[name]))
         for name, item in self.replica.others.items():
@@ -92,14 +101,19 @@ class LocalState:
             else:
                 parameter.grad.detach().copy_(torch.as_tensor(gradient))
 
-    def buffers(self) -> dict[str, torch.Tensor]:
+    def buffers(self) -> Buffers:
         """What the modules' buffers hold now."""
-        return {name: buffer.detach().clone() for name, buffer in self._buffers()}
+        found = {name: buffer.detach().clone() for name, buffer in self._buffers()}
+        return Buffers(found, Averages(self.replica).note())
 
-    def put_back(self, buffers: dict[str, torch.Tensor]) -> None:
-        """Give the modules' buffers what they held then."""
+    def put_back(self, buffers: Buffers) -> None:
+        """Another rank's model has come in: give its buffers what they held here. Raises PeerError."""
+        self._fill(buffers)
+        Averages(self.replica).take_up(buffers.averages)
+
+    def _fill(self, buffers: Buffers) -> None:
         for name, buffer in self._buffers():
-            buffer.detach().copy_(buffers[name])
+            buffer.detach().copy_(buffers.models[name])
 
     def carried_gradients(self) -> dict[str, torch.Tensor]:
         """All gradients that there are, by the parameter's number."""
@@ -131,7 +145,8 @@ class LocalState:
         parts = {
             "generators": generators,
             "opened": opened,
-            "buffers": moment.buffers,
+            "buffers": moment.buffers.models,
+            "averages": moment.buffers.averages,
             "local": moment.local,
             "gradients": carried,
             "habits": habits,
@@ -146,7 +161,7 @@ class LocalState:
         self.origin = origin_of(data)
         try:
             self.modules.adopt(parts["modules"])
-            self.put_back(parts["buffers"])
+            self.put_back(Buffers(parts["buffers"], parts["averages"]))
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])
             self.put_gradients(parts["gradients"])

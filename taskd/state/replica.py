@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.errors import PeerError, UsageError
-from taskd.state import tree
+from taskd.state import exact, tree
 from taskd.state.nearby import Memory, Shown
 
 CHUNK_BYTES = 4 << 20
@@ -83,11 +83,11 @@ class Replica:
         return parts | {f"object {name}": item.state_dict() for name, item in self.others.items()}
 
     def load_small(self, parts: dict[str, Any]) -> None:
-        """Put back what `small` gave, here or on another rank."""
+        """Put back what `small` gave, here or on another rank. Raises PeerError."""
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(parts[f"optimizer {name}"])
+            exact.load(name, optimizer, parts[f"optimizer {name}"])
         for name, item in self.others.items():
-            item.load_state_dict(parts[f"object {name}"])
+            exact.load(name, item, parts[f"object {name}"])
 
     def describe(self) -> list[list[Any]]:
         """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""

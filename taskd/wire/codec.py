@@ -49,7 +49,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 6
+VERSION = 7
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6

@@ -17,6 +17,7 @@ OLDEST = 4
 """Of a version before this one no journal can be read."""
 _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
     5: {Report: ((2, ""), (4, 0))},  # each rank: rail_words; each rail: pairs_starved
+    7: {Report: ((2, 0),)},  # each rank: work
 }
 """By the version that added them: a field of a message, which is a list, and what each of its items has got at its
 end."""

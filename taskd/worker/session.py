@@ -27,7 +27,7 @@ from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.coverage import STARTS_OVER, Coverage
-from taskd.state.local import Captured, LocalState
+from taskd.state.local import Buffers, Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
 from taskd.state.record import Occasion
@@ -71,7 +71,7 @@ class Session:
         self._opened = b""  # for a newcomer's first batch: the generators when its epoch was opened
         self._feed: Feed | None = None
         self._torn = False
-        self._own_buffers: dict[str, torch.Tensor] = {}  # set aside while another rank's model comes in
+        self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
         self._patched = Patches(self)
         self._passage = Passage(self._replica, repair, self._patched)
         self._giver_loops = 0  # how many loops the giver of this rank's state had entered
@@ -358,7 +358,7 @@ class Session:
         for a second attempt would find the other rank's.
         """
         self._torn = True
-        if not self._own_buffers:
+        if self._own_buffers is None:
             self._own_buffers = self._local.buffers()
 
     def return_to(self, updates: int) -> None:
@@ -371,9 +371,9 @@ class Session:
             self._local.modules.put_back_attributes(self._moment.modules)
             self._local.clear_gradients(self._moment)
             self._carried.updated = self._carried.lacking = True
-            if self._own_buffers:
+            if self._own_buffers is not None:
                 self._local.put_back(self._own_buffers)
-        self._own_buffers = {}
+        self._own_buffers = None
         self.updates = updates
         self._torn = False
 
@@ -381,7 +381,7 @@ class Session:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
         self._opened, habits = self._local.adopt(data)
         self._updates.inherit(habits)
-        self._own_buffers = {}
+        self._own_buffers = None
         self.updates = updates
         self._carried.updated = True
         self._carried.lacking = not self._local.carried_gradients()

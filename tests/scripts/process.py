@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, Reading, WorkerEvent
-from taskd.core.limits import MS
+from taskd.core.limits import MS, SECOND
 from taskd.core.messages import Order, RailOrder, WorkerHello
 from taskd.core.types import Phase, Stage
 from taskd.core.worker import Worker
@@ -33,6 +33,8 @@ class Process:
         self.phase = Phase.SETUP
         self.updates = -1 if newcomer else 0
         self.planted: dict[str, str] = {}
+        self.step_ms = 100  # what its page tells, which may be longer than its steps here take
+        self.works_since = -1  # it is at work, and shows it, in a stage that takes long
         self.redoes = False
         self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
@@ -100,7 +102,12 @@ class Process:
         elif plan == "fail":
             stage = {"setup": Stage.PARKED, "park": Stage.PARKED, "rebuild": Stage.REBUILT, "restore": Stage.RESTORED}
             self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"the {what} failed"))
+        elif plan.startswith(("waits:", "works:")):
+            how, _, time = plan.partition(":")
+            self.works_since = self.world.now if how == "works" else -1
+            self.world.after(int(time) * SECOND, self.finish, what, epoch, order)
         elif not plan:
+            self.works_since = -1
             self.succeed(what, epoch if what != "setup" else self.core.epoch, order)
 
     def succeed(self, what: str, epoch: int, order: Order | None) -> None:
@@ -131,7 +138,8 @@ class Process:
 
     def reading(self) -> Reading:
         step = max(self.updates, 0)
-        return Reading(self.rank, self.incarnation, self.core.epoch, step, self.phase, 1, 100)
+        work = (self.world.now - self.works_since) // (2 * SECOND) if self.works_since >= 0 else 0
+        return Reading(self.rank, self.incarnation, self.core.epoch, step, self.phase, 1, self.step_ms, work)
 
     def die(self, exit_code: int, reason: str) -> None:
         if self.alive:

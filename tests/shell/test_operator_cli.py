@@ -124,7 +124,7 @@ def test_status_as_json_holds_what_programs_need(manager: ManagerProcess, agent:
     assert {"pid", "host", "port", "uptime_ms", "connections", "refused", "journal"} <= facts["manager"].keys()
 
 
-def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess) -> None:
+def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess, free_port: Callable[[], int]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TASKD_JOB_ID", None)
 
@@ -139,6 +139,10 @@ def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess) ->
 
     assert taskd("status").returncode == 0, "the only manager of this host is the one that is meant"
     assert taskd("status", "--job", "job").returncode == 0
+    assert taskd("status", "--port", str(manager.port)).returncode == 0, "its key is found, too"
+    assert taskd("status", "--host", "127.0.0.1", "--port", str(manager.port)).returncode == 0
+    nobody = taskd("status", "--port", str(free_port()))
+    assert nobody.returncode == 3 and "the key of job default is not in" in nobody.stderr
     named = taskd("status", "--job", "job", "--host", "127.0.0.1", "--port", str(manager.port), "--json")
     assert json.loads(named.stdout)["job"] == "job"
     other = taskd("status", "--job", "other", "--port", str(manager.port))

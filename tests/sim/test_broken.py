@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskd.core import attempts, detector, incident, limits, recovery, repairs
+from taskd.core import attempts, detector, incident, limits, patience, recovery, repairs
 from taskd.core.agent import Agent
 from taskd.core.attempts import Attempts
 from taskd.core.effects import EndJob, Park, Relay, Tell
@@ -160,8 +160,8 @@ def epoch_neither_raised_nor_fenced(patch: Patch) -> None:
 def nobody_waits_for_parking(patch: Patch) -> None:
     follow = Recovery.follow
 
-    def first_is_enough(self: Recovery, report: Any) -> str:
-        refusal = follow(self, report)
+    def first_is_enough(self: Recovery, report: Any, now: int) -> str:
+        refusal = follow(self, report, now)
         if self.state is RepairState.QUIESCE and len(self.waiting) < len(self.ranks):
             self.waiting.clear()
         return refusal
@@ -196,10 +196,15 @@ def deaths_are_ignored(patch: Patch) -> None:
 
 
 def deadlines_never_come(patch: Patch) -> None:
-    def patient(self: Recovery, now: int) -> None:
-        self.began_at, self.deadline = now, now + 10_000 * limits.SECOND
+    def until(self: patience.Patience, rank: int, allowed_ns: int, steps: bool) -> int:
+        return self._began_at + 10_000 * limits.SECOND
 
-    patch.setattr(recovery.Recovery, "restart_clock", patient)
+    patch.setattr(patience.Patience, "until", until)
+
+
+def the_last_holder_is_given_up(patch: Patch) -> None:
+    patch.setattr(recovery.Recovery, "_may_hold_the_last", lambda self, rank: False)
+    patch.setattr(patience.Patience, "saw", lambda self, report, now: None)
 
 
 def sleep_is_taken_for_silence(patch: Patch) -> None:
@@ -247,6 +252,7 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (newcomers_fetch_nothing, ("kill",), {"nothing-lost"}),
         (deaths_are_ignored, ("kill",), {"live"}),
         (deadlines_never_come, ("setup",), {"budget"}),
+        (the_last_holder_is_given_up, ("slow",), {"nothing-lost"}),
         (sleep_is_taken_for_silence, ("sleep",), {"healthy-stays", "nothing-lost"}),
         (whoever_waits_is_a_witness, ("starve",), {"starved-stays"}),
         (every_fault_ends_the_job, ("kill",), {"live"}),
@@ -261,5 +267,5 @@ def test_broken_promise_is_caught(
     breach: Callable[[Patch], None], kinds: tuple[str, ...], rules: set[str], monkeypatch: Patch
 ) -> None:
     breach(monkeypatch)
-    result = first_complaint(kinds, Machines(), ranks=4 if "rail" in kinds else 8)
+    result = first_complaint(kinds, Machines(), ranks=4 if "rail" in kinds else 2 if "slow" in kinds else 8)
     assert result.rule in rules, result.complaint()

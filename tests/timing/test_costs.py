@@ -24,6 +24,8 @@ from tests.shell.manager_process import ManagerProcess
 from tests.shell.store_plane import StorePlane
 
 Within = Callable[[str, float, float], None]
+FORGET = "for name in [*sys.modules]:\n  if name.startswith('taskd'): del sys.modules[name]"
+"""Every start of Python has imported taskd.compat already, by the .pth file of the package."""
 
 
 def best_s(action: Callable[[], object], turns: int, rounds: int = 5) -> float:
@@ -75,7 +77,7 @@ def test_rank_reports_in_the_core(within: Within) -> None:
     [
         ("import of the command line", "from taskd.cli.main import main\nmain(['--help'])", 0.1),
         ("import of the configuration", "import taskd.config", 0.05),
-        ("import of taskd.compat", "import taskd\nstart = time.process_time()\nimport taskd.compat", 0.002),
+        ("import of taskd.compat", f"{FORGET}\nstart = time.process_time()\nimport taskd, taskd.compat", 0.002),
     ],
 )
 def test_imports(run_python: Callable[..., Any], within: Within, what: str, statement: str, aim_s: float) -> None:

@@ -102,6 +102,18 @@ def test_a_second_death_at_any_moment_of_a_heal() -> None:
         same_bits(weights, [one["weights"] for one in calm.results() if "weights" in one], "\n".join(said))
 
 
+def test_a_death_in_the_middle_of_a_step_that_is_longer_than_any_usual_deadline(run: Run) -> None:
+    """Nobody has told how long it is, and nobody shows any work: all the same none of the survivors is given up."""
+    calm = run("calm")
+    calm.end()
+    launched = run("long", "--kills", "2:6:forward", "--long", "0:6:66,1:6:75,3:6:75")
+    assert "nobody else is known to hold a whole state" in launched.wait_for_line("yet to park after 60 s")
+    launched.end()
+    same_bits(sorted(launched.said("weights")), sorted(calm.said("weights")), launched.text)
+    assert "in time" not in launched.text and "respawn" not in launched.text, launched.text
+    assert [launched.text.count(f"begin {rank}") for rank in (0, 1, 3)] == [1, 1, 1], launched.text
+
+
 def _to_the_end(job: Job) -> list[dict[str, object]]:
     job.finish()
     return job.results()

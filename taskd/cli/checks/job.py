@@ -11,7 +11,7 @@ import stat
 
 from taskd import config as configuration
 from taskd.cli.checks import Finding, fault, ok, warning
-from taskd.config import Config
+from taskd.config import Config, effects
 from taskd.errors import UsageError
 from taskd.wire import keys, run_dir
 
@@ -28,6 +28,9 @@ def load() -> tuple[Config, Finding]:
         return Config(), fault(TOPIC, "settings", str(error), "correct it; the other checks go by the defaults")
     given = [path for path, _, source in configuration.explain(config) if not source.startswith("default")]
     shown = f"set here: {', '.join(given)}" if given else "all at their defaults"
+    idle = effects.without_effect(config)
+    if idle:
+        return config, warning(TOPIC, "settings", f"{shown}; {'; '.join(idle)}", "leave out what does nothing")
     return config, ok(TOPIC, "settings", shown if config.enabled else f"{shown}; taskd is switched off")
 
 

@@ -22,14 +22,14 @@ import torch.distributed as dist
 from taskd import _c10d
 from taskd.comm import guard
 from taskd.errors import StepAbandoned
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, PATIENCE_S
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 ROUNDS, SEED = int(sys.argv[5]), int(sys.argv[6])
 INNER = os.environ["TASKD_INNER"]
 control = _c10d.control
-RESTS_S = 20.0
-"""Four times as long as an idle thread of the pool stays."""
+WATCHES = 1
+"""The thread of the pool that watches limits, and may outlive the operations whose limits they were."""
 
 
 class Operation:
@@ -129,8 +129,8 @@ def usage() -> dict[str, int]:
 def settled(groups: list[Any]) -> dict[str, int]:
     """What is in use once every old inner group is gone and idle threads have left."""
     assert _c10d.wait_for_teardown(len(groups), PATIENCE), _c10d.inner_groups_alive()
-    deadline = time.monotonic() + RESTS_S
-    while _c10d.pool_threads() > 0 and time.monotonic() < deadline:
+    deadline = time.monotonic() + PATIENCE_S
+    while _c10d.pool_threads() > WATCHES and time.monotonic() < deadline:
         time.sleep(0.1)
     return usage()
 

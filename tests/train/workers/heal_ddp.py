@@ -35,6 +35,7 @@ parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument(
     "--late", default="", help="RANK:STEP: has its gradients and makes no update until the step is given up"
 )
+parser.add_argument("--long", default="", help="RANK:STEP:SECONDS,...: so long is this forward, the first time")
 parser.add_argument("--local-bytes", type=int, default=0, help="of state of its own that each rank changes")
 parser.add_argument("--plain", action="store_true", help="a script that knows nothing of sessions")
 args = parser.parse_args()
@@ -91,6 +92,16 @@ def die(rank: int, step: int, place: str) -> None:
         signal.pause()
 
 
+def in_forward(rank: int, step: int) -> None:
+    """The forward is long, and nothing is communicated and no processor is used meanwhile; or this is the place."""
+    for spec in filter(None, args.long.split(",")):
+        marker = args.folder / f"long-{spec}"
+        if spec.startswith(f"{rank}:{step}:") and not marker.exists():
+            marker.touch()
+            time.sleep(float(spec.rpartition(":")[2]))  # lasts: it is what is tested
+    die(rank, step, "forward")
+
+
 def main() -> None:
     torch.manual_seed(7)
     torch.set_num_threads(1)
@@ -109,7 +120,7 @@ def main() -> None:
     schedules = [torch.optim.lr_scheduler.StepLR(one, 5, 0.7) for one in optimizers]
     own = torch.zeros(args.local_bytes // 4)
     now = {"step": -1}
-    net.first.register_forward_hook(lambda *_: die(rank, now["step"], "forward"))
+    net.first.register_forward_hook(lambda *_: in_forward(rank, now["step"]))
     net.first[0].weight.register_hook(lambda _: die(rank, now["step"], "backward"))
     torch.manual_seed(100 + rank)
     sampler = taskd.StepSampler(Noise(), BATCH, seed=3)

@@ -1,0 +1,76 @@
+"""What a newcomer lacks: it ends with the weights of the undisturbed run, or all start over with a sentence.
+
+Each case is a small training of this folder, which carries something from step to step beside its model. Rank 1 dies
+before its gradients are out ("backward": the step is done again) and after it ("reduced": the others have done it).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launched import Launched
+from tests.verdicts import same_bits
+
+HERE = Path(__file__).parent
+RANKS = 2
+NEVER = "-1"
+
+Run = Callable[..., Launched]
+_calm: dict[tuple[str, str], list[str]] = {}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
+    """One training of this folder to its end; rank 1 dies at this place of this step."""
+
+    def start(case: str, place: str, at: str) -> Launched:
+        folder = tmp_path / f"{case}-{place}{at}".replace(" ", "-")
+        folder.mkdir()
+        script = [str(HERE / f"{case}.py"), "--folder", str(folder), "--place", place, "--at", at]
+        name = f"newcomer-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
+        with Launched(folder, free_port(), "--nproc-per-node", str(RANKS), *script, job=name, warm=True) as job:
+            job.end()
+        return job
+
+    return start
+
+
+def calm(run: Run, case: str, kind: str = "") -> list[str]:
+    """What every rank ends with when nobody dies. `kind`: of trainings that come in some."""
+    if (case, kind) not in _calm:
+        _calm[case, kind] = sorted(run(case, kind, NEVER).said("weights"))
+        assert len(_calm[case, kind]) == RANKS
+    return _calm[case, kind]
+
+
+def check_healed(job: Launched, weights: list[str]) -> None:
+    """One rank was replaced, nobody started over, and nothing else is different."""
+    same_bits(sorted(job.said("weights")), weights, job.text)
+    assert "respawn" not in job.text, job.text
+    assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
+
+
+def check_started_over(job: Launched, weights: list[str], sentence: str) -> None:
+    """All started again, because of this; and nothing else is different."""
+    same_bits(sorted(job.said("weights")), weights, job.text)
+    decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
+    assert sentence in decision, job.text
+    assert job.text.count("begin 0") == 2, job.text
+
+
+@pytest.mark.parametrize("at", ["3", "4"])
+@pytest.mark.parametrize("place", ["backward", "reduced", "averaged"])
+def test_buffers_of_averages(run: Run, place: str, at: str) -> None:
+    """Which are this rank's own, and are made again where the record is one update behind."""
+    check_healed(run("averages", place, at), calm(run, "averages"))
+
+
+@pytest.mark.parametrize("at", ["2", "3"])
+@pytest.mark.parametrize("place", ["backward", "reduced"])
+def test_moments_in_their_own_dtype_and_what_is_switched(run: Run, place: str, at: str) -> None:
+    check_healed(run("mixed", place, at), calm(run, "mixed"))
