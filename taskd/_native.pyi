@@ -328,3 +328,7 @@ class RailTally:
         """Every rail and peer node that was ever used, in order."""
 
     def totals(self) -> RailTotals: ...
+
+def digests(pieces: Sequence[tuple[int, int]]) -> list[int]:
+    """Of each piece of this process' memory (address, bytes): 64 bits that differ when its contents differ, at the
+    speed of memory. A change within one word of 8 bytes is never missed."""

@@ -9,6 +9,7 @@
 
 #include "beat.hpp"
 #include "death_watch.hpp"
+#include "digest.hpp"
 #include "fork_guard.hpp"
 #include "mapping.hpp"
 #include "module_rail.hpp"
@@ -299,6 +300,19 @@ void bind_death_watch(py::module_& module) {
         .def("close", &DeathWatch::close, NoGil());
 }
 
+void bind_digest(py::module_& module) {
+    module.def(
+        "digests",
+        [](const std::vector<std::pair<uintptr_t, size_t>>& pieces) {
+            std::vector<uint64_t> found;
+            found.reserve(pieces.size());
+            for (const auto& [address, bytes] : pieces)
+                found.push_back(digest(reinterpret_cast<const void*>(address), bytes));
+            return found;
+        },
+        py::arg("pieces"), NoGil());
+}
+
 void bind_process(py::module_& module) {
     module.def(
         "exit_state", [](pid_t pid, uint64_t start_time) { return record(exit_state(pid, start_time)); },
@@ -347,5 +361,6 @@ PYBIND11_MODULE(_native, module) {
     bind_page(module);
     bind_death_watch(module);
     bind_process(module);
+    bind_digest(module);
     bind_rails(module);
 }

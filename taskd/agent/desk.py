@@ -24,6 +24,7 @@ from taskd.core.limits import KEY_BYTES, MS
 from taskd.core.messages import (
     CountersShown,
     Evidence,
+    Proof,
     RailOrder,
     RailsFollowed,
     StageReached,
@@ -180,7 +181,7 @@ class Desk:
             self._refuse("counters", f"the rail counters of process {worker.pid} are not read: {trouble}")
 
     def _hear(self, worker: Worker, message: object) -> None:
-        if not isinstance(message, (StageReached, Evidence, WorkerLeaving, RailsFollowed)):
+        if not isinstance(message, (StageReached, Evidence, WorkerLeaving, RailsFollowed, Proof)):
             self._refuse(
                 "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
             )

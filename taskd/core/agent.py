@@ -30,6 +30,7 @@ from taskd.core.messages import (
     Evidence,
     Goodbye,
     Order,
+    Proof,
     RailOrder,
     RailReport,
     RailsFollowed,
@@ -43,6 +44,7 @@ from taskd.core.messages import (
     WorkerHello,
     WorkerWelcome,
 )
+from taskd.core.proof_relay import ProofRelay
 from taskd.core.rail_relay import RailRelay
 from taskd.core.types import Stage
 from taskd.core.words import cut
@@ -79,6 +81,7 @@ class Agent:
         self.counters = Counters()
         self.crew = Crew(job, self.counters, spawns)
         self.rails = RailRelay(self.crew, self.counters)
+        self.proofs = ProofRelay(self.crew, self.counters)
         self._effects: list[AgentEffect] = []
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
         self._warned: set[str] = set()
@@ -146,6 +149,8 @@ class Agent:
                 record.news = False
                 reports.append(record.report())
         self._report(full, tuple(reports), self.rails.news.due(now))
+        if (proofs := self.proofs.due()) is not None:
+            self._effects.append(Send(proofs))
 
     def _report(self, full: bool, ranks: tuple[RankReport, ...], rails: tuple[RailReport, ...] = ()) -> None:
         self._effects.append(Send(Report(full, self.term, ranks, self.epoch, rails, self.rails.number)))
@@ -332,6 +337,8 @@ class Agent:
             if record is not None:
                 self._tell(record)
                 self._relay(now)
+        elif isinstance(message, Proof):
+            self.proofs.told(message)
         elif isinstance(message, RailsFollowed):
             record = self.rails.answered(message)
             if record is not None:

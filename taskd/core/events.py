@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskd.core.messages import FromAgent, FromWorker, Order, RailReport, Stop, ToAgent, WorkerWelcome
-from taskd.core.types import Phase, RailFinding, RankState, Stage
+from taskd.core.types import Phase, ProofFinding, RailFinding, RankState, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,22 @@ class RailWish:
     out: bool
 
 
-ManagerEvent = Said | RailVerdict | RailWish | ConnectionLost | Restarted | Verdict | Tick
+@dataclass(frozen=True, slots=True)
+class ProofVerdict:
+    """What the manager found in the proofs of the ranks: like a Verdict, in place of all of them."""
+
+    finding: ProofFinding
+    updates: int
+    layout: int
+    total: int  # units of that layout
+    units: tuple[int, ...]  # of BASE and EXCEPTED: not to be compared; of DIFFERS: those that differ
+    ranks: tuple[int, ...]  # of DIFFERS: who is wrong, or everybody
+    named: bool  # the others are more, and agree
+    item: str  # the first of those units
+    reason: str
+
+
+ManagerEvent = Said | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Restarted | Verdict | Tick
 
 
 # ---- to the agent ---------------------------------------------------------------------------------------------

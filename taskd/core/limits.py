@@ -123,6 +123,38 @@ RAIL_IDLE_NS = 60 * SECOND
 RAIL_STALE_NS = 60 * SECOND
 """A line that no report has named for so long is no longer used."""
 
+# ---- proofs that replicas are alike -----------------------------------------------------------------------------
+PROOF_UNITS = 1_024
+"""Parts that a rank's state is divided into, so that a difference can be named; what has more is put together."""
+PROOF_UNIT_BYTES = 1 << 20
+"""Of a tensor, and more only where there would be too many units: what is digested at a stretch."""
+PROOF_SLICE_BYTES = 1 << 20
+"""What one step digests: some 0.1 ms at the speed of memory."""
+PROOF_SHARE = 2_000
+"""A proof may take this part of the time of the steps that it stands for: 0.05 %, half of what is promised."""
+PROOF_MEASURES = 15
+"""Steps, and proofs, whose median is what one takes."""
+PROOF_FIRST_COST_NS = 500_000
+"""Of a slice, before one was digested."""
+PROOF_PERIOD_NS = 100 * MS
+"""However short the steps: no more than one message for each beat of an agent, and so many ranks as follows."""
+PROOF_RANKS = 64
+PROOF_SELDOM = 1 << 20
+"""Updates between two slices, at most."""
+PROOF_REPAIRED = 2
+"""Updates after a repair whose whole state is compared: what was put together wrongly shows after the first one."""
+PROOF_KEPT = 8
+"""Proofs of different updates that are open at once; the oldest is judged by whoever has told it."""
+PROOF_SENT = 8
+"""Proofs of one rank that wait for its node's next beat; the oldest goes first."""
+DIGEST_WORD = 8
+"""Bytes of a digest."""
+PROOF_NAMES = 1 << 16
+"""Characters for the names of all units of a proof."""
+MAX_PROOFS = 8 * MAX_RANKS_PER_NODE
+PROOF_STARTS_OVER = 3
+"""How often a difference may start the job over. A machine that damages what it holds would do so for ever."""
+
 # ---- rhythm ---------------------------------------------------------------------------------------------------
 FULL_REPORT_NS = 2 * SECOND
 """Reports between two full ones carry just what changed; a full one heals whatever a lost message left behind."""

@@ -102,6 +102,24 @@ class WorkerLeaving:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Digests of what a rank holds after an update, to be compared with those of all others: of some of its units, one
+    after another, or of all. Never awaited, and never said again: another one comes."""
+
+    rank: RankId
+    incarnation: Incarnation
+    epoch: Epoch
+    updates: Step  # that it holds
+    every: Count  # after so many updates the whole state has had its turn; 0: that is not known yet
+    layout: Count  # differs where ranks divide their state otherwise, for they hold other things
+    total: Annotated[int, Between(0, limits.PROOF_UNITS)]
+    first: Annotated[int, Between(0, limits.PROOF_UNITS)]
+    digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: of this one none can be computed
+    names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one a line; only the first rank gives them
+    missing: Text  # what is not compared, and why
+
+
 # ---- agent and manager ----------------------------------------------------------------------------------------
 
 
@@ -155,6 +173,13 @@ class Report:
     epoch: Epoch = 0  # the newest that the agent knows of, for a manager that has lost its journal
     rails: Annotated[tuple[RailReport, ...], AtMost(limits.MAX_RAIL_REPORTS)] = ()
     rail_order: Count = 0  # the number of the rail order that the agent holds; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What the ranks of one node have told of their state since the last beat."""
+
+    proofs: Annotated[tuple[Proof, ...], AtMost(limits.MAX_PROOFS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,12 +403,14 @@ MESSAGES: tuple[type, ...] = (
     RailsFollowed,
     RailOrder,
     CountersShown,
+    Proof,
+    Proofs,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
-FromAgent = AgentHello | Report | Evidence | Goodbye
+FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs
 ToAgent = Answer | Order | Stop | RailOrder
-FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed
+FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed | Proof
 ToWorker = WorkerWelcome | Order | Stop | RailOrder
 ToSession = WorkerWelcome | Order | Stop
 """What of it moves a worker's machine; rail orders are followed by the link."""

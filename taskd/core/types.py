@@ -87,6 +87,14 @@ class RailFinding(IntEnum):
     ROLL_BACK = 12
 
 
+class ProofFinding(IntEnum):
+    """What the manager found in the proofs of the ranks."""
+
+    BASE = 0  # what is compared from now on: everything that is alike, for the first time
+    EXCEPTED = 1  # never alike so far: it is none of what replicas share
+    DIFFERS = 2  # alike before, and not now
+
+
 class StoreOperation(IntEnum):
     """What a worker asks of the job's store; csrc/c10d/store.hpp has the same numbers."""
 

@@ -34,6 +34,7 @@ from taskd.core.messages import (
     Evidence,
     Goodbye,
     Order,
+    Proofs,
     Question,
     Reply,
     Report,
@@ -199,7 +200,7 @@ class ManagerLoop:
         elif isinstance(message, StoreAsk) and envelope.job == self.job:
             now_ns = self._memory.now_ns()
             self._serve_store(self._store.ask(now_ns, envelope.life, message, arrived.routing))
-        elif not isinstance(message, (AgentHello, Report, Evidence, Goodbye)) or not _is_name(envelope):
+        elif not isinstance(message, (AgentHello, Report, Evidence, Goodbye, Proofs)) or not _is_name(envelope):
             sentence = f"{type(message).__name__} from {arrived.address} was dropped: no agent says that to a manager"
             self.refusals.count("unexpected", arrived.address, sentence)
         elif envelope.job != self.job:

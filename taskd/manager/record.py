@@ -19,6 +19,7 @@ from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import (
     ConnectionLost,
     ManagerEvent,
+    ProofVerdict,
     RailVerdict,
     RailWish,
     Restarted,
@@ -28,7 +29,7 @@ from taskd.core.events import (
     Verdict,
 )
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
-from taskd.core.types import RailFinding, RankState, Stage
+from taskd.core.types import ProofFinding, RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
 
@@ -56,6 +57,9 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
     if isinstance(event, RailVerdict):
         named = (event.rail, list(event.nodes), event.peer, event.reason, list(event.borrowers))
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
+    if isinstance(event, ProofVerdict):
+        where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
+        return ["proof", int(event.finding), *where, event.named, event.item, event.reason]
     return ["tick" if isinstance(event, Tick) else "restarted"]
 
 
@@ -82,6 +86,10 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         finding, rail, nodes, peer, reason, borrowers, *cost = values
         named = (_text(rail), _texts(nodes), _text(peer), _text(reason), _texts(borrowers))
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
+    if kind == "proof":
+        finding, updates, layout, total, units, ranks, named, item, reason = values
+        where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
+        return ProofVerdict(ProofFinding(finding), *where, bool(named), _text(item), _text(reason))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
     decoded = codec.decode(values[0], older.OLDEST)
@@ -101,6 +109,10 @@ def _text(value: Any) -> str:
 
 def _texts(values: Any) -> tuple[str, ...]:
     return tuple(_text(value) for value in values)
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
 
 
 def effects_row(effects: Iterable[ManagerEffect]) -> bytes:

@@ -27,6 +27,8 @@ from taskd.core.messages import (
     Evidence,
     Goodbye,
     Order,
+    Proof,
+    Proofs,
     Question,
     RailOrder,
     RailsFollowed,
@@ -49,7 +51,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 7
+VERSION = 8
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -79,6 +81,8 @@ Message = (
     | RailsFollowed
     | RailOrder
     | CountersShown
+    | Proof
+    | Proofs
 )
 
 

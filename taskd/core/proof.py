@@ -1,0 +1,288 @@
+"""Whether all ranks hold the same: the manager's part. Digests come in, and what differs comes out with a name.
+
+Each rank digests the same units of its state after the same updates (proof_plan.py) and tells it with its node's beat.
+When all have told what they hold after an update, it is compared. What can go wrong, and what follows:
+
+- *A proof is lost, or a rank is slower and tells fewer*: an update that not all have told is judged when enough newer
+  ones are there, by those who did. Nobody is ever asked or awaited.
+- *Something is unlike from the start* (each rank's own part of a model, a module in another mode): it is none of what
+  replicas share. That is said once, and it is not compared.
+- *Something was alike and is not any more*: a verdict. Three ranks or more: the few that differ from the many that
+  agree are named. Two, or no majority: all are named, and nobody is accused.
+- *Ranks list other units*: the list itself is compared in the same way; contents among those who list alike.
+- *The manager restarts*: what was found alike or excepted is in the journal, as verdicts; proofs are not.
+
+Invariants: a unit that was never alike is never held against anybody; a difference is said once, until the unit is
+compared anew. Not here: what is done about a difference (doubts.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from taskd.core import limits
+from taskd.core.counters import Counters
+from taskd.core.events import ProofVerdict
+from taskd.core.membership import Membership
+from taskd.core.messages import Proof
+from taskd.core.types import ProofFinding, RankState
+from taskd.core.words import cut, join, rank_words, verb
+
+LIST = "the list of what is compared"
+_SHOWN = 3
+
+
+class Unit(IntEnum):
+    """What is known of one unit."""
+
+    UNKNOWN = 0
+    ALIKE = 1
+    EXCEPTED = 2  # never alike
+    TOLD = 3  # alike once, and a difference was said
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """One way in which ranks divide their state."""
+
+    total: int
+    units: bytearray
+    names: dict[int, str] = field(default_factory=dict)
+    missing: str = ""
+    based: bool = False
+
+    def name(self, unit: int) -> str:
+        """What it is called where the first rank has said so."""
+        return self.names.get(unit, f"part {unit} of {self.total}")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last proof of all ranks that found nothing."""
+
+    updates: int
+    ranks: int
+    at: int
+    every: int
+
+
+class Proofs:
+    """The open proofs of one job, and what is known of its units."""
+
+    def __init__(self, members: Membership, counters: Counters) -> None:
+        self._members = members
+        self._counters = counters
+        self.last: Last | None = None
+        self._epoch = 0
+        self._open: dict[int, dict[int, Proof]] = {}  # by the updates held, then by rank
+        self._ready: list[dict[int, Proof]] = []
+        self._layouts: dict[int, Layout] = {}
+        self._lists_alike = False  # all ranks listed the same once
+        self._list_told = False
+
+    @property
+    def excepted(self) -> list[str]:
+        """What is not compared, as it is called."""
+        found = [
+            layout.name(at) for layout in self._layouts.values() for at, one in enumerate(layout.units) if one == 2
+        ]
+        return found + [layout.missing for layout in self._layouts.values() if layout.missing]
+
+    # ---- filing -----------------------------------------------------------------------------------------------
+
+    def file(self, node: str, proofs: Iterable[Proof], at: int) -> None:
+        """What the ranks of this node have told."""
+        for proof in proofs:
+            record = self._members.find(proof.rank)
+            if record is None or record.where != node or record.incarnation != proof.incarnation or not _whole(proof):
+                self._counters.count("proof of another incarnation")
+            elif proof.epoch < self._epoch:
+                self._counters.count("proof of an older epoch")
+            else:
+                if proof.epoch > self._epoch:
+                    self._epoch = proof.epoch
+                    self._open.clear()
+                    self._ready.clear()
+                self._take(proof, at)
+
+    def _take(self, proof: Proof, at: int) -> None:
+        layout = self._layouts.get(proof.layout)
+        if layout is not None and proof.names and layout.total == proof.total:
+            layout.names.update(enumerate(proof.names.split("\n"), proof.first))
+        told = self._open.setdefault(proof.updates, {})
+        told[proof.rank] = proof
+        counts = self._members.counts
+        if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
+            self._ready.append(self._open.pop(proof.updates))
+            if not self.last or self.last.updates != proof.updates:
+                self.last = Last(proof.updates, len(told), at, max(one.every for one in told.values()))
+        elif len(self._open) > limits.PROOF_KEPT:
+            self._ready.append(self._open.pop(min(self._open)))
+
+    def restart(self) -> None:
+        """Every rank starts over, and so does what is known; or the manager was away, and its proofs are old."""
+        self._open.clear()
+        self._ready.clear()
+
+    def forget(self) -> None:
+        """Every rank starts over: nothing is known any more."""
+        self.restart()
+        self.last = None
+        self._layouts.clear()
+        self._lists_alike = self._list_told = False
+
+    # ---- judging ----------------------------------------------------------------------------------------------
+
+    def find(self) -> ProofVerdict | None:
+        """The next thing to be said about what was filed. Call `take` with it before the next call."""
+        while self._ready:
+            verdict = self._judge(self._ready[0])
+            if verdict is not None:
+                return verdict
+            del self._ready[0]
+        return None
+
+    def take(self, verdict: ProofVerdict) -> None:
+        """A verdict counts from now on; from a journal, too."""
+        if verdict.finding is ProofFinding.DIFFERS and not verdict.units:
+            self._list_told = True
+            return
+        layout = self._layout(verdict.layout, verdict.total)
+        if verdict.finding is ProofFinding.BASE:
+            layout.based, self._lists_alike = True, True
+            layout.units[:] = bytes([Unit.ALIKE]) * layout.total
+        known = Unit.TOLD if verdict.finding is ProofFinding.DIFFERS else Unit.EXCEPTED
+        for unit in verdict.units:
+            if unit < layout.total:
+                layout.units[unit] = known
+
+    def _layout(self, number: int, total: int) -> Layout:
+        layout = self._layouts.get(number)
+        if layout is None or layout.total != total:
+            if len(self._layouts) >= limits.PROOF_LAYOUTS:
+                del self._layouts[next(iter(self._layouts))]
+            layout = self._layouts[number] = Layout(total, bytearray(total))
+        return layout
+
+    def _judge(self, told: dict[int, Proof]) -> ProofVerdict | None:
+        """What all these ranks, which hold the same number of updates, have told."""
+        lists = {rank: (proof.layout, proof.total) for rank, proof in told.items()}
+        if len(set(lists.values())) > 1 and self._lists_alike and not self._list_told:
+            return self._differs(told, (0, 0), {-1: lists})
+        usual = Counter(lists.values()).most_common(1)[0][0]
+        alike = [proof for rank, proof in sorted(told.items()) if lists[rank] == usual]
+        layout = self._layout(*usual)
+        for proof in alike:
+            if proof.names:
+                layout.names.update(enumerate(proof.names.split("\n"), proof.first))
+            layout.missing = proof.missing or layout.missing
+        everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
+        first = everybody and not layout.based and all(_covers(proof) for proof in alike)
+        apart = _apart(alike)
+        new = tuple(unit for unit in apart if layout.units[unit] == Unit.UNKNOWN)
+        if first:
+            return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
+        if new:
+            return self._verdict(ProofFinding.EXCEPTED, told, usual, new, self._exceptions(layout, new))
+        differing = {unit: values for unit, values in apart.items() if layout.units[unit] == Unit.ALIKE}
+        if differing:
+            return self._differs(told, usual, differing)
+        for proof in alike:
+            for unit, _ in _words(proof):
+                if layout.units[unit] == Unit.UNKNOWN:
+                    layout.units[unit] = Unit.ALIKE
+        return None
+
+    @staticmethod
+    def _verdict(
+        finding: ProofFinding, told: dict[int, Proof], layout: tuple[int, int], units: tuple[int, ...], reason: str
+    ) -> ProofVerdict:
+        return ProofVerdict(finding, _updates(told), *layout, units, (), False, "", reason)
+
+    def _exceptions(self, layout: Layout, units: tuple[int, ...]) -> str:
+        parts = []
+        if units:
+            names = _list([layout.name(unit) for unit in units])
+            parts.append(f"{names} {verb(len(units), 'is', 'are')} not the same on all ranks")
+        if layout.missing and not layout.based:
+            parts.append(layout.missing)
+        return cut(f"not compared between ranks: {'; '.join(parts)}") if parts else ""
+
+    def _differs(
+        self, told: dict[int, Proof], where: tuple[int, int], differing: dict[int, dict[int, object]]
+    ) -> ProofVerdict:
+        """The sentence about these units, and who is wrong, or everybody."""
+        updates = _updates(told)
+        layout = self._layouts.get(where[0])
+        units = tuple(sorted(unit for unit in differing if unit >= 0))
+        names = [layout.name(unit) for unit in units] if layout is not None and units else [LIST]
+        item, what = names[0], _list(names)
+        wrong: set[int] = set()
+        everybody: set[int] = set()
+        named = True
+        for values in differing.values():
+            few = _few(values)
+            named &= few is not None
+            wrong |= few or set()
+            everybody |= values.keys()
+        if named:
+            others = everybody - wrong
+            reason = (
+                f"after update {updates} {rank_words(wrong)} {verb(len(wrong), 'holds', 'hold')} other contents of "
+                f"{what} than {rank_words(others)}, which agree"
+            )
+        else:
+            why = "two ranks cannot tell which is wrong" if len(everybody) == 2 else "most do not agree, so nobody knows"
+            reason = f"after update {updates} {rank_words(everybody)} do not hold the same of {what}: {why}"
+        ranks = tuple(sorted(wrong if named else everybody))
+        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, cut(item, 200), cut(reason))
+
+
+def _whole(proof: Proof) -> bool:
+    count, rest = divmod(len(proof.digests), limits.DIGEST_WORD)
+    return rest == 0 and proof.first + count <= proof.total and proof.updates >= 0
+
+
+def _covers(proof: Proof) -> bool:
+    return proof.first == 0 and len(proof.digests) == proof.total * limits.DIGEST_WORD
+
+
+def _updates(told: dict[int, Proof]) -> int:
+    return next(iter(told.values())).updates
+
+
+def _words(proof: Proof) -> Iterable[tuple[int, bytes]]:
+    """Each unit with its digest, but those that have none."""
+    size, data = limits.DIGEST_WORD, proof.digests
+    for at in range(len(data) // size):
+        word = data[at * size : (at + 1) * size]
+        if any(word):
+            yield proof.first + at, word
+
+
+def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
+    """Units of which ranks have told different digests, with what each has told."""
+    if len({(proof.first, proof.digests) for proof in proofs}) == 1:
+        return {}
+    told: dict[int, dict[int, object]] = {}
+    for proof in proofs:
+        for unit, word in _words(proof):
+            told.setdefault(unit, {})[proof.rank] = word
+    return {unit: values for unit, values in sorted(told.items()) if len(set(values.values())) > 1}
+
+
+def _few(values: dict[int, object]) -> set[int] | None:
+    """Those who differ from more than half of all who have told; None: nobody knows who is wrong."""
+    usual, count = Counter(values.values()).most_common(1)[0]
+    if len(values) < 3 or 2 * count <= len(values):
+        return None
+    return {rank for rank, value in values.items() if value != usual}
+
+
+def _list(names: list[str]) -> str:
+    shown = names[:_SHOWN]
+    more = len(names) - len(shown)
+    return join([*shown, f"{more} more"] if more else shown)
