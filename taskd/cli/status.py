@@ -170,11 +170,32 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
         lines.append(table.paint(text, "yellow", colour))
     if manager["journal"].startswith("memory only"):
         lines.append(table.paint(f"journal: {table.clean(manager['journal'])}", "yellow", colour))
+    lines += _proof(facts.get("proof"), colour)
     refused = {**facts.get("counters", {}), **manager["refused"]}
     refused.pop("port looked at", None)  # by this job's own launcher, too: nothing was said, so nothing was dropped
     if refused:
         lines.append("dropped: " + ", ".join(f"{table.clean(name)} {count}" for name, count in sorted(refused.items())))
     return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _proof(proof: dict[str, Any] | None, colour: bool) -> list[str]:
+    """When all ranks were last seen to hold the same, and what is left out."""
+    if proof is None or (proof["updates"] < 0 and not proof["differences"]):
+        return []
+    lines = []
+    if proof["updates"] >= 0:
+        every = f"; all of it every {proof['whole_every']} updates" if proof["whole_every"] else ""
+        ranks = f"{proof['ranks']} ranks alike"
+        lines.append(f"last proof: update {proof['updates']}, {ranks}, {span(proof['age_ms'])} ago{every}")
+    if proof["differences"]:
+        times = "once" if proof["differences"] == 1 else f"{proof['differences']} times"
+        text = f"ranks did not hold the same {times}: `taskd incidents` names rank and item"
+        lines.append(table.paint(text, "red", colour))
+    left_out = [table.clean(name) for name in proof["not_compared"]]
+    if left_out:
+        more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
+        lines.append(f"not compared: {', '.join(left_out[:3])}{more}")
+    return lines
 
 
 def span(ms: int) -> str:

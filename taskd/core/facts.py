@@ -9,10 +9,13 @@ from typing import Any
 
 from taskd.core.counters import Counters
 from taskd.core.job import Job
+from taskd.core.proof import Proofs
 from taskd.core.rails import Rails
 from taskd.core.records import NodeRecord, RankRecord
 from taskd.core.repairs import Repairs
 from taskd.core.words import milliseconds
+
+_MOST_EXCEPTED = 64
 
 
 def of_job(
@@ -37,6 +40,19 @@ def of_job(
         "counters": dict(sorted(counters.by_reason.items())),
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],
         "ranks": [_rank(record) for record in members.ranks],
+    }
+
+
+def of_proofs(proofs: Proofs, found: int, at: int) -> dict[str, Any]:
+    """When all ranks were last seen to hold the same; `found`: how often they did not."""
+    last = proofs.last
+    return {
+        "updates": last.updates if last is not None else -1,  # -1: there was none yet
+        "ranks": last.ranks if last is not None else 0,
+        "age_ms": milliseconds(max(at - last.at, 0)) if last is not None else 0,
+        "whole_every": last.every if last is not None else 0,  # updates, until all that is compared had its turn
+        "differences": found,
+        "not_compared": proofs.excepted[:_MOST_EXCEPTED],
     }
 
 

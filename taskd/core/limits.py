@@ -143,6 +143,8 @@ PROOF_SELDOM = 1 << 20
 """Updates between two slices, at most."""
 PROOF_REPAIRED = 2
 """Updates after a repair whose whole state is compared: what was put together wrongly shows after the first one."""
+PROOF_LAYOUTS = 16
+"""Ways to divide a state that are remembered: a script that makes more optimizer state has another one."""
 PROOF_KEPT = 8
 """Proofs of different updates that are open at once; the oldest is judged by whoever has told it."""
 PROOF_SENT = 8

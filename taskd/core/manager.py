@@ -19,10 +19,12 @@ from typing import Any
 from taskd.core import facts, limits, rail_facts
 from taskd.core.counters import Counters
 from taskd.core.detector import Detector
+from taskd.core.doubts import Doubts
 from taskd.core.effects import ManagerEffect
 from taskd.core.events import (
     ConnectionLost,
     ManagerEvent,
+    ProofVerdict,
     RailVerdict,
     RailWish,
     Restarted,
@@ -36,7 +38,9 @@ from taskd.core.job import Job
 from taskd.core.lateness import Lateness
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
+from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.placing import Rules
+from taskd.core.proof import Proofs
 from taskd.core.rail_watch import RailWatch
 from taskd.core.rails import Rails
 from taskd.core.records import NodeCause, NodeRecord, NodeState
@@ -69,6 +73,8 @@ class Manager:
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
         self._lateness = Lateness(self._job)
+        self._proofs = Proofs(self._job, self.counters)
+        self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._now = -1  # the shell's clock at the last step
         self._slept = 0  # how much of it this manager has slept through
         self._journal: list[ManagerEvent] = []
@@ -97,6 +103,8 @@ class Manager:
             effects += self._judge(now)
         if isinstance(event, Tick) or (isinstance(event, Said) and isinstance(event.message, Report)):
             effects += self._judge_rails(now)
+        if isinstance(event, Said) and isinstance(event.message, ProofsTold):
+            effects += self._judge_proofs(now)
         return effects
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
@@ -124,11 +132,14 @@ class Manager:
     def facts(self, now_ns: int) -> dict[str, Any]:
         """How the job stands, ready for JSON: what `taskd status` shows."""
         at = max(now_ns, self._now) - self._slept
-        return facts.of_job(self.name, self.node_count, self._job, self._repairs, self._rails, self.counters, at)
+        found = facts.of_job(self.name, self.node_count, self._job, self._repairs, self._rails, self.counters, at)
+        found["incidents"]["known"] += len(self._doubts.history)
+        return found | {"proof": facts.of_proofs(self._proofs, self._doubts.found, at)}
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
-        known = filter(None, [*self._repairs.history, self._repairs.incident, *self._rails.incidents()])
+        repairs = self._repairs
+        known = filter(None, [*repairs.history, repairs.incident, *self._rails.incidents(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(max(now_ns, self._now)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
@@ -158,8 +169,12 @@ class Manager:
         elif isinstance(event, RailVerdict | RailWish):
             self._mattered = True
             self._rails.take(event, now, at)
+        elif isinstance(event, ProofVerdict):
+            self._mattered = True
+            self._doubts.take(event, now, at)
         elif isinstance(event, Restarted):
             self._mattered = True
+            self._proofs.restart()
             self._rails.restarted(at)
             self._watch.restart()
             self._job.renew_term(self._job.term + 1)
@@ -196,6 +211,8 @@ class Manager:
             self._report(node, message, now, at)
         elif isinstance(message, Evidence):
             self._evidence(node, message, now, at)
+        elif isinstance(message, ProofsTold):
+            self._proofs.file(node.name, message.proofs, at)
 
     def _heard(self, node: NodeRecord, now: int, at: int) -> None:
         """A sign of life of a node's agent."""
@@ -366,6 +383,15 @@ class Manager:
         while self._job.over is None and (verdict := self._watch.find(at, repairing)) is not None:
             self._journal.append(verdict)
             self._rails.apply(verdict, now, at)
+            effects += self._job.take_effects(now)
+        return effects
+
+    def _judge_proofs(self, now: int) -> list[ManagerEffect]:
+        """What the ranks have told of what they hold."""
+        effects: list[ManagerEffect] = []
+        while self._job.over is None and (verdict := self._proofs.find()) is not None:
+            self._journal.append(verdict)
+            self._doubts.take(verdict, now, now - self._slept)
             effects += self._job.take_effects(now)
         return effects
 

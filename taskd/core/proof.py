@@ -26,13 +26,14 @@ from enum import IntEnum
 from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import ProofVerdict
-from taskd.core.membership import Membership
+from taskd.core.job import Job
 from taskd.core.messages import Proof
 from taskd.core.types import ProofFinding, RankState
 from taskd.core.words import cut, join, rank_words, verb
 
 LIST = "the list of what is compared"
 _SHOWN = 3
+_MOST_ITEM = 200
 
 
 class Unit(IntEnum):
@@ -41,7 +42,6 @@ class Unit(IntEnum):
     UNKNOWN = 0
     ALIKE = 1
     EXCEPTED = 2  # never alike
-    TOLD = 3  # alike once, and a difference was said
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,13 @@ class Layout:
 
     total: int
     units: bytearray
+    told: dict[int, int] = field(default_factory=dict)
+    """Units of which a difference was said, and how often all had started over by then: it is not said again before
+    they have done so once more."""
     names: dict[int, str] = field(default_factory=dict)
     missing: str = ""
+    modes: int = 0
+    """Its first so many units are modes of modules."""
     based: bool = False
 
     def name(self, unit: int) -> str:
@@ -69,25 +74,43 @@ class Last:
     every: int
 
 
+@dataclass(slots=True, eq=False)
+class Told:
+    """What ranks that hold the same number of updates have told; `complete`: all of them."""
+
+    proofs: dict[int, Proof]
+    complete: bool
+    at: int
+
+    @property
+    def updates(self) -> int:
+        """That they hold."""
+        return next(iter(self.proofs.values())).updates
+
+
 class Proofs:
     """The open proofs of one job, and what is known of its units."""
 
-    def __init__(self, members: Membership, counters: Counters) -> None:
-        self._members = members
+    def __init__(self, job: Job, counters: Counters) -> None:
+        self._job = job
+        self._members = job.members
         self._counters = counters
         self.last: Last | None = None
         self._epoch = 0
         self._open: dict[int, dict[int, Proof]] = {}  # by the updates held, then by rank
-        self._ready: list[dict[int, Proof]] = []
+        self._ready: list[Told] = []
         self._layouts: dict[int, Layout] = {}
         self._lists_alike = False  # all ranks listed the same once
-        self._list_told = False
+        self._list_told = -1  # like that of a unit
 
     @property
     def excepted(self) -> list[str]:
         """What is not compared, as it is called."""
         found = [
-            layout.name(at) for layout in self._layouts.values() for at, one in enumerate(layout.units) if one == 2
+            layout.name(at)
+            for layout in self._layouts.values()
+            for at, one in enumerate(layout.units)
+            if one == Unit.EXCEPTED
         ]
         return found + [layout.missing for layout in self._layouts.values() if layout.missing]
 
@@ -99,7 +122,7 @@ class Proofs:
             record = self._members.find(proof.rank)
             if record is None or record.where != node or record.incarnation != proof.incarnation or not _whole(proof):
                 self._counters.count("proof of another incarnation")
-            elif proof.epoch < self._epoch:
+            elif max(proof.epoch, 1) < self._job.epoch:
                 self._counters.count("proof of an older epoch")
             else:
                 if proof.epoch > self._epoch:
@@ -109,55 +132,50 @@ class Proofs:
                 self._take(proof, at)
 
     def _take(self, proof: Proof, at: int) -> None:
-        layout = self._layouts.get(proof.layout)
-        if layout is not None and proof.names and layout.total == proof.total:
-            layout.names.update(enumerate(proof.names.split("\n"), proof.first))
         told = self._open.setdefault(proof.updates, {})
         told[proof.rank] = proof
         counts = self._members.counts
         if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
-            self._ready.append(self._open.pop(proof.updates))
-            if not self.last or self.last.updates != proof.updates:
-                self.last = Last(proof.updates, len(told), at, max(one.every for one in told.values()))
+            self._ready.append(Told(self._open.pop(proof.updates), True, at))
         elif len(self._open) > limits.PROOF_KEPT:
-            self._ready.append(self._open.pop(min(self._open)))
+            self._ready.append(Told(self._open.pop(min(self._open)), False, at))
 
     def restart(self) -> None:
-        """Every rank starts over, and so does what is known; or the manager was away, and its proofs are old."""
+        """The manager was away: what was told before is old."""
         self._open.clear()
         self._ready.clear()
-
-    def forget(self) -> None:
-        """Every rank starts over: nothing is known any more."""
-        self.restart()
-        self.last = None
-        self._layouts.clear()
-        self._lists_alike = self._list_told = False
 
     # ---- judging ----------------------------------------------------------------------------------------------
 
     def find(self) -> ProofVerdict | None:
         """The next thing to be said about what was filed. Call `take` with it before the next call."""
         while self._ready:
-            verdict = self._judge(self._ready[0])
+            told = self._ready[0]
+            verdict = self._judge(told)
+            if verdict is not None and verdict.finding is not ProofFinding.DIFFERS:
+                return verdict
+            del self._ready[0]  # what differs is all that is said about it
             if verdict is not None:
                 return verdict
-            del self._ready[0]
+            if told.complete:
+                every = max(proof.every for proof in told.proofs.values())
+                self.last = Last(told.updates, len(told.proofs), told.at, every)
         return None
 
     def take(self, verdict: ProofVerdict) -> None:
         """A verdict counts from now on; from a journal, too."""
         if verdict.finding is ProofFinding.DIFFERS and not verdict.units:
-            self._list_told = True
+            self._list_told = self._job.restarts
             return
         layout = self._layout(verdict.layout, verdict.total)
         if verdict.finding is ProofFinding.BASE:
             layout.based, self._lists_alike = True, True
             layout.units[:] = bytes([Unit.ALIKE]) * layout.total
-        known = Unit.TOLD if verdict.finding is ProofFinding.DIFFERS else Unit.EXCEPTED
         for unit in verdict.units:
-            if unit < layout.total:
-                layout.units[unit] = known
+            if verdict.finding is ProofFinding.DIFFERS:
+                layout.told[unit] = self._job.restarts
+            elif unit < layout.total:
+                layout.units[unit] = Unit.EXCEPTED
 
     def _layout(self, number: int, total: int) -> Layout:
         layout = self._layouts.get(number)
@@ -167,18 +185,19 @@ class Proofs:
             layout = self._layouts[number] = Layout(total, bytearray(total))
         return layout
 
-    def _judge(self, told: dict[int, Proof]) -> ProofVerdict | None:
-        """What all these ranks, which hold the same number of updates, have told."""
-        lists = {rank: (proof.layout, proof.total) for rank, proof in told.items()}
-        if len(set(lists.values())) > 1 and self._lists_alike and not self._list_told:
-            return self._differs(told, (0, 0), {-1: lists})
+    def _judge(self, told: Told) -> ProofVerdict | None:
+        """What these ranks have told, compared; the first thing that is to be said about it."""
+        lists = {rank: (proof.layout, proof.total) for rank, proof in told.proofs.items()}
+        if len(set(lists.values())) > 1 and self._lists_alike and self._list_told != self._job.restarts:
+            return self._differs(told, (0, 0), {-1: dict(lists.items())})
         usual = Counter(lists.values()).most_common(1)[0][0]
-        alike = [proof for rank, proof in sorted(told.items()) if lists[rank] == usual]
+        alike = [proof for rank, proof in sorted(told.proofs.items()) if lists[rank] == usual]
         layout = self._layout(*usual)
         for proof in alike:
             if proof.names:
                 layout.names.update(enumerate(proof.names.split("\n"), proof.first))
             layout.missing = proof.missing or layout.missing
+            layout.modes = proof.modes
         everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
@@ -187,7 +206,10 @@ class Proofs:
             return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
         if new:
             return self._verdict(ProofFinding.EXCEPTED, told, usual, new, self._exceptions(layout, new))
-        differing = {unit: values for unit, values in apart.items() if layout.units[unit] == Unit.ALIKE}
+        news = {unit for unit in apart if layout.told.get(unit) != self._job.restarts}
+        differing = {
+            unit: values for unit, values in apart.items() if layout.units[unit] == Unit.ALIKE and unit in news
+        }
         if differing:
             return self._differs(told, usual, differing)
         for proof in alike:
@@ -198,9 +220,9 @@ class Proofs:
 
     @staticmethod
     def _verdict(
-        finding: ProofFinding, told: dict[int, Proof], layout: tuple[int, int], units: tuple[int, ...], reason: str
+        finding: ProofFinding, told: Told, layout: tuple[int, int], units: tuple[int, ...], reason: str
     ) -> ProofVerdict:
-        return ProofVerdict(finding, _updates(told), *layout, units, (), False, "", reason)
+        return ProofVerdict(finding, told.updates, *layout, units, (), False, False, "", reason)
 
     def _exceptions(self, layout: Layout, units: tuple[int, ...]) -> str:
         parts = []
@@ -211,11 +233,9 @@ class Proofs:
             parts.append(layout.missing)
         return cut(f"not compared between ranks: {'; '.join(parts)}") if parts else ""
 
-    def _differs(
-        self, told: dict[int, Proof], where: tuple[int, int], differing: dict[int, dict[int, object]]
-    ) -> ProofVerdict:
+    def _differs(self, told: Told, where: tuple[int, int], differing: dict[int, dict[int, object]]) -> ProofVerdict:
         """The sentence about these units, and who is wrong, or everybody."""
-        updates = _updates(told)
+        updates = told.updates
         layout = self._layouts.get(where[0])
         units = tuple(sorted(unit for unit in differing if unit >= 0))
         names = [layout.name(unit) for unit in units] if layout is not None and units else [LIST]
@@ -235,10 +255,14 @@ class Proofs:
                 f"{what} than {rank_words(others)}, which agree"
             )
         else:
-            why = "two ranks cannot tell which is wrong" if len(everybody) == 2 else "most do not agree, so nobody knows"
+            why = (
+                "two ranks cannot tell which is wrong" if len(everybody) == 2 else "most do not agree, so nobody knows"
+            )
             reason = f"after update {updates} {rank_words(everybody)} do not hold the same of {what}: {why}"
         ranks = tuple(sorted(wrong if named else everybody))
-        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, cut(item, 200), cut(reason))
+        modes = bool(units) and all(unit < layout.modes for unit in units) if layout is not None else False
+        item = cut(item, _MOST_ITEM)
+        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, modes, item, cut(reason))
 
 
 def _whole(proof: Proof) -> bool:
@@ -248,10 +272,6 @@ def _whole(proof: Proof) -> bool:
 
 def _covers(proof: Proof) -> bool:
     return proof.first == 0 and len(proof.digests) == proof.total * limits.DIGEST_WORD
-
-
-def _updates(told: dict[int, Proof]) -> int:
-    return next(iter(told.values())).updates
 
 
 def _words(proof: Proof) -> Iterable[tuple[int, bytes]]:

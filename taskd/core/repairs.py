@@ -95,6 +95,14 @@ class Repairs:
         else:
             self._decide_soon(now, at)
 
+    def doubted(self, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
+        """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
+        if self.job.over is not None:
+            return
+        self._open("proof", ranks, trouble, 0, now)
+        self._state_lost = self._troubled = True
+        self._decide_soon(now, at)
+
     def left(self, rank: int, now: int, at: int) -> None:
         """A rank has ended in good order."""
         if not self.attempts.leave(rank):

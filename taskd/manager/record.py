@@ -28,7 +28,7 @@ from taskd.core.events import (
     Tick,
     Verdict,
 )
-from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, RailOrder, Report, ToAgent
+from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, Proofs, RailOrder, Report, ToAgent
 from taskd.core.types import ProofFinding, RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
@@ -59,7 +59,7 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
     if isinstance(event, ProofVerdict):
         where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
-        return ["proof", int(event.finding), *where, event.named, event.item, event.reason]
+        return ["proof", int(event.finding), *where, event.named, event.modes, event.item, event.reason]
     return ["tick" if isinstance(event, Tick) else "restarted"]
 
 
@@ -87,16 +87,16 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         named = (_text(rail), _texts(nodes), _text(peer), _text(reason), _texts(borrowers))
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
     if kind == "proof":
-        finding, updates, layout, total, units, ranks, named, item, reason = values
+        finding, updates, layout, total, units, ranks, named, modes, item, reason = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
-        return ProofVerdict(ProofFinding(finding), *where, bool(named), _text(item), _text(reason))
+        return ProofVerdict(ProofFinding(finding), *where, bool(named), bool(modes), _text(item), _text(reason))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
     decoded = codec.decode(values[0], older.OLDEST)
     if isinstance(decoded, codec.WireError):
         raise Unreadable(decoded.reason)
     envelope, message = decoded
-    if not isinstance(message, (AgentHello, Report, Evidence, Goodbye)):
+    if not isinstance(message, (AgentHello, Report, Evidence, Goodbye, Proofs)):
         raise Unreadable(f"a {type(message).__name__}, which no agent says")
     return Said(Sender(envelope.node, envelope.life, envelope.sequence), message)
 

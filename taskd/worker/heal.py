@@ -31,12 +31,13 @@ from taskd.comm.adapter import Fault
 from taskd.core import limits
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
-from taskd.core.messages import Evidence, Order, Stop
+from taskd.core.messages import Evidence, Order, Proof, Stop
 from taskd.core.telling import NO_SESSION
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState
 from taskd.errors import Misfit, StepAbandoned, TaskdError, UsageError
+from taskd.state.digests import Digests
 from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
 from taskd.worker import lateness
@@ -98,6 +99,9 @@ class Repair:
 
     def committed(self, updates: int) -> None:
         """A step is done."""
+
+    def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
+        """Say what these units are, of the state after so many updates. `every`: until all have had their turn."""
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -259,6 +263,25 @@ class LaunchedRepair(Repair):
         if self._healed:
             self._healed = False
             self._answer(self._core.epoch, Stage.RUNNING, updates)
+
+    def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
+        core = self._core
+        self._say(
+            Proof(
+                rank=core.rank,
+                incarnation=core.incarnation,
+                epoch=core.epoch,
+                updates=updates,
+                every=every,
+                layout=digests.number,
+                total=len(digests.units),
+                modes=digests.modes,
+                first=first,
+                digests=digests.of(first, end),
+                names=digests.names(first, end) if self.speaks else "",
+                missing=digests.missing,
+            )
+        )
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:

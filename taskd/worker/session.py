@@ -39,6 +39,7 @@ from taskd.worker.heal import Repair
 from taskd.worker.naming import named
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
+from taskd.worker.prover import Prover
 from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
@@ -74,6 +75,7 @@ class Session:
         self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
         self._patched = Patches(self)
         self._passage = Passage(self._replica, repair, self._patched)
+        self._prover = Prover(self._replica, repair)
         self._giver_loops = 0  # how many loops the giver of this rank's state had entered
 
     # ---- registration -----------------------------------------------------------------------------------------
@@ -272,6 +274,7 @@ class Session:
         if not given_up:
             self._carried.updated = self._updates.commit()
             self._commit(step)
+            self._prover.committed(self.updates)
             self._updates.in_body = True
             return True
         assert self._moment is not None
@@ -320,6 +323,7 @@ class Session:
     def _heal(self) -> None:
         hooks.mark_phase(Phase.PARKED)
         self._repair.run(self)
+        self._prover.healed()
         self._updates.moving.forget()
         self._torn = False
 

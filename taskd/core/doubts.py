@@ -1,0 +1,90 @@
+"""What is done when ranks that held the same hold it no longer: an incident of its own, and all start over.
+
+Why not less: what a damaged rank computed has reached the others with the gradients ever since, so nobody holds what
+an undisturbed run would hold. Replacing that rank would make all alike, and alike wrong. So all begin anew, from the
+script's own checkpoint if it takes one up. What can go wrong, and what follows:
+
+- *It happens again*: of the same item it is said and nothing is done, for starting over has not helped: the script
+  makes its ranks unlike. Neither is it done more than PROOF_STARTS_OVER times for whatever items.
+- *Nobody knows who is wrong, among three ranks or more*: one damaged replica does not look like that, a script that
+  goes separate ways does. It is said, and nothing is done.
+- *Only modes differ* (a rank that evaluates alone, say): a script may mean that. It is said, and nothing is done.
+- *Recovery is off, or ranks have left already*: the same.
+
+Invariants: a difference is an incident in any case; a job is never ended for it. Not here: comparing (proof.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskd.core import limits
+from taskd.core.events import ProofVerdict
+from taskd.core.incident import Incident, IncidentCause
+from taskd.core.job import Job
+from taskd.core.proof import Proofs
+from taskd.core.repairs import Repairs
+from taskd.core.types import Outcome, ProofFinding, RankState, Strategy
+from taskd.core.words import cut, verb
+
+
+class Doubts:
+    """What has been found unlike so far, and how often all have started over for it."""
+
+    def __init__(self, job: Job, repairs: Repairs, proofs: Proofs) -> None:
+        self._job = job
+        self._repairs = repairs
+        self._proofs = proofs
+        self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS)
+        self.found = 0
+        self._items: set[str] = set()
+        self._restarts = 0
+
+    def take(self, verdict: ProofVerdict, now: int, at: int) -> None:
+        """A verdict about the proofs, new or from the journal."""
+        self._proofs.take(verdict)
+        if verdict.finding is not ProofFinding.DIFFERS:
+            if verdict.reason:
+                self._job.note("proof", verdict.reason, incident=0)
+            return
+        self.found += 1
+        why_not = self._why_not(verdict)
+        if why_not:
+            self._observe(verdict, f"{verdict.reason}; {why_not}: observe", now)
+            return
+        self._items.add(verdict.item)
+        self._restarts += 1
+        self._repairs.doubted(verdict.reason, verdict.ranks, now, at)
+
+    def _why_not(self, verdict: ProofVerdict) -> str:
+        """Why all do not start over; empty: they do."""
+        rules, members = self._repairs.rules, self._job.members
+        if self._job.over is not None:
+            return "the job is over"
+        if not rules.recover or Strategy.RESPAWN not in rules.strategies:
+            return "recovery is off in this job"
+        if verdict.item in self._items:
+            return "all have started over for this before, and it has not helped"
+        if self._restarts >= limits.PROOF_STARTS_OVER:
+            return f"all have started over {self._restarts} times for such things, which is the limit"
+        if verdict.modes:
+            return "a script may set that on one rank alone"
+        if not verdict.named and len(verdict.ranks) > 2:
+            return "this is no damage to one of them: the script makes its ranks unlike"
+        if left := members.counts[RankState.LEFT]:
+            return f"{left} {verb(left, 'rank has', 'ranks have')} left already"
+        if any(record.node is None or not record.node.starts for record in members.ranks):
+            return "not all ranks can be started again"
+        return ""
+
+    def _observe(self, verdict: ProofVerdict, reason: str, now: int) -> None:
+        """An incident that is closed as soon as it is written down."""
+        members = self._job.members
+        incident = Incident(self._job.next_incident(), "proof", now)
+        where = [record.where for rank in verdict.ranks if (record := members.find(rank)) is not None]
+        incident.concern(verdict.reason, verdict.ranks, where)
+        incident.reason = cut(reason)
+        incident.move(IncidentCause.OBSERVE)
+        incident.close(IncidentCause.BACK, Outcome.OBSERVED, now)
+        self.history.append(incident)
+        self._job.note("proof", f"{reason}, incident {incident.id}", incident=incident.id)

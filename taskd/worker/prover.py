@@ -1,0 +1,86 @@
+"""A rank's part in the proof that all hold the same: digests at the right updates, told and never awaited.
+
+At the end of a step that was seen to its end, a slice of the state is digested if it is that slice's turn
+(core/proof_plan.py); the whole state after the first update, after each of the first two that follow a repair, and
+whenever an optimizer has come to more state. Whatever fails in here costs the proofs of this rank and one warning,
+never a step. It compares nothing: the manager does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch.distributed as dist
+
+from taskd import log
+from taskd.core import limits
+from taskd.core.proof_plan import Rhythm, due, slices
+from taskd.state.digests import Digests
+from taskd.state.replica import Replica
+from taskd.worker.heal import Repair
+
+_logger = log.get(__name__)
+
+
+class Prover:
+    """One per session."""
+
+    def __init__(self, replica: Replica, repair: Repair) -> None:
+        self._digests = Digests(replica)
+        self._repair = repair
+        self._rhythm: Rhythm | None = None
+        self._slices: list[tuple[int, int]] = []
+        self._whole = 1  # updates whose whole state is still to be digested
+        self._ended_ns = 0  # when the last step was
+        self._off = False
+
+    def healed(self) -> None:
+        """A repair has brought the ranks to one state, as it says."""
+        self._whole = max(self._whole, limits.PROOF_REPAIRED)
+        self._ended_ns = 0
+
+    def committed(self, updates: int) -> None:
+        """A step has ended as it should, and this rank holds so many updates."""
+        if self._off:
+            return
+        began_ns = time.perf_counter_ns()
+        try:
+            if self._rhythm is None and not self._begin():
+                return
+            self._prove(updates, began_ns)
+        except Exception as error:
+            # Of whatever kind: what a user's object does when it is asked for its state must not end the training.
+            self._off = True
+            _logger.log(logging.WARNING, "what this rank holds is no longer compared with the others: %s", error)
+        self._ended_ns = time.perf_counter_ns()
+
+    def _begin(self) -> bool:
+        """Whether there is somebody to compare with."""
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        self._off = ranks < 2 or not self._repair.records
+        if not self._off:
+            self._rhythm = Rhythm(ranks)
+        return not self._off
+
+    def _prove(self, updates: int, began_ns: int) -> None:
+        rhythm, digests = self._rhythm, self._digests
+        assert rhythm is not None
+        if self._ended_ns:
+            rhythm.step_took(began_ns - self._ended_ns)
+        if digests.look():
+            self._slices = slices(digests.sizes())
+            self._whole = max(self._whole, 1)
+        if self._whole:
+            self._whole -= 1
+            self._tell(updates, 0, len(digests.units))
+            return
+        at = due(updates, rhythm.every, len(self._slices))
+        if at >= 0:
+            self._tell(updates, *self._slices[at])
+            rhythm.proof_took(time.perf_counter_ns() - began_ns)
+
+    def _tell(self, updates: int, first: int, end: int) -> None:
+        assert self._rhythm is not None
+        whole_every = self._rhythm.every * len(self._slices)
+        self._repair.tell_proof(self._digests, updates, whole_every, first, end)

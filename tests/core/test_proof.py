@@ -1,0 +1,351 @@
+"""Proofs: when which slice is due, what the manager makes of digests, and what is done about a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from taskd.core import limits
+from taskd.core.effects import Note, Tell
+from taskd.core.events import Restarted
+from taskd.core.limits import MS, SECOND
+from taskd.core.manager import Manager
+from taskd.core.messages import Order, Proof, Proofs
+from taskd.core.proof_plan import Rhythm, due, slices
+from taskd.core.types import RankState, Stage
+from tests.core.builders import Node, manager, rank_report
+
+LAYOUT = 77
+NAMES = "modes\nweight\nmoment\nlr"
+TOTAL = 4
+
+
+# ---- the schedule -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 11])
+def test_slices_are_odd_in_number_and_hold_every_unit_once(count: int) -> None:
+    cut = slices([400] * count, 1000)
+    assert len(cut) % 2 == 1
+    assert [unit for begin, end in cut for unit in range(begin, end)] == [*range(count)]
+    assert all(end - begin <= 2 for begin, end in cut)
+
+
+def test_a_unit_that_is_larger_than_a_slice_is_one_by_itself() -> None:
+    assert [part for part in slices([10, 5000, 10], 1000) if part[0] < part[1]] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_every_slice_has_its_turn_whatever_the_rhythm() -> None:
+    for every in (1, 2, 64, 1024):
+        seen = [at for updates in range(1, 7 * every + 1) if (at := due(updates, every, 7)) >= 0]
+        assert sorted(seen) == [*range(7)]
+
+
+def test_ranks_of_different_rhythms_digest_the_same_slice_where_both_digest_one() -> None:
+    for updates in range(1, 4000):
+        ours, theirs = due(updates, 16, 5), due(updates, 256, 5)
+        assert theirs < 0 or ours == theirs
+
+
+def test_nothing_is_due_before_the_rhythm_is_known() -> None:
+    assert [due(updates, 0, 3) for updates in range(10)] == [-1] * 10
+
+
+def test_the_rhythm_costs_no_more_than_its_share() -> None:
+    rhythm = Rhythm()
+    for _ in range(limits.PROOF_MEASURES):
+        assert rhythm.every == 0
+        rhythm.step_took(20 * MS)
+    for _ in range(limits.PROOF_MEASURES):
+        rhythm.proof_took(2 * MS)
+    assert rhythm.every & (rhythm.every - 1) == 0
+    assert 2 * MS / (rhythm.every * 20 * MS) <= 1 / limits.PROOF_SHARE
+    assert 2 * MS / (rhythm.every * 20 * MS) > 1 / limits.PROOF_SHARE / 4
+
+
+def test_short_steps_bring_no_flood_of_messages() -> None:
+    rhythm = Rhythm(ranks=10 * limits.PROOF_RANKS)
+    for _ in range(limits.PROOF_MEASURES):
+        rhythm.step_took(1 * MS)
+        rhythm.proof_took(1)
+    assert rhythm.every * MS >= 10 * limits.PROOF_PERIOD_NS
+
+
+def test_a_rhythm_on_the_edge_does_not_go_to_and_fro() -> None:
+    rhythm, seen = Rhythm(), set()
+    for at in range(200):
+        rhythm.step_took(int((1.02 if at % 60 < 30 else 0.98) * limits.PROOF_PERIOD_NS / 64))
+        rhythm.proof_took(1)
+        seen.add(rhythm.every)
+    assert seen - {0} in ({64, 128}, {128}), seen
+    assert rhythm.every == 128
+
+
+# ---- the manager --------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """Four ranks on two nodes, and what their agents tell."""
+
+    def __init__(self, ranks: int = 4, **changes: Any) -> None:
+        self.core: Manager = manager(ranks, **changes)
+        self.now = SECOND
+        half = ranks // 2
+        self.ranks = ranks
+        self.nodes = {
+            rank: node
+            for node, held in ((Node("a", slots=4), range(half)), (Node("b", slots=4), range(half, ranks)))
+            for rank in held
+        }
+        for node in (self.nodes[0], self.nodes[ranks - 1]):
+            self.core.step(self.now, node.hello())
+            held = [rank for rank, one in self.nodes.items() if one is node]
+            reports = [rank_report(rank, acknowledged=False, updates=9, stage=Stage.RUNNING) for rank in held]
+            self.core.step(self.now, node.report(*reports, full=True))
+
+    def tell(self, rank: int, updates: int, words: Iterable[int], first: int = 0, **changes: Any) -> list[Any]:
+        """One rank's digests; the effects."""
+        values: dict[str, Any] = {
+            "rank": rank,
+            "incarnation": 1,
+            "epoch": 0,
+            "updates": updates,
+            "every": 64,
+            "layout": LAYOUT,
+            "total": TOTAL,
+            "modes": 1,
+            "first": first,
+            "digests": b"".join(word.to_bytes(8, "little") for word in words),
+            "names": "",
+            "missing": "",
+            **changes,
+        }
+        if rank == 0 and not first:
+            values["names"] = NAMES
+        self.now += MS
+        return [*self.core.step(self.now, self.nodes[rank].says(Proofs((Proof(**values),))))]
+
+    def tell_all(self, updates: int, **other: list[int]) -> list[str]:
+        """All ranks hold the same, but for those that are named: r2=[...]. What was noted."""
+        effects: list[Any] = []
+        for rank in range(self.ranks):
+            effects += self.tell(rank, updates, other.get(f"r{rank}", [1, 2, 3, 4]))
+        self.effects = effects
+        return [effect.text for effect in effects if isinstance(effect, Note)]
+
+    def starts_over(self) -> bool:
+        orders = [effect.message for effect in self.effects if isinstance(effect, Tell)]
+        return any(isinstance(order, Order) and order.fresh for order in orders)
+
+    @property
+    def proof(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.core.facts(self.now)["proof"]
+        return found
+
+    @property
+    def incidents(self) -> list[dict[str, Any]]:
+        return self.core.incidents(self.now)
+
+
+def test_what_is_alike_is_proved_and_nothing_is_said() -> None:
+    job = Job()
+    assert job.tell_all(1) == [] and job.tell_all(64) == []
+    assert (job.proof["updates"], job.proof["ranks"], job.proof["whole_every"]) == (64, 4, 64)
+    assert job.incidents == [] and job.proof["not_compared"] == []
+
+
+def test_a_rank_that_differs_from_three_is_named_and_all_start_over() -> None:
+    job = Job()
+    job.tell_all(1)
+    notes = job.tell_all(64, r2=[1, 9, 3, 4])
+    assert notes[0] == "after update 64 rank 2 holds other contents of weight than ranks 0-1 and 3, which agree"
+    assert job.starts_over()
+    (incident,) = job.incidents
+    assert (incident["kind"], incident["ranks"], incident["strategy"]) == ("proof", [2], "respawn")
+    assert "weight" in incident["reason"] and job.proof["updates"] == 1 and job.proof["differences"] == 1
+
+
+def test_of_two_ranks_both_are_named_and_nobody_is_accused() -> None:
+    job = Job(2)
+    job.tell_all(1)
+    notes = job.tell_all(64, r1=[1, 2, 9, 4])
+    assert notes[0] == "after update 64 ranks 0-1 do not hold the same of moment: two ranks cannot tell which is wrong"
+    assert job.incidents[0]["ranks"] == [0, 1] and job.starts_over()
+
+
+def test_several_items_are_named_and_the_rest_counted() -> None:
+    job = Job()
+    job.tell_all(1)
+    notes = job.tell_all(64, r3=[7, 8, 9, 10])
+    assert "rank 3 holds other contents of modes, weight, moment and 1 more than ranks 0-2" in notes[0]
+
+
+def test_what_was_never_alike_is_excepted_once_and_no_incident() -> None:
+    job = Job()
+    notes = job.tell_all(1, r0=[1, 2, 5, 4], r1=[1, 2, 6, 4])
+    assert notes == ["not compared between ranks: moment is not the same on all ranks"]
+    assert job.tell_all(64, r0=[1, 2, 7, 4], r3=[1, 2, 9, 4]) == []
+    assert job.incidents == [] and job.proof["not_compared"] == ["moment"] and job.proof["updates"] == 64
+
+
+def test_what_has_no_digest_is_said_once_and_not_compared() -> None:
+    job = Job()
+    words = [1, 2, 0, 4]
+    notes = []
+    for rank in range(4):
+        notes += job.tell(rank, 1, words, missing="no digest can be computed of table (a Jagged)")
+    texts = [one.text for one in notes if isinstance(one, Note)]
+    assert texts == ["not compared between ranks: no digest can be computed of table (a Jagged)"]
+    assert job.tell_all(64, r1=[1, 2, 0, 4]) == []
+
+
+def test_separate_ways_of_all_ranks_are_said_and_left_alone() -> None:
+    job = Job()
+    job.tell_all(1)
+    notes = job.tell_all(64, r0=[1, 5, 3, 4], r1=[1, 6, 3, 4], r2=[1, 7, 3, 4])
+    assert not job.starts_over() and "nobody knows" in notes[0]
+    assert "the script makes its ranks unlike: observe" in notes[0]
+    assert job.tell_all(128, r0=[1, 5, 3, 4], r1=[1, 6, 3, 4], r2=[1, 7, 3, 4]) == []
+    (incident,) = job.incidents
+    assert (incident["outcome"], incident["ranks"]) == ("observed", [0, 1, 2, 3])
+
+
+def test_modes_alone_start_nobody_over() -> None:
+    job = Job()
+    job.tell_all(1)
+    notes = job.tell_all(64, r0=[9, 2, 3, 4])
+    assert not job.starts_over() and "a script may set that on one rank alone: observe" in notes[0]
+    assert job.incidents[0]["outcome"] == "observed"
+
+
+def test_without_recovery_a_difference_is_an_incident_all_the_same() -> None:
+    job = Job(recover=False)
+    job.tell_all(1)
+    notes = job.tell_all(64, r2=[1, 9, 3, 4])
+    assert not job.starts_over() and "recovery is off in this job: observe" in notes[0]
+    assert job.incidents[0]["ranks"] == [2]
+
+
+def again(job: Job, epoch: int, incarnation: int, updates: int, **other: list[int]) -> list[str]:
+    """All ranks tell, after they have started over."""
+    effects: list[Any] = []
+    for rank in range(job.ranks):
+        words = other.get(f"r{rank}", [1, 2, 3, 4])
+        effects += job.tell(rank, updates, words, epoch=epoch, incarnation=incarnation)
+    job.effects = effects
+    return [effect.text for effect in effects if isinstance(effect, Note)]
+
+
+def test_the_same_item_again_starts_nobody_over_again() -> None:
+    job = Job()
+    job.tell_all(1)
+    job.tell_all(64, r2=[1, 9, 3, 4])
+    for rank in range(4):
+        started = rank_report(rank, 2, epoch=2, acknowledged=False)
+        job.core.step(job.now, job.nodes[rank].report(started))
+    assert job.tell_all(64, r1=[1, 9, 3, 4]) == []  # of a life that is over
+    assert again(job, 2, 2, 1) == []
+    notes = again(job, 2, 2, 64, r2=[1, 9, 3, 4])
+    assert "all have started over for this before, and it has not helped: observe" in notes[0]
+    assert not job.starts_over() and len(job.incidents) == 2
+    assert again(job, 2, 2, 128, r2=[1, 9, 3, 4]) == []
+
+
+def test_ranks_that_tell_less_often_are_compared_where_all_have_told() -> None:
+    job = Job()
+    job.tell_all(1)
+    for updates in range(64, 64 * 8, 64):  # rank 3 tells every 512th only
+        for rank in range(3):
+            assert job.tell(rank, updates, [1, 2, 3, 4]) == []
+    assert job.proof["updates"] == 1
+    job.tell_all(512)
+    assert (job.proof["updates"], job.proof["ranks"]) == (512, 4)
+
+
+def test_what_not_all_have_told_is_judged_by_those_who_did() -> None:
+    job = Job()
+    job.tell_all(1)
+    notes: list[str] = []
+    for updates in range(64, 64 * (limits.PROOF_KEPT + 3), 64):
+        for rank in range(3):
+            effects = job.tell(rank, updates, [1, 9, 3, 4] if rank == 1 else [1, 2, 3, 4])
+            notes += [effect.text for effect in effects if isinstance(effect, Note)]
+    assert notes[0] == "after update 64 rank 1 holds other contents of weight than ranks 0 and 2, which agree"
+
+
+def test_slices_and_the_whole_are_compared_unit_by_unit() -> None:
+    job = Job()
+    job.tell_all(1)
+    job.tell(0, 64, [1, 2, 3, 4])
+    job.tell(1, 64, [2, 3], first=1)
+    job.tell(2, 64, [2, 3], first=1)
+    effects = job.tell(3, 64, [2, 8], first=1)
+    texts = [effect.text for effect in effects if isinstance(effect, Note)]
+    assert texts[0] == "after update 64 rank 3 holds other contents of moment than ranks 0-2, which agree"
+
+
+def test_a_rank_that_lists_other_units_is_named() -> None:
+    job = Job()
+    job.tell_all(1)
+    effects: list[Any] = []
+    for rank in range(4):
+        effects += job.tell(rank, 64, [1, 2, 3, 4], layout=78 if rank == 1 else LAYOUT)
+    texts = [effect.text for effect in effects if isinstance(effect, Note)]
+    assert "rank 1 holds other contents of the list of what is compared than ranks 0 and 2-3" in texts[0]
+
+
+def test_ranks_that_never_listed_the_same_are_left_alone() -> None:
+    job = Job()
+    for updates in (1, 64, 128):
+        for rank in range(4):
+            assert job.tell(rank, updates, [1, 2, 3, 4], layout=rank // 2) == []
+    assert job.incidents == []
+
+
+def test_strange_proofs_change_nothing() -> None:
+    job = Job()
+    job.tell_all(1)
+    assert job.tell(1, 64, [9, 9, 9, 9], incarnation=7) == []
+    assert job.tell(1, 64, [9, 9, 9, 9], first=2) == []  # beyond the last unit
+    job.nodes[1], kept = job.nodes[3], job.nodes[1]
+    assert job.tell(1, 64, [9, 9, 9, 9]) == []  # another node speaks for it
+    job.nodes[1] = kept
+    assert job.tell_all(64) == [] and job.proof["updates"] == 64
+    assert job.core.counters.by_reason["proof of another incarnation"] == 3
+
+
+def test_a_quiet_proof_is_in_no_journal_and_a_verdict_is() -> None:
+    job = Job()
+    job.tell_all(1)
+    for rank in range(4):
+        job.tell(rank, 64, [1, 2, 3, 4])
+        assert job.core.to_journal() == ()
+    for rank in range(4):
+        job.tell(rank, 128, [1, 2, 3, 9] if rank == 0 else [1, 2, 3, 4])
+    assert [type(event).__name__ for event in job.core.to_journal()] == ["ProofVerdict"]
+
+
+def test_a_manager_that_is_back_knows_what_was_alike() -> None:
+    job = Job()
+    rows: list[Any] = []
+    for rank in range(4):
+        job.tell(rank, 1, [rank, 2, 3, 4])
+        rows += job.core.to_journal()
+    fresh = Job()
+    for event in rows:
+        fresh.core.replay(fresh.now, event)
+    fresh.core.step(fresh.now, Restarted())
+    notes = fresh.tell_all(64, r2=[5, 2, 9, 4])
+    assert len(notes) >= 1 and "rank 2 holds other contents of moment than" in notes[0]
+
+
+def test_a_dead_rank_is_not_waited_for() -> None:
+    job = Job(recover=False)
+    job.tell_all(1)
+    dead = rank_report(3, state=RankState.DEAD, exit_code=-9, acknowledged=False)
+    job.core.step(job.now, job.nodes[3].report(dead))
+    for rank in range(3):
+        job.tell(rank, 64, [1, 2, 3, 4])
+    assert (job.proof["updates"], job.proof["ranks"]) == (64, 3)
