@@ -9,19 +9,22 @@ say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence R
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
 plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
+prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
+last-proof
 """
 
 from __future__ import annotations
 
 from taskd.core.events import ConnectionLost, Said, Sender
-from taskd.core.limits import MS, SECOND
-from taskd.core.messages import AgentHello, Evidence, Order, RankReport, Report, WorkerHello
+from taskd.core.limits import DIGEST_WORD, MS, SECOND
+from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
 from taskd.core.types import EvidenceKind, Phase, RankState, Stage, Strategy
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
 
+UNITS = ("modes", "weight", "moment")
 REPAIRS = "recover-in-place,respawn,recover"
 
 
@@ -238,6 +241,17 @@ class Story:
         usual = "at least ten times its usual longest"
         process.node.hear(Evidence(kind, -1, 1, int(rank), 0, usual, " ".join(words), waited_ms), process)
 
+    def do_prove(self, updates: str, rank: str = "-1", differs: str = "", ranks: str = "") -> None:
+        """Each rank tells of three units; one of them holds something else."""
+        told = ranks_of(ranks) if ranks else [*self.world.processes]
+        for number in told:
+            process = self.process(number)
+            words = [50 if number == int(rank) and name == differs else at for at, name in enumerate(UNITS, 1)]
+            who = (number, process.incarnation, process.core.epoch)
+            data = b"".join(word.to_bytes(DIGEST_WORD, "little") for word in words)
+            names = "\n".join(UNITS) if number == 0 else ""
+            process.node.hear(Proof(*who, int(updates), 64, 7, len(UNITS), 1, 0, data, names, ""), process)
+
     def do_order(self, rank: str, epoch: str, term: str, stage: str) -> None:
         order = Order(int(term), int(epoch), Stage[stage.upper()], 1, -1, (), (), "")
         process = self.process(rank)
@@ -266,6 +280,13 @@ class Story:
         facts = self.world.manager.facts(self.world.now)
         ranks = " ".join(f"{row['rank']}#{row['incarnation']}@{row['node']}:{row['state']}" for row in facts["ranks"])
         self.world.say("facts", f"term {facts['term']}, epoch {facts['epoch']}, {ranks}, refused {facts['counters']}")
+
+    def do_last_proof(self) -> None:
+        assert self.world.manager is not None
+        proof = self.world.manager.facts(self.world.now)["proof"]
+        out = f", not compared: {', '.join(proof['not_compared'])}" if proof["not_compared"] else ""
+        last = f"update {proof['updates']}, {proof['ranks']} ranks alike"
+        self.world.say("facts", f"last proof: {last}, {proof['differences']} differences{out}")
 
     def do_incident(self, number: str = "1") -> None:
         assert self.world.manager is not None
