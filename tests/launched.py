@@ -54,6 +54,7 @@ class Launched:
         self.folder, self.warm = folder, warm
         self.job = f"{job}-{os.getpid()}"  # the system has one agent of a name, and tests may run beside others
         self.bounds = dict(bounds or {})
+        self.unlike = False  # its ranks come to hold different things; in any other job that is a wrong result
         merged: dict[str, str | None] = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -146,6 +147,8 @@ class Launched:
             pytest.fail(f"the job does not end:\n{self.text}\n{shown}", pytrace=False)
         for reader in self._readers:
             reader.join()
+        if not self.unlike:
+            verdicts.no_difference(self.text)
         if code is not None:
             verdicts.exit_codes(codes, code, self.text)
         return codes

@@ -387,9 +387,9 @@ class Manager:
         return effects
 
     def _judge_proofs(self, now: int) -> list[ManagerEffect]:
-        """What the ranks have told of what they hold."""
+        """What the ranks have told of what they hold. In a repair, or just before one, it would change nothing."""
         effects: list[ManagerEffect] = []
-        while self._job.over is None and (verdict := self._proofs.find()) is not None:
+        while self._job.over is None and not self._repairs.busy and (verdict := self._proofs.find()) is not None:
             self._journal.append(verdict)
             self._doubts.take(verdict, now, now - self._slept)
             effects += self._job.take_effects(now)

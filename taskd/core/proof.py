@@ -139,6 +139,7 @@ class Proofs:
             self._ready.append(Told(self._open.pop(proof.updates), True, at))
         elif len(self._open) > limits.PROOF_KEPT:
             self._ready.append(Told(self._open.pop(min(self._open)), False, at))
+        del self._ready[: -limits.PROOF_KEPT]
 
     def restart(self) -> None:
         """The manager was away: what was told before is old."""

@@ -172,6 +172,12 @@ class Repairs:
         return self._decide_at >= 0 or (self.incident is not None and self.incident.settles_at >= 0)
 
     @property
+    def busy(self) -> bool:
+        """A fault waits for its decision, or ranks are brought to one state."""
+        recovery = self.recovery
+        return self.deciding or (recovery is not None and recovery.state is not RepairState.REDO)
+
+    @property
     def behind(self) -> set[int]:
         """Ranks that have yet to follow the order in force."""
         recovery = self.recovery

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
-from taskd import _native
 from taskd.core import limits
 from taskd.core.words import cut, join
 from taskd.errors import UsageError
@@ -58,6 +57,8 @@ class Digests:
     """The units of one rank's replica."""
 
     replica: Replica
+    read: Callable[[Sequence[tuple[int, int]]], list[int]]
+    """The digests of these places in memory: address and bytes."""
     units: list[list[Piece]] = field(default_factory=list)
     number: int = 0
     """The same on ranks that have the same units."""
@@ -76,7 +77,8 @@ class Digests:
         self._signature = signature
         whole = [*_modes(replica)]
         modes = len(whole)
-        whole += [*_parameters(replica), *_optimizers(replica), *_others(replica)]
+        # What may be the cause comes before what follows from it: the first that differs gives an incident its name.
+        whole += [*_settings(replica), *_others(replica), *_parameters(replica), *_optimizers(replica)]
         unread = [(piece.name, why) for piece in whole if (why := _unreadable(piece))]
         self.missing = _missing(unread)
         strange = {name for name, _ in unread}
@@ -120,7 +122,7 @@ class Digests:
             length = held.nbytes - piece.begin if piece.length < 0 else piece.length
             places.append((held.data_ptr() + piece.begin, length))
             words.append(-1)
-        found = iter(_native.digests(places))
+        found = iter(self.read(places))
         words = [next(found) if word < 0 else word for word in words]
         data = b"".join(word.to_bytes(limits.DIGEST_WORD, "little") for word in words)
         return data if len(words) == end - first else self._put_together(first, end, data)
@@ -162,15 +164,20 @@ def _same(value: Any, _: States) -> Any:
     return value
 
 
-def _optimizers(replica: Replica) -> Iterator[Piece]:
-    names = {id(tensor): name for name, tensor in replica.tensors()}
+def _settings(replica: Replica) -> Iterator[Piece]:
     for label, optimizer in replica.optimizers.items():
         for at, group in enumerate(optimizer.param_groups):
             for key in sorted(key for key in group if key != "params"):
                 yield from _leaves(f"{label}, {key} of group {at}", group[key], partial(_item, group, key))
+
+
+def _optimizers(replica: Replica) -> Iterator[Piece]:
+    names = {id(tensor): name for name, tensor in replica.tensors()}
+    for label, optimizer in replica.optimizers.items():
+        for group in optimizer.param_groups:
             for number, parameter in enumerate(group["params"]):
                 state = optimizer.state.get(parameter, {})
-                owner = names.get(id(parameter), f"parameter {number} of group {at}")
+                owner = names.get(id(parameter), f"parameter {number}")
                 for key in sorted(state, key=str):
                     fetch = partial(_state_item, optimizer, parameter, key)
                     yield from _leaves(f"{label}, {key} of {owner}", state[key], fetch)

@@ -13,7 +13,7 @@ import time
 
 import torch.distributed as dist
 
-from taskd import log
+from taskd import _native, log
 from taskd.core import limits
 from taskd.core.proof_plan import Rhythm, due, slices
 from taskd.state.digests import Digests
@@ -27,7 +27,7 @@ class Prover:
     """One per session."""
 
     def __init__(self, replica: Replica, repair: Repair) -> None:
-        self._digests = Digests(replica)
+        self._digests = Digests(replica, _native.digests)
         self._repair = repair
         self._rhythm: Rhythm | None = None
         self._slices: list[tuple[int, int]] = []

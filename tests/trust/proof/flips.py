@@ -1,13 +1,16 @@
 """A training in which one bit is flipped on one rank, once: in what --what names, when step --at begins.
 
-It trains on until somebody stops it; with the bit flipped in a former life, or with --what "" from the beginning, it
-trains STEPS steps and says its weights. The tests wait for what is found, and never for a number of steps.
+It trains on until it is found and all start over; with the bit flipped in a former life, or with --what "" from the
+beginning, it trains STEPS steps and says its weights. So no test waits for a number of steps. With --kill, rank 1 dies
+in that step first, once.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import signal
 from pathlib import Path
 
 import torch
@@ -40,12 +43,21 @@ def flip(
         raise ValueError(what)
 
 
+def die_once(mark: Path) -> None:
+    """A life that finds the mark goes on."""
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--what", required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--at", type=int, required=True)
+    parser.add_argument("--kill", type=int, default=-1)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)
@@ -64,7 +76,11 @@ def main() -> None:
     loader = DataLoader(Noise((ENDLESS if endless else STEPS) * BATCH), batch_size=BATCH, generator=torch.Generator())
     for step in session.steps(loader):
         with step as batch:
-            if endless and step.number == args.at and rank == args.rank and not mark.exists():
+            if endless and (rank, step.number) == (1, args.kill) and not step.rehearsal:
+                die_once(args.folder / "dead")
+            if step.rehearsal:
+                pass
+            elif endless and step.number == args.at and rank == args.rank and not mark.exists():
                 mark.touch()
                 flip(args.what, net, optimizer, scheduler)
             optimizer.zero_grad()
