@@ -301,13 +301,15 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def _on_device(tensor: torch.Tensor, begin: int, length: int) -> int:
-    """A sum of all words, each times an odd number of its own: a change of one word changes it for certain."""
+    """A sum of all words, each mixed with its place by what can be undone: a change of one word is never missed."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     flat = flat[begin:] if length < 0 else flat[begin : begin + length]
     rest = -flat.numel() % limits.DIGEST_WORD
     words = torch.nn.functional.pad(flat, (0, rest)).view(torch.int64)
     odd = torch.arange(words.numel(), device=words.device, dtype=torch.int64) * (2 * _ODD) + 1
-    return (int((words * odd).sum().item()) + length) % 2**64 or 1
+    mixed = words * odd
+    mixed = (mixed ^ ((mixed >> 32) & 0xFFFFFFFF)) * odd
+    return (int(mixed.sum().item()) + length) % 2**64 or 1
 
 
 def _name(unit: list[Piece]) -> str:
