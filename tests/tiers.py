@@ -52,6 +52,10 @@ FULL = (
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[reduced-3",
     "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[backward",
     "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[reduced-2",
+    "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[lr",
+    "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[moment",
+    "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[scheduler",
+    "tests/trust/proof/test_flips.py::test_a_wrong_repair_shows_after_its_first_updates[1",
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
@@ -109,6 +113,7 @@ FULL = (
 """How the names of those begin that the gate leaves out."""
 SECONDS = {
     "tests/trust/newcomer/test_newcomer.py": 30,
+    "tests/trust/proof/test_flips.py": 40,
     "tests/trust/test_trust.py": 100,
     "tests/shell/test_worker_ends.py": 45,
     "tests/shell/test_said_aloud.py": 35,

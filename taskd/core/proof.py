@@ -7,6 +7,7 @@ When all have told what they hold after an update, it is compared. What can go w
   ones are there, by those who did. Nobody is ever asked or awaited.
 - *Something is unlike from the start* (each rank's own part of a model, a module in another mode): it is none of what
   replicas share. That is said once, and it is not compared.
+- *A repair comes before the first proof*: what only newcomers hold otherwise was alike, for others gave it to them.
 - *Something was alike and is not any more*: a verdict. Three ranks or more: the few that differ from the many that
   agree are named. Two, or no majority: all are named, and nobody is accused.
 - *Ranks list other units*: the list itself is compared in the same way; contents among those who list alike.
@@ -120,15 +121,12 @@ class Proofs:
         """What the ranks of this node have told."""
         for proof in proofs:
             record = self._members.find(proof.rank)
-            if record is None or record.where != node or record.incarnation != proof.incarnation or not _whole(proof):
-                self._counters.count("proof of another incarnation")
-            elif max(proof.epoch, 1) < self._job.epoch:
-                self._counters.count("proof of an older epoch")
-            else:
+            if record is None or record.where != node or not _whole(proof):
+                self._counters.count("proof that fits no rank of its node")
+            elif record.incarnation == proof.incarnation and max(proof.epoch, 1) >= self._job.epoch:
                 if proof.epoch > self._epoch:
                     self._epoch = proof.epoch
-                    self._open.clear()
-                    self._ready.clear()
+                    self.restart()
                 self._take(proof, at)
 
     def _take(self, proof: Proof, at: int) -> None:
@@ -142,7 +140,7 @@ class Proofs:
         del self._ready[: -limits.PROOF_KEPT]
 
     def restart(self) -> None:
-        """The manager was away: what was told before is old."""
+        """What was told before is of no use: the manager was away, or another epoch has begun."""
         self._open.clear()
         self._ready.clear()
 
@@ -202,15 +200,14 @@ class Proofs:
         everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
-        new = tuple(unit for unit in apart if layout.units[unit] == Unit.UNKNOWN)
+        newcomers = self._newcomers()
+        known = {unit for unit in apart if layout.units[unit] == Unit.ALIKE or _new_apart(apart[unit], newcomers)}
+        new = tuple(unit for unit in apart if layout.units[unit] == Unit.UNKNOWN and unit not in known)
         if first:
             return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
         if new:
             return self._verdict(ProofFinding.EXCEPTED, told, usual, new, self._exceptions(layout, new))
-        news = {unit for unit in apart if layout.told.get(unit) != self._job.restarts}
-        differing = {
-            unit: values for unit, values in apart.items() if layout.units[unit] == Unit.ALIKE and unit in news
-        }
+        differing = {unit: apart[unit] for unit in sorted(known) if layout.told.get(unit) != self._job.restarts}
         if differing:
             return self._differs(told, usual, differing)
         for proof in alike:
@@ -218,6 +215,12 @@ class Proofs:
                 if layout.units[unit] == Unit.UNKNOWN:
                     layout.units[unit] = Unit.ALIKE
         return None
+
+    def _newcomers(self) -> set[int]:
+        """Ranks that have taken what they hold from others, since all were started together last."""
+        records = self._members.ranks
+        first = min(record.incarnation for record in records)
+        return {record.rank for record in records if record.incarnation > first}
 
     @staticmethod
     def _verdict(
@@ -293,6 +296,11 @@ def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
         for unit, word in _words(proof):
             told.setdefault(unit, {})[proof.rank] = word
     return {unit: values for unit, values in sorted(told.items()) if len(set(values.values())) > 1}
+
+
+def _new_apart(values: dict[int, object], newcomers: set[int]) -> bool:
+    """Whether newcomers alone differ. They had it from the others, so it was alike, although nobody has seen it so."""
+    return not newcomers.isdisjoint(values) and len({values[rank] for rank in values.keys() - newcomers}) == 1
 
 
 def _few(values: dict[int, object]) -> set[int] | None:

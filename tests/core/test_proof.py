@@ -313,7 +313,29 @@ def test_strange_proofs_change_nothing() -> None:
     assert job.tell(1, 64, [9, 9, 9, 9]) == []  # another node speaks for it
     job.nodes[1] = kept
     assert job.tell_all(64) == [] and job.proof["updates"] == 64
-    assert job.core.counters.by_reason["proof of another incarnation"] == 3
+    assert job.core.counters.by_reason["proof that fits no rank of its node"] == 2
+
+
+def test_a_repair_before_the_first_proof_hides_nothing() -> None:
+    for ranks, words in ((4, "rank 3 holds other contents of weight than ranks 0-2"), (2, "ranks 0-1 do not hold")):
+        job = Job(ranks)
+        last = ranks - 1
+        died = rank_report(last, state=RankState.DEAD, exit_code=-9, acknowledged=False, updates=9)
+        job.core.step(job.now, job.nodes[last].report(died))
+        job.now += 2 * SECOND
+        for stage in (Stage.PARKED, Stage.REBUILT, Stage.RESTORED, Stage.RUNNING):
+            for rank in range(ranks):
+                incarnation = 1 + (rank == last)
+                updates = -1 if rank == last and stage in (Stage.PARKED, Stage.REBUILT) else 9
+                said = rank_report(rank, incarnation, epoch=2, stage=stage, updates=updates, acknowledged=False)
+                job.now += MS
+                job.core.step(job.now, job.nodes[rank].report(said))
+        notes: list[Any] = []
+        for rank in range(ranks):
+            held = [1, 9, 3, 4] if rank == last else [1, 2, 3, 4]
+            notes += job.tell(rank, 10, held, epoch=2, incarnation=1 + (rank == last))
+        texts = [effect.text for effect in notes if isinstance(effect, Note)]
+        assert any(words in text for text in texts), texts
 
 
 def test_a_quiet_proof_is_in_no_journal_and_a_verdict_is() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from taskd.cli.incidents import story
 from taskd.core.incident import Incident, IncidentCause
-from taskd.core.messages import Evidence
+from taskd.core.messages import Evidence, Proof, Proofs
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
 from tests.patience import PATIENCE_S
 from tests.shell.manager_process import ROOT, HandAgent, ManagerProcess, wait_for
@@ -122,6 +122,36 @@ def test_status_as_json_holds_what_programs_need(manager: ManagerProcess, agent:
     }
     assert wanted | {"exit_code"} <= facts["ranks"][0].keys()
     assert {"pid", "host", "port", "uptime_ms", "connections", "refused", "journal"} <= facts["manager"].keys()
+
+
+def proofs(updates: int, *ranks: int, **held: bytes) -> Proofs:
+    """What these ranks tell of two units; r1=...: one that holds something else."""
+    names = "lr of group 0\nweight"
+    words = {rank: held.get(f"r{rank}", b"1" * 8 + b"2" * 8) for rank in ranks}
+    return Proofs(
+        tuple(Proof(rank, 1, 1, updates, 96, 7, 2, 0, 0, words[rank], "" if rank else names, "") for rank in ranks)
+    )
+
+
+def test_the_last_proof_and_what_it_found(manager: ManagerProcess, agent: HandAgent) -> None:
+    assert "proof" not in manager.cli("status").stdout
+    with HandAgent(manager, "b", (2, 3)) as other:
+        other.join()
+        with other.beating():
+            for updates, held in ((1, {}), (32, {})):
+                agent.say(proofs(updates, 0, 1))
+                other.say(proofs(updates, 2, 3, **held))
+            wait_for(lambda: manager.status()["proof"]["updates"] == 32, "four ranks are alike")
+            found = re.search(r"^last proof: (.*) ago; (.*)$", manager.cli("status").stdout, re.MULTILINE)
+            assert found is not None and found[1].startswith("update 32, 4 ranks alike, ")
+            assert found[2] == "all of it every 96 updates"
+            agent.say(proofs(64, 0, 1))
+            other.say(proofs(64, 2, 3, r3=b"1" * 8 + b"3" * 8))
+            wait_for(lambda: manager.status()["proof"]["differences"], "a difference is found")
+            assert "ranks did not hold the same once: `taskd incidents` names" in manager.cli("status").stdout
+            incident = json.loads(manager.cli("incidents", "--json").stdout)["incidents"][0]
+            assert (incident["kind"], incident["ranks"], incident["outcome"]) == ("proof", [3], "observed")
+            assert "after update 64 rank 3 holds other contents of weight than ranks 0-2" in incident["reason"]
 
 
 def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess, free_port: Callable[[], int]) -> None:
