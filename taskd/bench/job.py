@@ -228,6 +228,16 @@ class Job:
         """The last lines, for an error's text."""
         return ":\n" + "\n".join(self.lines[-30:])
 
+    def tell(self, name: str, text: str) -> None:
+        """Leave a word for the training, beside the number of its last step."""
+        beside = self._last.with_name(f"{name}.new")
+        beside.write_text(text)
+        beside.rename(self._last.with_name(name))
+
+    def told(self, name: str) -> str:
+        """A word that the training has left."""
+        return self._last.with_name(name).read_text()
+
     # ---- its end ----------------------------------------------------------------------------------------------
 
     def finish(self, rails: bool = True) -> int:

@@ -4,7 +4,8 @@ A stack of square layers, so that WIDTH and DEPTH set the state's size and littl
 the session, with torchrun over the same lines, where the session does nothing. It ends after STEPS steps, or after the
 one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
 with its median step time, and rank 0 the hash of the weights; begin and end of every step lie in times.RANK beside
-FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh. It measures nothing else.
+FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh; or flips: one bit becomes another
+one where the file "flip" beside FILE says so. It measures nothing else.
 """
 
 from __future__ import annotations
@@ -44,13 +45,34 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
 
 def parallel(module: torch.nn.Sequential, kind: str) -> torch.nn.Module:
     """The model over all ranks."""
-    if kind == "ddp":
+    if kind != "fsdp":
         return DistributedDataParallel(module)
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicas", "shards"))
     for layer in module:
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer, mesh=mesh)
     return fully_shard(module, mesh=mesh)
+
+
+def flip_once(last: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Do what the file says, if it speaks of this rank, and say in which step."""
+    wanted, done = last.with_name("flip"), last.with_name("flipped")
+    if not wanted.exists() or done.exists():
+        return
+    order = json.loads(wanted.read_text())
+    if order["rank"] != dist.get_rank():
+        return
+    *moment, name = order["what"].split()
+    if name == "lr":
+        optimizer.param_groups[0]["lr"] *= 1 + 2**-50
+    else:
+        parameter = model.get_parameter(f"module.{name}")
+        tensor = optimizer.state[parameter][moment[0]] if moment else parameter
+        tensor.detach().reshape(-1).view(torch.int32)[5] ^= (
+            1 << 18
+        )  # a last bit of a moment is gone with the next update
+    done.with_suffix(".new").write_text(str(step))
+    done.with_suffix(".new").rename(done)
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
@@ -75,6 +97,8 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     for step in session.steps(loader):
         times.append(time.monotonic_ns())
         with step as rows:
+            if kind == "flips":
+                flip_once(last, step.number, model, optimizer)
             optimizer.zero_grad()
             model(rows).square().mean().backward()
             optimizer.step()
@@ -90,7 +114,9 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
         digest.update(whole(parameter).numpy().tobytes())
     last.with_name(f"times.{rank}").write_bytes(times.tobytes())
     lengths = [end - begin for begin, end in zip(times[::2], times[1::2], strict=True)]
-    found = {"rank": rank, "step_ms": statistics.median(lengths[len(lengths) // 5 :]) / 1e6}
+    found: dict[str, object] = {"rank": rank, "step_ms": statistics.median(lengths[len(lengths) // 5 :]) / 1e6}
+    found["proof_ns"], found["whole_ns"] = session.proof_ns
+    found["steps_ns"] = sum(lengths)
     found |= {"weights": digest.hexdigest()} if rank == 0 else {}
     sys.stdout.write(json.dumps(found) + "\n")  # in one piece: the ranks share a pipe
     sys.stdout.flush()

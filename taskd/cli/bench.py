@@ -37,6 +37,10 @@ BENCHES = {
         "operations over rails beside gloo, two rails over one, faults, abort, rest; false alarms (17 minutes)",
         "taskd.bench.transport",
     ),
+    "trust": (
+        "what proofs that all ranks hold the same cost, and how soon a flipped bit is found (4 minutes)",
+        "taskd.bench.trust",
+    ),
 }
 """Name: what it measures, module with `measure() -> dict[str, Figure]`."""
 

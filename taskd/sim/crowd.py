@@ -31,7 +31,7 @@ class Pace:
 class Member:
     """The training side of one process: what model it holds, and in which group it stands."""
 
-    __slots__ = ("group", "model", "node", "parked_at", "parked_epoch", "pid", "rank", "updates")
+    __slots__ = ("damage", "group", "model", "node", "parked_at", "parked_epoch", "pid", "rank", "updates")
 
     def __init__(self, rank: int, pid: int, node: str) -> None:
         self.rank = rank
@@ -39,13 +39,14 @@ class Member:
         self.node = node
         self.updates = -1  # as in the messages: -1 is no model at all
         self.model = 0
+        self.damage = 0  # what is different in its model from what the crowd has trained; 0: nothing
         self.group: Group | None = None
         self.parked_epoch = -1
         self.parked_at = -1
 
     def begin_fresh(self) -> None:
         """Take the initial parameters, as the user's set-up makes them."""
-        self.updates, self.model = 0, FRESH
+        self.updates, self.model, self.damage = 0, FRESH, 0
 
     def out_of_reach(self) -> bool:
         """No word of the manager's can have reached it, or not for long."""

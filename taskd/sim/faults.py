@@ -274,6 +274,11 @@ class Faults:
         self.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
         self._kill()
 
+    # ---- memory ------------------------------------------------------------------------------------------------
+
+    def _flip(self) -> None:
+        self.world.proofs.flip()
+
     # ---- rails -------------------------------------------------------------------------------------------------
 
     def _rail(self) -> None:

@@ -84,6 +84,8 @@ class SimManager:
         now = self.world.loop.now
         effects = self.world.guarded(self.core.step, now, event, who=NAME)
         self.journal.extend((now, row) for row in self.core.to_journal())
+        for row in self.core.to_journal():
+            self.world.proofs.verdict(row)
         self._carry_out(effects)
         self._plan()
 

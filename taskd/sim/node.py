@@ -24,7 +24,7 @@ from taskd.core.events import (
     Tick,
     WorkerSaid,
 )
-from taskd.core.messages import Order, WorkerWelcome
+from taskd.core.messages import Order, Proofs, WorkerWelcome
 from taskd.sim.manager import JOB, NAME
 from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
@@ -187,6 +187,7 @@ class SimNode:
             self.sequence += 1
             message = world.with_rails(self.name, effect.message)
             world.check_wire(message)
+            world.proofs.told += isinstance(message, Proofs)
             world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), message))
         elif isinstance(effect, Relay):
             self._relay(effect, speaker)

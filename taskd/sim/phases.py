@@ -130,11 +130,13 @@ class Play:
         while self.world.loop.now < deadline:
             if self.world.over():
                 return self._all_leave()
-            trains = crowd.training() and crowd.steps >= began + STEPS_AFTER
+            trains = crowd.training() and crowd.steps >= began + STEPS_AFTER and not self.world.proofs.unsaid()
             if trains and not self.world.manager.open_incidents() and not self.world.rail_checks.unwell():
                 return None
             self.world.loop.run(min(self.world.loop.now + RECHECK_NS, deadline), self.world.over)
-        rail = self.world.rail_checks.unwell()
+        rail, unlike = self.world.rail_checks.unwell(), self.world.proofs.unsaid()
+        if unlike:
+            raise Violation("proof-found", f"{self._liveness_ns // SECOND} s after the last fault: {unlike}")
         rule, standing = ("rails-return", rail) if rail and crowd.training() else ("live", self._standing())
         raise Violation(rule, f"{self._liveness_ns // SECOND} s after the last fault: {standing}")
 
@@ -161,7 +163,8 @@ class Play:
 
     def _quiet(self) -> None:
         """A healthy job: one message per node and beat, hardly an answer, no order, steps all the time."""
-        sent, orders, steps = self.world.network.traffic.sent, self.world.orders, self.world.crowd.steps
+        proofs, sent = self.world.proofs.told, self.world.network.traffic.sent
+        orders, steps = self.world.orders, self.world.crowd.steps
         told = sum(self.world.manager.told.values())
         step_ns = self.world.crowd.step_ms * MS
         self.world.loop.run(self.world.loop.now + QUIET_NS, self.world.over)
@@ -169,7 +172,7 @@ class Play:
         sent, told = self.world.network.traffic.sent - sent, sum(self.world.manager.told.values()) - told
         if self.world.orders > orders:
             raise Violation("quiet", f"{self.world.orders - orders} orders to a healthy job in {QUIET_NS // SECOND} s")
-        if sent - told > beats or told > len(self.world.nodes) * 2:
+        if sent - told - (self.world.proofs.told - proofs) > beats or told > len(self.world.nodes) * 2:
             raise Violation(
                 "quiet", f"{sent - told} reports (expected {beats}) and {told} answers in {QUIET_NS // SECOND} s"
             )

@@ -42,6 +42,8 @@ RULES = {
     "rails-obeyed": "a rank that can be told leaves a rail that is ordered out",
     "rails-steady": "a rail that was lent comes back no faster than its back-off allows",
     "rails-return": "when all cables are whole again, every rail comes back",
+    "proof-true": "ranks that hold the same are not said to differ, and one that is sound is not accused by most",
+    "proof-found": "ranks that do not hold the same do not train on so unsaid",
     "core": "no machine of the core raises, whatever it is told",
 }
 """Every rule by name."""

@@ -297,7 +297,7 @@ class SimWorker(Member):
             if not isinstance(holder, SimWorker) or not holder.alive or holder.updates != order.updates:
                 reason = f"rank {source} does not serve {order.updates} updates"
             else:
-                self.updates, self.model = holder.updates, holder.model
+                self.updates, self.model, self.damage = holder.updates, holder.model, holder.damage
         elif order.updates <= 0 and self.updates < 0:
             self.begin_fresh()
         if not reason and self.updates != max(order.updates, 0):

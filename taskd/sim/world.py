@@ -24,6 +24,7 @@ from taskd.sim.loop import Loop
 from taskd.sim.manager import JOB, SimManager
 from taskd.sim.network import Network
 from taskd.sim.node import SimNode
+from taskd.sim.proofs import SimProofs
 from taskd.sim.rail_watch import RailChecks
 from taskd.sim.rails import Cables, crews_of
 from taskd.sim.scenario import RAIL_RANKS, RAILS, Options, draw
@@ -83,6 +84,7 @@ class World:
             self.nodes[name] = SimNode(self, name)
         self.cables = Cables(RAILS) if options.ranks <= RAIL_RANKS and options.kinds else None
         self.rail_checks = RailChecks(self)
+        self.proofs = SimProofs(self)
         self.faults = Faults(self)
 
     # ---- what shells ask ---------------------------------------------------------------------------------------
@@ -180,6 +182,8 @@ class World:
 
     def ends(self, worker: SimWorker, reason: str) -> None:
         """An agent ends a process: never one that trains in the newest group and that nothing has harmed."""
+        if self.proofs.found and "goes on as incarnation" in reason:
+            return  # what anybody holds is in doubt then, and all start over
         group = worker.group
         trains = group is not None and group is self.crowd.current and group.running() and self.crowd.last_progress_at
         if trains and not worker.harmed and not worker.home.disturbed and not self.over():
@@ -296,6 +300,7 @@ class World:
     # ---- steps -------------------------------------------------------------------------------------------------
 
     def _completed(self, group: Group) -> None:
+        self.proofs.completed(group)
         if group.done == group.base + 1 and group.key > 0:
             for member in list(group.resumed.values()):
                 assert isinstance(member, SimWorker)

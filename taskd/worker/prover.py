@@ -32,8 +32,11 @@ class Prover:
         self._rhythm: Rhythm | None = None
         self._slices: list[tuple[int, int]] = []
         self._whole = 1  # updates whose whole state is still to be digested
+        self._told_whole = False
         self._ended_ns = 0  # when the last step was
         self._off = False
+        self.spent_ns = self.whole_ns = 0
+        """For slices, and what comes with every step; for the whole state, last time."""
 
     def healed(self) -> None:
         """A repair has brought the ranks to one state, as it says."""
@@ -54,6 +57,10 @@ class Prover:
             self._off = True
             _logger.log(logging.WARNING, "what this rank holds is no longer compared with the others: %s", error)
         self._ended_ns = time.perf_counter_ns()
+        if self._told_whole:
+            self.whole_ns = self._ended_ns - began_ns
+        else:
+            self.spent_ns += self._ended_ns - began_ns
 
     def _begin(self) -> bool:
         """Whether there is somebody to compare with."""
@@ -71,7 +78,8 @@ class Prover:
         if digests.look():
             self._slices = slices(digests.sizes())
             self._whole = max(self._whole, 1)
-        if self._whole:
+        self._told_whole = self._whole > 0
+        if self._told_whole:
             self._whole -= 1
             self._tell(updates, 0, len(digests.units))
             return

@@ -337,6 +337,12 @@ class Session:
         """What the parameters were before the first step, as a number; -1: there was none yet."""
         return self._local.origin
 
+    @property
+    def proof_ns(self) -> tuple[int, int]:
+        """What the proofs that this rank holds the same as others have taken of its steps: slices, and the last one of
+        the whole state."""
+        return self._prover.spent_ns, self._prover.whole_ns
+
     def held(self) -> int:
         """The updates that this rank's parameters and optimizers hold, whole; -1: none."""
         return -1 if self._torn or self._repair.newcomer else self.updates

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from taskd.core import attempts, detector, incident, limits, patience, recovery, repairs
+from taskd.core import attempts, detector, incident, limits, patience, proof, recovery, repairs
 from taskd.core.agent import Agent
 from taskd.core.attempts import Attempts
 from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
 from taskd.core.manager import Manager
 from taskd.core.messages import Evidence, Order, Report, Stop
+from taskd.core.proof import Proofs
 from taskd.core.rail_records import Rail
 from taskd.core.rail_relay import RailRelay
 from taskd.core.rail_watch import RailWatch
@@ -230,6 +231,17 @@ def first_report_ends_the_job(patch: Patch) -> None:
     patch.setattr(Repairs, "back", lambda self, ranks, now, at: self._finish(0, "that will do", now))
 
 
+def nobody_compares(patch: Patch) -> None:
+    patch.setattr(Proofs, "find", lambda self: None)
+
+
+def everything_counts_as_alike(patch: Patch) -> None:
+    """What differs from the start, as a number of this rank's own does, is held against it."""
+    patch.setattr(proof, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
+    patch.setattr(proof, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
+    patch.setattr(proof, "_new_apart", lambda values, newcomers: True)
+
+
 def rails_return_at_once(patch: Patch) -> None:
     patch.setattr(Rail, "worsen", lambda self, at, unproved: setattr(self, "back_off_ns", 1))
 
@@ -257,6 +269,8 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (whoever_waits_is_a_witness, ("starve",), {"starved-stays"}),
         (every_fault_ends_the_job, ("kill",), {"live"}),
         (first_report_ends_the_job, ("kill",), {"live"}),
+        (nobody_compares, ("flip",), {"proof-found"}),
+        (everything_counts_as_alike, ("kill",), {"proof-true"}),
         (rails_return_at_once, ("rail",), {"rails-steady"}),
         (rails_never_return, ("rail",), {"rails-return"}),
         (rail_orders_stay_with_the_agent, ("rail",), {"rails-obeyed"}),

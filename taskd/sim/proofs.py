@@ -1,0 +1,98 @@
+"""Proofs in the simulated job: what ranks tell of their models, bits that flip in one of them, and what must be found.
+
+After the first steps, after those that follow a repair, and every few, each rank tells digests of what it holds: the
+model that the crowd trains, and what has been damaged of it on this rank alone. Whoever takes a damaged rank's state
+takes the damage along. The checks know who is damaged: a difference is never said of a job in which all are alike, a
+rank that is sound is not accused by a sound majority, and ranks that are unlike do not stay so unsaid.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import limits
+from taskd.core.events import ManagerEvent, ProofVerdict
+from taskd.core.messages import Proof
+from taskd.core.types import ProofFinding
+from taskd.sim.crowd import Group
+from taskd.sim.model import mix
+from taskd.sim.watch import Violation
+
+if TYPE_CHECKING:
+    from taskd.sim.worker import SimWorker
+    from taskd.sim.world import World
+
+EVERY = 8
+"""Updates between two proofs."""
+UNITS = ("step", "weight", "moment")
+LAYOUT = 7
+
+
+class SimProofs:
+    """Tells proofs, and checks what is found."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.struck = 0
+        self.found = 0
+        self.said = False  # that something is not the same on all ranks, however that was put
+        self.told = 0  # messages that agents have sent
+
+    # ---- what ranks tell ---------------------------------------------------------------------------------------
+
+    def completed(self, group: Group) -> None:
+        """All ranks of a group have made an update, or will in a moment."""
+        repaired = group.key > 0 and group.done - group.base <= limits.PROOF_REPAIRED
+        if group.done == 1 or repaired or group.done % EVERY == 0:
+            for member in list(group.resumed.values()):
+                delay_ns = self.world.crowd.apply_delay_ns(member.rank, group.done)
+                self.world.loop.after(delay_ns, self._tell, member, group, group.done, group.models[1])
+
+    def _tell(self, member: SimWorker, group: Group, updates: int, model: int) -> None:
+        if not member.alive or member.group is not group:
+            return
+        words = (updates, mix(model ^ member.damage), mix(model))
+        data = b"".join(word.to_bytes(limits.DIGEST_WORD, "little") for word in words)
+        names = "\n".join(UNITS) if member.rank == 0 else ""
+        who = (member.rank, member.incarnation, member.core.epoch)
+        member.home.worker_says(member, Proof(*who, updates, EVERY, LAYOUT, len(UNITS), 1, 0, data, names, ""))
+
+    # ---- the fault ---------------------------------------------------------------------------------------------
+
+    def flip(self) -> None:
+        """A bit of what one rank holds becomes another one."""
+        world = self.world
+        group = world.crowd.current
+        if group is None or not group.running():
+            return
+        rank = world.rng.choice(sorted(group.resumed))
+        victim = group.resumed[rank]
+        victim.damage ^= 1 << world.rng.randint(0, 62)
+        self.struck += 1
+        world.loop.tell(f"rank {rank}", "a bit flips in its model")
+
+    # ---- the checks --------------------------------------------------------------------------------------------
+
+    def verdict(self, event: ManagerEvent) -> None:
+        """The manager has written this down."""
+        if not isinstance(event, ProofVerdict):
+            return
+        self.said |= bool(event.units)
+        if event.finding is not ProofFinding.DIFFERS:
+            return
+        self.found += 1
+        if not self.struck:
+            raise Violation("proof-true", f"nothing was ever damaged, and it is said that {event.reason}")
+        group = self.world.crowd.current
+        damaged = {rank for rank, member in group.resumed.items() if member.damage} if group is not None else set()
+        accused = set(event.ranks) if event.named else set()
+        if damaged and 2 * len(damaged) < self.world.crowd.world_size and not accused <= damaged:
+            raise Violation("proof-true", f"{sorted(damaged)} are damaged, and it is said that {event.reason}")
+
+    def unsaid(self) -> str:
+        """Ranks that train on unlike each other although nobody has said so."""
+        group = self.world.crowd.current
+        if group is None or not group.running() or self.said:
+            return ""
+        held = {member.damage for member in group.resumed.values()}
+        return "ranks hold different models, and nobody says so" if len(held) > 1 else ""
