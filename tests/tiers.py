@@ -54,7 +54,7 @@ FULL = (
     "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[reduced-2",
     "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[lr",
     "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[moment",
-    "tests/trust/proof/test_flips.py::test_a_bit_that_flips_on_one_of_four_ranks[scheduler",
+    "tests/trust/proof/test_flips.py::test_a_scheduler_that_is_ahead",
     "tests/trust/proof/test_flips.py::test_a_wrong_repair_shows_after_its_first_updates[1",
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",

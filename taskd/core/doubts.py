@@ -8,7 +8,8 @@ script's own checkpoint if it takes one up. What can go wrong, and what follows:
   makes its ranks unlike. Neither is it done more than PROOF_STARTS_OVER times for whatever items.
 - *Nobody knows who is wrong, among three ranks or more*: one damaged replica does not look like that, a script that
   goes separate ways does. It is said, and nothing is done.
-- *Only modes differ* (a rank that evaluates alone, say): a script may mean that. It is said, and nothing is done.
+- *Only what changes no weight by itself differs* (modes of modules, a scheduler's best metric): a script may mean that.
+  It is said, and nothing is done before a setting, a weight or a moment differs, too.
 - *Recovery is off, or ranks have left already*: the same.
 
 Invariants: a difference is an incident in any case; a job is never ended for it. Not here: comparing (proof.py).
@@ -67,8 +68,8 @@ class Doubts:
             return "all have started over for this before, and it has not helped"
         if self._restarts >= limits.PROOF_STARTS_OVER:
             return f"all have started over {self._restarts} times for such things, which is the limit"
-        if verdict.modes:
-            return "a script may set that on one rank alone"
+        if verdict.harmless:
+            return "this by itself changes no weight, and a script may mean it"
         if not verdict.named and len(verdict.ranks) > 2:
             return "this is no damage to one of them: the script makes its ranks unlike"
         if left := members.counts[RankState.LEFT]:

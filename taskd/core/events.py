@@ -95,7 +95,7 @@ class ProofVerdict:
     units: tuple[int, ...]  # of BASE and EXCEPTED: not to be compared; of DIFFERS: those that differ
     ranks: tuple[int, ...]  # of DIFFERS: who is wrong, or everybody
     named: bool  # the others are more, and agree
-    modes: bool  # it is nothing but modes of modules, which a script may well set on one rank alone for a while
+    harmless: bool  # nothing that changes a weight by itself: a script may set it on one rank alone
     item: str  # the first of those units
     reason: str
 

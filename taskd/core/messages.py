@@ -114,7 +114,7 @@ class Proof:
     every: Count  # after so many updates the whole state has had its turn; 0: that is not known yet
     layout: Count  # differs where ranks divide their state otherwise, for they hold other things
     total: Annotated[int, Between(0, limits.PROOF_UNITS)]
-    modes: Annotated[int, Between(0, limits.PROOF_UNITS)]  # the first so many are modes, which may differ for a while
+    harmless: Annotated[int, Between(0, limits.PROOF_UNITS)]  # the first so many change no weight by themselves
     first: Annotated[int, Between(0, limits.PROOF_UNITS)]
     digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: of this one none can be computed
     names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one a line; only the first rank gives them

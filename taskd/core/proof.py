@@ -56,8 +56,8 @@ class Layout:
     they have done so once more."""
     names: dict[int, str] = field(default_factory=dict)
     missing: str = ""
-    modes: int = 0
-    """Its first so many units are modes of modules."""
+    harmless: int = 0
+    """Its first so many units change no weight by themselves."""
     based: bool = False
 
     def name(self, unit: int) -> str:
@@ -196,7 +196,7 @@ class Proofs:
             if proof.names:
                 layout.names.update(enumerate(proof.names.split("\n"), proof.first))
             layout.missing = proof.missing or layout.missing
-            layout.modes = proof.modes
+            layout.harmless = proof.harmless
         everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
@@ -264,9 +264,9 @@ class Proofs:
             )
             reason = f"after update {updates} {rank_words(everybody)} do not hold the same of {what}: {why}"
         ranks = tuple(sorted(wrong if named else everybody))
-        modes = bool(units) and all(unit < layout.modes for unit in units) if layout is not None else False
+        harmless = bool(units) and all(unit < layout.harmless for unit in units) if layout is not None else False
         item = cut(item, _MOST_ITEM)
-        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, modes, item, cut(reason))
+        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, harmless, item, cut(reason))
 
 
 def _whole(proof: Proof) -> bool:

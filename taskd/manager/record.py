@@ -59,7 +59,7 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
     if isinstance(event, ProofVerdict):
         where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
-        return ["proof", int(event.finding), *where, event.named, event.modes, event.item, event.reason]
+        return ["proof", int(event.finding), *where, event.named, event.harmless, event.item, event.reason]
     return ["tick" if isinstance(event, Tick) else "restarted"]
 
 
@@ -87,9 +87,9 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         named = (_text(rail), _texts(nodes), _text(peer), _text(reason), _texts(borrowers))
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
     if kind == "proof":
-        finding, updates, layout, total, units, ranks, named, modes, item, reason = values
+        finding, updates, layout, total, units, ranks, named, harmless, item, reason = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
-        return ProofVerdict(ProofFinding(finding), *where, bool(named), bool(modes), _text(item), _text(reason))
+        return ProofVerdict(ProofFinding(finding), *where, bool(named), bool(harmless), _text(item), _text(reason))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
     decoded = codec.decode(values[0], older.OLDEST)

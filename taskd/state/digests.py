@@ -50,6 +50,12 @@ class Piece:
     form: str = ""
     begin: int = 0
     length: int = -1  # bytes; -1: to the end
+    of: str = ""  # of a part: what it is a part of
+
+    @property
+    def whole(self) -> str:
+        """The name of what it is, or is a part of."""
+        return self.of or self.name
 
 
 @dataclass(slots=True)
@@ -62,9 +68,11 @@ class Digests:
     units: list[list[Piece]] = field(default_factory=list)
     number: int = 0
     """The same on ranks that have the same units."""
-    modes: int = 0
-    """How many of the first units are modes, which may well differ for a while."""
+    harmless: int = 0
+    """How many of the first units change no weight by themselves."""
     missing: str = ""
+    on_device: bool = False
+    """Some tensor does not lie on the host, so that a digest of it has to be waited for."""
     _signature: tuple[Any, ...] = ()
 
     def look(self) -> bool:
@@ -75,10 +83,10 @@ class Digests:
         if signature == self._signature:
             return False
         self._signature = signature
-        whole = [*_modes(replica)]
-        modes = len(whole)
+        whole = [*_modes(replica), *_others(replica)]
+        harmless = {piece.name for piece in whole}
         # What may be the cause comes before what follows from it: the first that differs gives an incident its name.
-        whole += [*_settings(replica), *_others(replica), *_parameters(replica), *_optimizers(replica)]
+        whole += [*_settings(replica), *_parameters(replica), *_optimizers(replica)]
         unread = [(piece.name, why) for piece in whole if (why := _unreadable(piece))]
         self.missing = _missing(unread)
         strange = {name for name, _ in unread}
@@ -86,8 +94,10 @@ class Digests:
         most = max(limits.PROOF_UNIT_BYTES, -(-2 * sum(piece.weight for piece in pieces) // limits.PROOF_UNITS))
         pieces = [part for piece in pieces for part in _parts(piece, most)]
         each = -(-len(pieces) // limits.PROOF_UNITS)
-        self.modes = modes if each == 1 else 0
+        self.harmless = sum(piece.whole in harmless for piece in pieces) // max(each, 1)
         self.units = [pieces[at : at + each] for at in range(0, len(pieces), each or 1)]
+        values = (piece.fetch({}) for piece in pieces if piece.form)
+        self.on_device = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
         forms = [[piece.name, piece.form, piece.begin, piece.length] for piece in pieces]
         text = json.dumps([each, forms]).encode()
         self.number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
@@ -255,7 +265,7 @@ def _parts(piece: Piece, most: int) -> Iterator[Piece]:
     for at, begin in enumerate(range(0, piece.weight, step)):
         length = min(step, piece.weight - begin)
         name = f"{piece.name}, MiB {begin >> 20} to {(begin + length) >> 20}" if at or length < piece.weight else ""
-        yield Piece(name or piece.name, piece.fetch, length, piece.form, begin, length)
+        yield Piece(name or piece.name, piece.fetch, length, piece.form, begin, length, piece.name)
 
 
 # ---- what cannot be read ------------------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ class LaunchedRepair(Repair):
                 every=every,
                 layout=digests.number,
                 total=len(digests.units),
-                modes=digests.modes,
+                harmless=digests.harmless,
                 first=first,
                 digests=digests.of(first, end),
                 names=digests.names(first, end) if self.speaks else "",

@@ -115,7 +115,7 @@ class Job:
             "every": 64,
             "layout": LAYOUT,
             "total": TOTAL,
-            "modes": 1,
+            "harmless": 1,
             "first": first,
             "digests": b"".join(word.to_bytes(8, "little") for word in words),
             "names": "",
@@ -212,11 +212,11 @@ def test_separate_ways_of_all_ranks_are_said_and_left_alone() -> None:
     assert (incident["outcome"], incident["ranks"]) == ("observed", [0, 1, 2, 3])
 
 
-def test_modes_alone_start_nobody_over() -> None:
+def test_what_changes_no_weight_starts_nobody_over() -> None:
     job = Job()
     job.tell_all(1)
     notes = job.tell_all(64, r0=[9, 2, 3, 4])
-    assert not job.starts_over() and "a script may set that on one rank alone: observe" in notes[0]
+    assert not job.starts_over() and "this by itself changes no weight, and a script may mean it: observe" in notes[0]
     assert job.incidents[0]["outcome"] == "observed"
 
 

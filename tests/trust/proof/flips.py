@@ -69,7 +69,7 @@ def main() -> None:
     net = Net()
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 300)
     session = taskd.session()
     session.register(model=model, optimizer=optimizer, scheduler=scheduler)
     torch.manual_seed(100 + rank)

@@ -102,7 +102,7 @@ def test_settings_counters_and_modes_have_digests() -> None:
     model.norm.eval()
     model.first.weight.requires_grad_(False)
     found = changed(digests, before)
-    assert found[:2] == ["model, the modes of its modules", "model, what learns"] and digests.modes == 2
+    assert found[:2] == ["model, the modes of its modules", "model, what learns"] and digests.harmless > 2
 
 
 def test_buffers_are_this_ranks_own() -> None:
@@ -190,7 +190,7 @@ def test_too_many_units_are_put_together() -> None:
     for at in range(3000):
         model.register_parameter(f"p{at}", nn.Parameter(torch.zeros(2)))
     digests = of(Replica(models={"model": model}))
-    assert len(digests.units) <= limits.PROOF_UNITS and digests.modes == 0
+    assert len(digests.units) <= limits.PROOF_UNITS and digests.harmless == 0
     before = words(digests)
     model.p1234.detach()[1] = 1
     (name,) = changed(digests, before)
