@@ -87,16 +87,17 @@ class Digests:
         harmless = {piece.name for piece in whole}
         # What may be the cause comes before what follows from it: the first that differs gives an incident its name.
         whole += [*_settings(replica), *_parameters(replica), *_optimizers(replica)]
-        unread = [(piece.name, why) for piece in whole if (why := _unreadable(piece))]
+        states: States = {}
+        unread = [(piece.name, why) for piece in whole if (why := _unreadable(piece, states))]
         self.missing = _missing(unread)
         strange = {name for name, _ in unread}
         pieces = [piece for piece in whole if piece.name not in strange]
         most = max(limits.PROOF_UNIT_BYTES, -(-2 * sum(piece.weight for piece in pieces) // limits.PROOF_UNITS))
-        pieces = [part for piece in pieces for part in _parts(piece, most)]
+        pieces = [part for piece in pieces for part in _parts(piece, most, states)]
         each = -(-len(pieces) // limits.PROOF_UNITS)
         self.harmless = sum(piece.whole in harmless for piece in pieces) // max(each, 1)
         self.units = [pieces[at : at + each] for at in range(0, len(pieces), each or 1)]
-        values = (piece.fetch({}) for piece in pieces if piece.form)
+        values = (piece.fetch(states) for piece in pieces if piece.form)
         self.on_device = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
         forms = [[piece.name, piece.form, piece.begin, piece.length] for piece in pieces]
         text = json.dumps([each, forms]).encode()
@@ -256,9 +257,9 @@ def _tensor(name: str, tensor: torch.Tensor, fetch: Callable[[States], Any]) -> 
     return Piece(name, fetch, max(size, _LEAST_WEIGHT), form)
 
 
-def _parts(piece: Piece, most: int) -> Iterator[Piece]:
+def _parts(piece: Piece, most: int, states: States) -> Iterator[Piece]:
     """A large tensor in pieces of at most this many bytes."""
-    if piece.weight <= most or not piece.form or not isinstance(piece.fetch({}), torch.Tensor):
+    if piece.weight <= most or not piece.form or not isinstance(piece.fetch(states), torch.Tensor):
         yield piece
         return
     step = most - most % limits.DIGEST_WORD
@@ -271,9 +272,9 @@ def _parts(piece: Piece, most: int) -> Iterator[Piece]:
 # ---- what cannot be read ------------------------------------------------------------------------------------------
 
 
-def _unreadable(piece: Piece) -> str:
+def _unreadable(piece: Piece, states: States) -> str:
     """Why no digest of this can be computed; empty: it can."""
-    value = piece.fetch({})
+    value = piece.fetch(states)
     if isinstance(value, torch.Tensor):
         if type(value) not in _KINDS:
             return f"a {type(value).__name__}"
