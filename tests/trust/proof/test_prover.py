@@ -1,4 +1,4 @@
-"""When a rank tells its digests: at the first update, after a repair, at its slices' turns; and what never ends a step."""
+"""When a rank tells its digests: at the first update, after repairs, at its slices' turns; what never ends a step."""
 
 from __future__ import annotations
 
