@@ -116,6 +116,7 @@ SECONDS = {
     "tests/train/test_heal_bad_input.py": 70,
     "tests/shell/test_launcher.py": 65,
     "tests/shell/test_launcher_ends.py": 60,
+    "tests/shell/test_launcher_leaves.py": 35,
     "tests/rail/test_training.py": 50,
     "tests/test_harness.py": 45,
     "tests/rail/test_namespaces.py": 40,
