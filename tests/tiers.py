@@ -52,6 +52,10 @@ FULL = (
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[reduced-3",
     "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[backward",
     "tests/trust/newcomer/test_newcomer.py::test_moments_in_their_own_dtype_and_what_is_switched[reduced-2",
+    "tests/trust/loops/test_loops.py::test_the_scripts_own_epochs_stand_after_a_death[steps-b",
+    "tests/trust/loops/test_loops.py::test_the_scripts_own_epochs_stand_after_a_death[steps-r",
+    "tests/trust/loops/test_loops.py::test_the_scripts_own_epochs_stand_after_a_death[distributed-f",
+    "tests/trust/loops/test_loops.py::test_the_scripts_own_epochs_stand_after_a_death[distributed-b",
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
@@ -110,6 +114,7 @@ FULL = (
 SECONDS = {
     "tests/trust/newcomer/test_newcomer.py": 30,
     "tests/trust/test_trust.py": 100,
+    "tests/trust/loops/test_loops.py": 40,
     "tests/shell/test_worker_ends.py": 45,
     "tests/shell/test_said_aloud.py": 35,
     "tests/rail/test_sessions.py": 155,
