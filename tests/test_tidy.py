@@ -132,10 +132,12 @@ def test_sleeps_have_a_reason() -> None:
 
 def test_nobody_waits_by_select() -> None:
     clean(
-        f"{source.at(node)} waits by select, which refuses descriptors from 1024 on; use poll, in tests tests/ready.py"
-        for source in python("taskd", "tests", "samples")
-        for node in source.nodes(ast.Call)
-        if ast.unparse(node.func) == "select.select"
+        [
+            f"{source.at(node)} waits by select (no descriptor from 1024 on); use tests/ready.py"
+            for source in python("taskd", "tests", "samples")
+            for node in source.nodes(ast.Call)
+            if ast.unparse(node.func) == "select.select"
+        ]
     )
 
 
