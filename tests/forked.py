@@ -27,6 +27,7 @@ from pathlib import Path
 from taskd import log
 from taskd.agent.standby import IMPORTS
 from taskd.agent.standby_process import uncollected
+from tests.ready import readable
 
 MORE = ("torch.distributed.run",)
 """What only launchers import."""
@@ -51,7 +52,7 @@ class Forked:
         return self._ended(0)
 
     def _ended(self, timeout_s: float | None) -> int | None:
-        if self.returncode is None and select.select([self.status], [], [], timeout_s)[0]:
+        if self.returncode is None and readable([self.status], timeout_s):
             self.returncode = int(os.read(self.status, WIDTH))
             os.close(self.status)
         return self.returncode
@@ -81,7 +82,7 @@ class Forked:
         ends = None if timeout is None else time.monotonic() + timeout
         while not self.stdout.closed:
             left_s = None if ends is None else max(0.0, ends - time.monotonic())
-            if not select.select([self.stdout], [], [], left_s)[0]:
+            if not readable([self.stdout], left_s):
                 raise subprocess.TimeoutExpired("a forked script", timeout or 0)
             if not self.hear():
                 self.stdout.close()

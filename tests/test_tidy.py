@@ -130,6 +130,17 @@ def test_sleeps_have_a_reason() -> None:
     clean(breaches)
 
 
+def test_nobody_waits_by_select() -> None:
+    clean(
+        [
+            f"{source.at(node)} waits by select (no descriptor from 1024 on); use tests/ready.py"
+            for source in python("taskd", "tests", "samples")
+            for node in source.nodes(ast.Call)
+            if ast.unparse(node.func) == "select.select"
+        ]
+    )
+
+
 def test_no_error_is_swallowed_whole() -> None:
     breaches = []
     for source in python("taskd", "samples"):

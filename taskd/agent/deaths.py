@@ -15,9 +15,11 @@ from __future__ import annotations
 import fcntl
 import signal
 import struct
+import time
 from collections.abc import Callable
 
 from taskd import _native
+from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.workers import Worker, Workers
 from taskd.core.events import Gone
 from taskd.core.limits import MS, SECOND
@@ -47,13 +49,14 @@ class Deaths:
         workers: Workers,
         reap: Callable[[int], int | None] | None,
         excuse: Callable[[int], None] | None = None,
+        memory: MemoryKills | None = None,
     ) -> None:
         """`reap` and `excuse` are a launcher's: the exit code of its child; and told that a child has left in good
-        order, so that a crash of its interpreter is no failure any more."""
+        order, so that a crash of its interpreter is no failure any more. `memory`: tells of kills for memory."""
         self.hear: Callable[[Worker], None] = lambda _worker: None
         """Reads what a process has said and nobody has read: its last word may have come with its end."""
         self._workers = workers
-        self._reap, self._excuse = reap, excuse
+        self._reap, self._excuse, self._memory = reap, excuse, memory
         self._found: list[Gone] = []
         self._ended: list[Worker] = []
 
@@ -138,6 +141,8 @@ class Deaths:
         if code is None:
             code = 0 if worker.leaving else UNKNOWN_EXIT
             reason = "its exit code was taken by its parent before it could be read"
+        if code == -signal.SIGKILL and self._memory is not None:
+            reason = self._memory.why(time.monotonic_ns()) or reason
         self._found.append(Gone(worker.rank, worker.incarnation, code, reason))
 
 

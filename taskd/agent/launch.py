@@ -21,6 +21,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -32,7 +33,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native, log
 from taskd import config as configuration
-from taskd.agent import launch_keeper, launch_logs, launch_manager, launch_ranks
+from taskd.agent import launch_files, launch_keeper, launch_logs, launch_manager, launch_ranks
 from taskd.agent.heirs import Keepers
 from taskd.agent.keeper import Keeper
 from taskd.agent.launch_manager import ManagerProcess
@@ -89,6 +90,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
         torchrun.run(parsed)
         return
     wanted, entrypoint, words = torchrun.config_from_args(parsed)
+    wanted = launch_ranks.with_address(wanted)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = wanted.signals_to_handle
     for name in NOT_SUPPORTED:
         if os.environ.get(name):
@@ -166,6 +168,7 @@ class Launcher:
         self.standby = standby
         self.manager: ManagerProcess | None = None
         self.keeper: Keeper | None = None
+        self._made_key = False
         self.run_name = ""
         """Of this run alone: a manager may outlive it and see the next one of the same job."""
         self.settings = self._meet_manager()
@@ -203,6 +206,8 @@ class Launcher:
         self.run_name = secrets.token_hex(4)
         settings = launch_manager.settings(run_id, ranks.master_port, self.config.max_restarts)
         effects.say(settings)
+        launch_files.clear_away(Path(settings.job.run_dir), settings.job.id)
+        self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
         if not launch_manager.is_given(settings):
             port = launch_manager.running(settings)
@@ -362,6 +367,8 @@ class Launcher:
         over = self._loop is not None and self._loop.left is not None
         if self.manager is not None:
             self.manager.end(MANAGER_SECONDS if over else 0)
+            if over:
+                launch_files.forget_run(Path(self.settings.job.directory), self._made_key)
         if self.ranks.group_rank == 0 and self.signals.received is None:
             self.ranks.board.try_to_tell(launch_ranks.ENDED, True)
             self.ranks.handler.shutdown()

@@ -9,13 +9,14 @@ It does NOT start anything.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -161,6 +162,35 @@ def _await_first(endpoint: str, seconds: float) -> None:
             text = "waiting for the first node's launcher, which is not yet at %s:%d (%s), for %.0f s at most"
             _logger.warning(text, host, port, why, seconds)
         pause.wait(LOOK_SECONDS)
+
+
+def with_address(config: LaunchConfig) -> LaunchConfig:
+    """The configuration with an address at which others reach this node.
+
+    torch takes the host's name where none is given, and waits for minutes where that name leads nowhere, as it does in
+    many a container. Then it is the address from which the rendezvous is reached.
+    """
+    name = socket.getfqdn()
+    if config.local_addr or config.rdzv_backend == "static" or _leads_somewhere(name):
+        return config
+    host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, default_port=29400)
+    address = "127.0.0.1"
+    with contextlib.suppress(OSError):
+        family, kind, _, _, target = socket.getaddrinfo(host, port or 29400, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing: it only asks the system for the way there
+            address = probe.getsockname()[0]
+    if not (config.min_nodes == config.max_nodes == 1):
+        text = "this host's name, %s, leads to no address: other nodes are told %s; --local-addr names another one"
+        _logger.warning(text, name, address)
+    return replace(config, local_addr=address)
+
+
+def _leads_somewhere(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
 
 
 def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:

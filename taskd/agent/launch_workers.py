@@ -81,7 +81,7 @@ class Workers:
         self._places = {place.global_rank: place for place in ranks.places}
         self._children: dict[int, Child] = {}
         self._newest: dict[int, int] = {}  # the last process of each rank
-        self._buried: set[int] = set()  # groups of processes in which orphans may still be dying
+        self._buried: dict[int, int] = {}  # groups of processes in which orphans may still be dying, and their rank
         self._restarts = 0
         self._epoch = -1 if ranks.spare else 0  # in which all ranks were last started together
 
@@ -128,11 +128,12 @@ class Workers:
         if ended is None:
             return None
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        if code:  # as long as it is not reaped its number is nobody else's
+        crashed_at_its_end = child.done and code in CRASHES
+        if code and not crashed_at_its_end:  # as long as it is not reaped its number is nobody else's
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        if child.done and code in CRASHES:
+        if crashed_at_its_end:
             _logger.warning(
                 "rank %d had done its work and left in good order when %s ended its interpreter, which was being "
                 "taken down: it counts as done",
@@ -143,7 +144,7 @@ class Workers:
         child.code = code
         if child.started_cold is not None:
             child.started_cold.returncode = code
-        self._buried.add(pid)
+        self._buried[pid] = child.rank
         if self._newest[child.rank] == pid:  # else another process has its rank already, which is no failure
             if code and not child.told_to_end:
                 self.failures[child.rank] = ProcessFailure(
@@ -160,14 +161,15 @@ class Workers:
         return [pid for pid, child in self._children.items() if child.code is None]
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every worker and to what it has started."""
+        """Send a signal to every worker that runs, and to what it has started.
+
+        Whoever is on its way out has ended by itself, even if that is seen only later. What it has started ends with it
+        if it has failed, which is `reap`'s to see; what outlives a rank in good order is left alone, as under torchrun.
+        """
         for pid, child in self._children.items():
-            if child.code is not None:
-                continue
-            # Whoever is on its way out already has failed by itself, even if that is seen only later.
-            if _native.exit_state(pid, child.start_time).state == "alive":
+            if child.code is None and _native.exit_state(pid, child.start_time).state == "alive":
                 child.told_to_end = True
-            self._signal(pid, number)
+                self._signal(pid, number)
 
     def environment(self, place: RankPlace) -> dict[str, str]:
         """All variables of a worker at this place."""
@@ -185,13 +187,17 @@ class Workers:
                 os.kill(pid, number)
 
     def _bury(self) -> None:
-        """Reap the orphans of dead workers, which this process has inherited."""
-        for group in list(self._buried):
+        """Reap the orphans of dead workers, which this process has inherited; and say which ended with their rank."""
+        for group, rank in list(self._buried.items()):
             try:
-                while os.waitpid(-group, os.WNOHANG)[0]:
-                    pass
+                while (orphan := os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                    name = _name_of(orphan.si_pid)
+                    os.waitpid(orphan.si_pid, 0)
+                    killed = orphan.si_code == os.CLD_KILLED and orphan.si_status == signal.SIGKILL
+                    if killed and not name.startswith(("python", "pt_")):
+                        _logger.warning("%s (process %d) was ended with rank %d", name, orphan.si_pid, rank)
             except ChildProcessError:
-                self._buried.discard(group)
+                self._buried.pop(group)
 
     # ---- starting ---------------------------------------------------------------------------------------------
 
@@ -302,3 +308,12 @@ class Workers:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(json.dumps(request).encode())
         return descriptor
+
+
+def _name_of(pid: int) -> str:
+    """What `ps` shows of a process that has ended and is not reaped yet."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "a process"

@@ -25,6 +25,7 @@ from taskd.agent.deaths import Deaths
 from taskd.agent.desk import Desk
 from taskd.agent.heirs import Heirs, Keepers
 from taskd.agent.interfaces import InterfaceWatch
+from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.store import StoreRelay
 from taskd.agent.uplink import Uplink
 from taskd.agent.workers import Worker, Workers
@@ -106,7 +107,9 @@ class AgentLoop:
             self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
         self._carried = 0  # bytes, by all rails of this node
         self._interfaces = InterfaceWatch()
-        self._deaths = Deaths(self.workers, *((spawner.reap, spawner.excuse) if spawner is not None else (None, None)))
+        self._memory = MemoryKills()
+        reap, excuse = (spawner.reap, spawner.excuse) if spawner is not None else (None, None)
+        self._deaths = Deaths(self.workers, reap, excuse, self._memory)
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, self.uplink, self._step)
         self._deaths.hear = self.desk.receive
         self._on_stop = on_stop
@@ -298,6 +301,7 @@ class AgentLoop:
 
     def _scan(self, now: int) -> None:
         """Read every page once; a beat that is overdue makes the process' state be looked up."""
+        self._memory.look(now)
         watched = [
             worker for worker in self.workers.by_rank.values() if worker.page is not None and not worker.reported
         ]

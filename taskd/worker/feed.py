@@ -4,11 +4,15 @@ With a StepSampler a loader is opened where it is wanted without loading what ca
 batches before are loaded and thrown away, with one sentence about it. The random generators are left as opening left
 them on a rank that never failed: a newcomer opens its loader with the generators of that moment (DataLoader draws the
 seed of its worker processes from them) and goes on with its own.
+
+The sampler's epoch is the script's. A loop over several epochs counts on from it and puts it back (`Order`); no other
+loop moves it.
 """
 
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
@@ -22,6 +26,68 @@ from taskd.worker.sampler import StepSampler
 
 SPOILT = "the step writes into a tensor of its batch, and the loader has no other copy: copy what is changed in place"
 _logger = log.get(__name__)
+
+
+class Order:
+    """The sampler's epoch in one loop: as the script has set it, and one more in each further epoch of the loop.
+
+    Whatever opening needs, the script's own number stands again when the loop is over, so that no loop finds what
+    another one has left, and a rank that never ran through that one finds the same. A sampler that does not say in
+    which epoch it is can only be counted up, in a loop of several epochs; in one of a single epoch it is left alone.
+    """
+
+    def __init__(self, loader: Any, epochs: int) -> None:
+        self._sampler = _with_epochs(loader)
+        self._several = epochs > 1
+        self._first = self._put = self._scripts = _epoch_of(self._sampler)
+        if self._several and self._sampler is not None and self._first is None:
+            kind = type(self._sampler).__name__
+            text = "%s has set_epoch() and no number `epoch` to read: steps(epochs=%d) counts its epochs from 0"
+            log.once(_logger, logging.WARNING, f"epoch {kind}", text, kind, epochs)
+
+    def opens(self, epoch: int) -> None:
+        """This epoch of the loop is about to be loaded. Raises UsageError if the script has set another one."""
+        if self._first is None:
+            if self._several and self._sampler is not None:
+                self._sampler.set_epoch(epoch)
+            return
+        wanted, found = self._first + epoch, _epoch_of(self._sampler)
+        if found == wanted:
+            return
+        if self._several and found != self._put:
+            raise UsageError(
+                f"the script has set its sampler to epoch {found} in a loop of steps(epochs=...), which counts epochs "
+                "itself: write one loop of steps() for each epoch, or do not call set_epoch() in the loop"
+            )
+        self._scripts, self._put = self._first if self._several else found, wanted
+        self._sampler.set_epoch(wanted)
+
+    def opened(self) -> None:
+        """The first batch is there, so the sampler has looked at its epoch."""
+        if not self._several:
+            self.over()
+
+    def over(self) -> None:
+        """The epoch is the script's again, unless the script has set one meanwhile."""
+        if self._put != self._scripts and _epoch_of(self._sampler) == self._put:
+            self._sampler.set_epoch(self._scripts)
+        self._put = self._scripts
+
+
+def _with_epochs(loader: Any) -> Any:
+    """What of a loader has epochs: the sampler of its batches, or the one of its samples."""
+    batches = getattr(loader, "batch_sampler", None)
+    for owner in (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None)):
+        if hasattr(owner, "set_epoch"):
+            return owner
+    return None
+
+
+def _epoch_of(sampler: Any) -> int | None:
+    try:
+        return operator.index(getattr(sampler, "epoch", None))  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 class Feed:
@@ -40,6 +106,7 @@ class Feed:
         self._batch: Any = None
         self._number = -1
         self._handed = Handed(None)
+        self._order = Order(loader, epochs)
 
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
@@ -74,6 +141,7 @@ class Feed:
             self._batch = next(self._iterator)
         except StopIteration:
             raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
+        self._order.opened()
         self._number, self._next = number, number + 1
         self._handed = Handed(self._batch)
 
@@ -99,6 +167,7 @@ class Feed:
     def close(self) -> None:
         """Let the loader's worker processes go."""
         self._iterator = None
+        self._order.over()
 
     def _open(self, number: int, opened: bytes) -> None:
         epoch, position = divmod(number, self.per_epoch)
@@ -109,11 +178,7 @@ class Feed:
         self.opened = rng.capture()
         sampler = getattr(self.loader, "batch_sampler", None)
         steps = sampler if isinstance(sampler, StepSampler) else None
-        for owner in (sampler, getattr(self.loader, "sampler", None)):
-            set_epoch = getattr(owner, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
-                break
+        self._order.opens(epoch)
         if steps is not None:
             steps.position = position
         self._iterator = iter(self.loader)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 
 from taskd import _native
 from tests.patience import PATIENCE_S
+from tests.ready import readable
 
 HERE = Path(__file__).resolve().parent
 
@@ -82,7 +82,7 @@ def watch() -> Iterator[_native.DeathWatch]:
 @pytest.fixture
 def next_deaths() -> Callable[..., list[_native.Death]]:
     def wait(watch: _native.DeathWatch, timeout_s: float = PATIENCE_S) -> list[_native.Death]:
-        select.select([watch.fd], [], [], timeout_s)
+        readable([watch.fd], timeout_s)
         return watch.take()
 
     return wait

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from taskd import _native
 from tests.patience import PATIENCE_S
+from tests.ready import readable
 
 CONFIRM_NS = int(PATIENCE_S * 1e9)
 
@@ -140,7 +140,7 @@ def test_keys_and_closing(watch):
     with pytest.raises(ValueError, match="Key 2 is not watched"):
         watch.remove(2)
     page.stop_beat()
-    select.select([watch.fd], [], [], PATIENCE_S)
+    assert readable([watch.fd], PATIENCE_S)
     watch.remove(1)
     assert watch.take() == []
     watch.close()
@@ -168,7 +168,7 @@ def test_forked_child_has_no_watch(watch):
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     page.stop_beat()
-    assert select.select([watch.fd], [], [], PATIENCE_S)[0] and watch.take()[0].kind == "left"
+    assert readable([watch.fd], PATIENCE_S) and watch.take()[0].kind == "left"
 
 
 def test_process_states(eventually):

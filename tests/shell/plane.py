@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 from taskd.cli.ask import Asker
 from taskd.wire import local
 from tests.patience import PATIENCE_S
+from tests.ready import readable
 from tests.shell.manager_process import ROOT, ManagerProcess, wait_for
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -47,8 +47,7 @@ class Trainer:
     def answer(self, seconds: float = PATIENCE_S) -> dict[str, Any]:
         """The next line that it says."""
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
-        assert ready, f"rank {self.rank} said nothing; its log: {self.said()}"
+        assert readable([self.process.stdout], seconds), f"rank {self.rank} said nothing; its log: {self.said()}"
         line = self.process.stdout.readline()
         assert line, f"rank {self.rank} ended; its log: {self.said()}"
         return json.loads(line)

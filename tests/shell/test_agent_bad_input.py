@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from taskd.core.messages import Evidence, StageReached, Stop, WorkerHello, Worke
 from taskd.core.types import EvidenceKind, Stage
 from taskd.wire import local
 from taskd.wire.codec import Envelope, decode, encode
+from tests.patience import PATIENCE_S
+from tests.ready import readable
 from tests.shell.manager_process import ROOT, wait_for
 from tests.shell.plane import Plane, Trainer
 
@@ -51,10 +52,9 @@ def packed(plane: Plane, message) -> bytes:
     return encode(message, Envelope(plane.job, "left", 7, 1))
 
 
-def answer(line: socket.socket, seconds: float = 10) -> object:
+def answer(line: socket.socket, seconds: float = PATIENCE_S) -> object:
     """The agent's next message, or "closed"."""
-    ready, _, _ = select.select([line], [], [], seconds)
-    assert ready, "the agent said nothing"
+    assert readable([line], seconds), "the agent said nothing"
     try:
         got = local.receive(line)
     except EOFError:

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -23,6 +22,7 @@ from taskd.core.incident import Incident, IncidentCause
 from taskd.core.messages import Evidence, Proof, Proofs
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
 from tests.patience import PATIENCE_S
+from tests.ready import readable
 from tests.shell.manager_process import ROOT, HandAgent, ManagerProcess, wait_for
 
 ESCAPE = "\x1b"
@@ -288,10 +288,10 @@ def test_watch_draws_in_place_on_a_terminal(manager: ManagerProcess, agent: Hand
 
 def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
     text = ""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not enough(text):
         assert time.monotonic() < deadline, text
-        if select.select([descriptor], [], [], 0.1)[0]:  # expires: and looks again
+        if readable([descriptor], 0.1):  # expires: and looks again
             try:
                 text += os.read(descriptor, 65536).decode()
             except OSError:  # the other end of a terminal has closed

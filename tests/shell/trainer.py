@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import time
 from datetime import timedelta
@@ -21,6 +20,7 @@ from taskd.comm import counters, hccl, nic
 from taskd.core.types import RailState
 from taskd.worker import hooks, presence
 from tests.comm.fake_npu import FakeNpu
+from tests.ready import readable
 
 STEP_S = 0.02
 
@@ -166,8 +166,7 @@ def main() -> None:
     start()
     step = 0
     while True:
-        ready, _, _ = select.select([sys.stdin], [], [], STEP_S)
-        if ready:
+        if readable([sys.stdin], STEP_S):
             line = sys.stdin.readline()
             if not line:
                 return

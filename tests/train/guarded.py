@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.forked import Forked, start
 from tests.patience import PATIENCE_S
+from tests.ready import readable
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = Path(__file__).parent / "workers"
@@ -68,7 +68,7 @@ class Ranks:
         killed: dict[int, str] = {}
         deadline = time.monotonic() + PATIENCE_S
         while run and time.monotonic() < deadline + PATIENCE_S:
-            ready, _, _ = select.select([*run, *listen], [], [], max(0.0, deadline - time.monotonic()))
+            ready = readable([*run, *listen], deadline - time.monotonic())
             for one in ready:
                 if one in run:
                     self.processes[run.pop(one)].poll()

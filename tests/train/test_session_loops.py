@@ -11,8 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
+from taskd.errors import UsageError
 from taskd.state.record import Occasion
+from taskd.worker.feed import Feed
 from taskd.worker.heal import Loop
 from taskd.worker.session import Session
 from tests.train.test_session import FakeRepair, Newcomer, Recording
@@ -113,3 +117,39 @@ def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
     source = Recording(2 * PER_LOOP, Occasion.FORWARD)
     wanted = train(source)
     assert same(wanted, train(Between(source, 2)))
+
+
+def seen(feed: Feed, epoch: int) -> list[int]:
+    """The samples of one epoch, in order."""
+    return [int(feed.batch(epoch * feed.per_epoch + at)) for at in range(feed.per_epoch)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_epoch_of_a_sampler_is_the_scripts(workers: int) -> None:
+    sampler = DistributedSampler(range(8), 1, 0, seed=3)  # type: ignore[arg-type]
+    loader: DataLoader[int] = DataLoader(range(8), sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
+
+    def plain(epoch: int) -> list[int]:
+        sampler.set_epoch(epoch)
+        return [*sampler]
+
+    orders = [plain(epoch) for epoch in range(9)]
+    sampler.set_epoch(5)
+    one = Feed(loader, 1)
+    assert seen(one, 0) == orders[5]
+    sampler.set_epoch(7)  # for what comes after: the loop that is opened once more is in its own
+    again = Feed.batch(one, 2)
+    assert int(again) == orders[5][2] and sampler.epoch == 7
+    several = Feed(loader, 2)
+    assert seen(several, 0) == orders[7] and seen(several, 1) == orders[8]
+    several.close()
+    assert sampler.epoch == 7, "what follows finds what a rank finds that never ran through this loop"
+
+
+def test_an_epoch_that_is_set_where_steps_counts_them() -> None:
+    sampler = DistributedSampler(range(4), 1, 0)  # type: ignore[arg-type]
+    feed = Feed(DataLoader(range(4), sampler=sampler), 3)  # type: ignore[arg-type]
+    seen(feed, 0), seen(feed, 1)
+    sampler.set_epoch(5)
+    with pytest.raises(UsageError, match="one loop of steps\\(\\) for each epoch"):
+        seen(feed, 2)

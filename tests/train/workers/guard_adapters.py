@@ -239,7 +239,7 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
 
     thread = threading.Thread(target=lambda: ends.append(raised(message)))
     thread.start()
-    if ready.poll(PATIENCE_S * 1000):
+    if ready.poll(PATIENCE_S * 100):  # expires: many a broken operation of gloo never wakes up, and nobody is told
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
         thread.join(0.3)  # expires: it is held

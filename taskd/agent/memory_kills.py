@@ -1,0 +1,97 @@
+"""Tells whether the system killed a process because memory ran out: the counter of this process' control group rises.
+
+The kernel counts such a kill before it sends the signal, so whoever looks after a death has the answer. Who is killed
+is not in the counter; a rank that dies by SIGKILL within a few seconds of it is taken for the one. Control groups of
+both versions are read. Where there is none, nothing is said.
+It does NOT read the kernel's log, which only root may do, and knows no rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from taskd.core.limits import SECOND
+
+NEAR_NS = 5 * SECOND
+"""A death by SIGKILL this soon after the counter rose was such a kill."""
+ROOT = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+
+
+class MemoryKills:
+    """The counter of one control group, and when it rose."""
+
+    def __init__(self, folders: tuple[Path, ...] | None = None) -> None:
+        """`folders`: where the control group's files may lie; by default those of this process."""
+        found = folders if folders is not None else own_folders(Path("/proc/self/cgroup"), ROOT)
+        names = ("memory.events", "memory.oom_control")
+        files = (folder / name for folder in found for name in names)
+        self._file = next((file for file in files if _counter(file) is not None), None)
+        self._count = self._read()
+        self._rose_at_ns: int | None = None
+
+    def look(self, now_ns: int) -> None:
+        """Note whether the counter has risen."""
+        count = self._read()
+        if count > self._count:
+            self._rose_at_ns = now_ns
+        self._count = count
+
+    def why(self, now_ns: int) -> str:
+        """Of a process that SIGKILL has ended just now: the reason, or nothing if it was not for its memory."""
+        self.look(now_ns)
+        if self._file is None or self._rose_at_ns is None or now_ns - self._rose_at_ns > NEAR_NS:
+            return ""
+        limit = _number(self._file.parent, "memory.max", "memory.limit_in_bytes")
+        used = _number(self._file.parent, "memory.peak", "memory.max_usage_in_bytes")
+        if limit is None or limit >= _UNLIMITED:
+            return "killed for its memory: the machine had no more"
+        most = f", of which {_gib(used)} were used" if used is not None else ""
+        return f"killed for its memory: the limit of its control group is {_gib(limit)}{most}"
+
+    def _read(self) -> int:
+        return (_counter(self._file) or 0) if self._file is not None else 0
+
+
+def own_folders(listing: Path, root: Path) -> tuple[Path, ...]:
+    """Where the files of the control groups of a process may lie, by its /proc/PID/cgroup.
+
+    In a container the path may be one of the host, while the group itself is mounted as the root.
+    """
+    found: list[Path] = []
+    try:
+        lines = listing.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            bases = [root, root / "unified"]
+        elif "memory" in controllers.split(","):
+            bases = [root / "memory"]
+        else:
+            continue
+        found += [place for base in bases for place in (base / path.lstrip("/"), base)]
+    return tuple(found)
+
+
+def _counter(file: Path) -> int | None:
+    """How many processes of the group were killed for memory; None: the file does not say."""
+    try:
+        words = dict(line.split(" ", 1) for line in file.read_text(encoding="utf-8").splitlines())
+        return int(words["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _number(folder: Path, *names: str) -> int | None:
+    for name in names:
+        try:
+            return int((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # the other version's name, or "max"
+    return None
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
