@@ -47,6 +47,9 @@ FULL = (
     "tests/train/test_guard_apis.py::test_compiled",
     "tests/train/test_guard_compat.py",
     "tests/trust/test_trust.py::test_a_step_that_is_done_again_finds_all_as_the_first_attempt_did[3",
+    "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[1-inside",
+    "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[1-exit",
+    "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[2-after",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[backward",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[averaged",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[reduced-3",
@@ -110,6 +113,7 @@ FULL = (
 SECONDS = {
     "tests/trust/newcomer/test_newcomer.py": 30,
     "tests/trust/test_trust.py": 100,
+    "tests/trust/test_done.py": 25,
     "tests/shell/test_worker_ends.py": 45,
     "tests/shell/test_said_aloud.py": 35,
     "tests/rail/test_sessions.py": 155,

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
-from taskd.core.types import RankState
+from taskd.core.types import Phase, RankState
 from taskd.core.words import LEFT_EARLY
 
 
@@ -149,6 +149,14 @@ class RankRecord:
     def left(self) -> bool:
         """It counts as dead since it has left by itself inside a step."""
         return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def done(self) -> bool:
+        """It was killed, or its node was lost, when its work was done: nothing is lost with it. One that ends itself
+        with an exit code says by that how it ended."""
+        report = self.report or self.last
+        finished = report is not None and report.phase is Phase.DONE
+        return self.state is RankState.DEAD and finished and (self.exit_code < 0 or not self.proved)
 
     @property
     def where(self) -> str:
