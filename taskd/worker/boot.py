@@ -98,10 +98,15 @@ def begin(descriptors: list[int], forked: bool = True) -> None:
         script.run(request.kind, request.target, request.arguments)
     except SystemExit as end:
         there = presence.current()
-        if end.code and there is not None:
-            there.failed()
-        elif not end.code:
+        if not end.code:
             finish.script_is_through()
+        else:
+            finish.script_has_failed()
+            if there is not None:
+                there.failed()
+        raise
+    except BaseException:
+        finish.script_has_failed()
         raise
     finish.script_is_through()
 

@@ -72,6 +72,10 @@ class Finish:
         own = atexit._ncallbacks() > self._handlers  # type: ignore[attr-defined]
         self._say(not (self._first and own))
 
+    def script_has_failed(self) -> None:
+        """It ends by an exception, or with an exit code that says so."""
+        self._written()
+
     def _destroying(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def destroy_process_group(group: Any = None) -> Any:
