@@ -4,16 +4,15 @@ The hints come before the kernel has taken the process' memory apart, which is w
 size; the exit code is read from /proc at that very moment. A hint may be wrong (exec, a thread's end), so a process
 that still lives is looked at again a few times, soon and then rarely. The pidfd only closes the record.
 
-Done is done: where the agent is the launcher, a process that has left in good order and crashes while its interpreter
-is taken down counts as one that ended well. Its script was through, and the end of an interpreter is no place for
-anybody's work.
+Done is done: where the agent is the launcher, a process that has left in good order and is ended by a signal while its
+interpreter is taken down counts as one that ended well. Its script and its exit handlers were through, and the end of
+an interpreter is no place for anybody's work.
 It does NOT act on a death.
 """
 
 from __future__ import annotations
 
 import fcntl
-import signal
 import struct
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.workers import Worker, Workers
 from taskd.core.events import Gone
 from taskd.core.limits import MS, SECOND
+from taskd.core.words import exit_words
 
 CONFIRM_NS = 2 * MS
 """How long the loop may look at one process before the others have their turn again."""
@@ -33,8 +33,6 @@ SILENCE_MIN_NS = 250 * MS
 SILENCE_PERIODS = 5
 UNKNOWN_EXIT = 255
 """Stands for an exit code that nobody could tell any more."""
-CRASHES = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV))
-"""Exit codes of a process that went by a fault of its own: nobody sent it these, as one may send SIGKILL or SIGTERM."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
@@ -132,8 +130,8 @@ class Deaths:
         self.hear(worker)
         if worker.leaving and code != 0 and self._excuse is not None:
             self._excuse(worker.pid)
-            if code is not None and code in CRASHES:
-                code, reason = 0, f"it had left in good order, and {signal.Signals(-code).name} ended its interpreter"
+            if code is not None and code < 0:
+                code, reason = 0, f"it had left in good order, and {exit_words(code)} ended its interpreter"
         if code is None and self._reap is not None:
             code = self._reap(worker.pid)
         if code is None:

@@ -25,12 +25,12 @@ from torch.numa.binding import _maybe_wrap_command_args_with_numa_binding
 from taskd import _native, log
 from taskd.agent import launch_ranks
 from taskd.agent.copies import Place
-from taskd.agent.deaths import CRASHES
 from taskd.agent.launch_logs import Logs
 from taskd.agent.launch_manager import with_taskd
 from taskd.agent.launch_ranks import RankPlace, Ranks
 from taskd.agent.standby import NotReady, Standby
 from taskd.core.effects import Spawn
+from taskd.core.words import exit_words
 from taskd.errors import BackendError
 
 PROGRAM = "program"
@@ -113,7 +113,7 @@ class Workers:
         self._signal(pid, signal.SIGKILL)
 
     def excuse(self, pid: int) -> None:
-        """This child has left in good order: should its interpreter crash in its end, that is no failure."""
+        """This child has left in good order: should a signal end its interpreter now, that is no failure."""
         child = self._children.get(pid)
         if child is not None:
             child.done = True
@@ -128,17 +128,17 @@ class Workers:
         if ended is None:
             return None
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        crashed_at_its_end = child.done and code in CRASHES
-        if code and not crashed_at_its_end:  # as long as it is not reaped its number is nobody else's
+        counts_as_done = child.done and code < 0
+        if code and not counts_as_done:  # as long as it is not reaped its number is nobody else's
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        if crashed_at_its_end:
+        if counts_as_done:
             _logger.warning(
                 "rank %d had done its work and left in good order when %s ended its interpreter, which was being "
                 "taken down: it counts as done",
                 child.rank,
-                signal.Signals(-code).name,
+                exit_words(code),
             )
             code = 0
         child.code = code

@@ -326,7 +326,7 @@ class AgentLoop:
         """Processes have ended; where in its step one has left is in the last word that it wrote."""
         for end in ends:
             worker = self.workers.by_rank.get(end.rank)
-            if end.exit_code == 0 and worker is not None and worker.page is not None:
+            if worker is not None and worker.page is not None:
                 (beat,) = _native.scan([worker.page])
                 if beat is not None and beat.beat_count:
                     self._queue.append(events.Readings((_reading(worker, beat, 0, worker.effort.work),), ()))

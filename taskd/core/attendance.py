@@ -22,6 +22,8 @@ from taskd.core.types import RankState, Stage
 
 NOBODY_BACK = f"no rank came back within {limits.DEADLINE_RETURN_NS // limits.SECOND} s"
 
+ALL_DONE = "all ranks had done their work"
+
 
 class Attendance:
     """Three clocks: since when launchers are here without all ranks, since when nobody is here any more, and how long a
@@ -91,6 +93,13 @@ class Attendance:
         if size and left == size:
             return "all ranks have ended in good order"
         gone = left + counts[RankState.DEAD] == size
+        if (
+            size
+            and left
+            and gone
+            and all(record.done or record.state is RankState.LEFT for record in self.members.ranks)
+        ):
+            return ALL_DONE
         if size and gone and all(record.left or record.state is RankState.LEFT for record in self.members.ranks):
             return "all ranks have ended with exit code 0, not all of them between two steps"
         agents_left = all(node.state is NodeState.LEFT for node in self.members.nodes.values())

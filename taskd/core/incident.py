@@ -216,7 +216,7 @@ class Loss:
     restarts: int
     home: bool  # its node's agent lives and can start it again
     watched_only: bool  # its node's agent lives (or was) a side process, which starts nothing
-    finished: bool  # its training loop had ended
+    finished: bool  # its work was done: nothing is lost with it
 
     @property
     def left(self) -> bool:
@@ -247,6 +247,7 @@ class Situation:
     state_lost: bool  # survivors were asked: none of them holds a whole state
     repairing: bool  # ranks are parked for a repair: it has to come to an end
     all_start: bool  # every rank's node can start workers, or its rank can be placed elsewhere
+    fallen: tuple[Loss, ...] = ()  # who died in this incident, in time, those that were started again included
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +267,19 @@ REPAIRS = frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER})
 def decide(now: Situation) -> Decision:
     """The cheapest rung that can mend this situation."""
     what = describe(now.losses) if now.losses else now.trouble
+    if now.left and now.fallen and not now.losses:
+        what = f"{describe(now.fallen)}, and {now.trouble}"
     if not now.recover or not now.allowed & REPAIRS:
         return Decision(Strategy.OBSERVE, f"{what}; recovery is off in this job: observe")
     if now.losses and not now.repairing and all(loss.finished for loss in now.losses):
         return Decision(
-            Strategy.OBSERVE, f"{what} after the end of the training loop, nothing is to be repaired: observe"
+            Strategy.OBSERVE, f"{what} when {_its(now)} work was done, so nothing is lost or to be repaired: observe"
         )
     if now.losses and not now.repairing and all(loss.watched_only for loss in now.losses):
         return Decision(Strategy.OBSERVE, f"{what}, whose launcher is not ours to start it again: observe")
     impossible = _impossible(now)
     if impossible:
-        return Decision(Strategy.EXIT, f"{what}; {impossible}: exit", exit_code_of(now.losses))
+        return Decision(Strategy.EXIT, f"{what}; {impossible}: exit", exit_code_of(now.losses or now.fallen))
     return _climb(now, what)
 
 
@@ -315,8 +318,9 @@ def _impossible(now: Situation) -> str:
 
 
 def exit_code_of(losses: tuple[Loss, ...]) -> int:
-    """The job's exit code after these losses: the first one's."""
-    return shell_code(losses[0].exit_code) if losses else 1
+    """The job's exit code after these losses, in time: that of the first one whose work was not done."""
+    first = next((loss for loss in losses if not loss.finished), losses[0] if losses else None)
+    return shell_code(first.exit_code) if first is not None else 1
 
 
 def _climb(now: Situation, what: str) -> Decision:
@@ -353,6 +357,10 @@ def _why_not_home(now: Situation, home: bool) -> str:
     if not home:
         return f"which cannot start {_them(now)} again"
     return "where it has failed" if Strategy.IN_PLACE in now.exhausted else "in place is not an allowed strategy"
+
+
+def _its(now: Situation) -> str:
+    return verb(len(now.losses), "its", "their")
 
 
 def _them(now: Situation) -> str:

@@ -13,7 +13,7 @@ from taskd.core.incident import Incident, Loss, Situation
 from taskd.core.membership import Membership
 from taskd.core.messages import Seat
 from taskd.core.records import NodeRecord, NodeState, RankRecord
-from taskd.core.types import Phase, RankState, Strategy
+from taskd.core.types import RankState, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def losses(members: Membership) -> tuple[Loss, ...]:
 
 def loss_of(record: RankRecord) -> Loss:
     """A dead rank, as the ladder sees it."""
-    node, report = record.node, record.report or record.last
+    node = record.node
     # An incarnation number is never used twice, so a rank that has used them all up cannot be started again.
     spent = record.incarnation >= limits.MAX_INCARNATION
     return Loss(
@@ -44,7 +44,7 @@ def loss_of(record: RankRecord) -> Loss:
         restarts=limits.MAX_INCARNATION if spent else record.restarts,
         home=node is not None and node.starts,
         watched_only=node is not None and not node.spawns,
-        finished=report is not None and report.phase is Phase.DONE,
+        finished=record.done,
     )
 
 
@@ -56,8 +56,10 @@ def situation(
     room = 0
     if homeless:
         room = sum(members.free_slots(node) for node in members.nodes.values())
+    at = {rank: place for place, rank in enumerate(incident.fallen)}
     return Situation(
-        losses=losses(members),
+        losses=tuple(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at)))),  # the first one first
+        fallen=tuple(incident.fallen.values()),
         trouble=trouble,
         world_size=members.world_size,
         left=tuple(members.in_state(RankState.LEFT)),

@@ -5,6 +5,7 @@ Flat records, one per rank and one per node, changed in place by the machines th
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -12,7 +13,7 @@ from enum import Enum, auto
 from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
-from taskd.core.types import RankState
+from taskd.core.types import Phase, RankState
 from taskd.core.words import LEFT_EARLY
 
 
@@ -76,6 +77,8 @@ NODE = Table(
     ],
 )
 
+CRASHES = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV))
+"""Exit codes of a process that went by a fault of its own: nobody sent it these, as one may send SIGKILL or SIGTERM."""
 LIVE = frozenset({RankState.STARTING, RankState.ALIVE, RankState.SUSPECT})
 
 
@@ -149,6 +152,18 @@ class RankRecord:
     def left(self) -> bool:
         """It counts as dead since it has left by itself inside a step."""
         return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def done(self) -> bool:
+        """It was killed, or its node was lost, when its work was done: nothing is lost with it. One that ends itself,
+        by an exit code or a crash, says by that how it ended."""
+        report = self.report or self.last
+        finished = report is not None and report.phase is Phase.DONE
+        return (
+            self.state is RankState.DEAD
+            and finished
+            and ((self.exit_code < 0 and self.exit_code not in CRASHES) or not self.proved)
+        )
 
     @property
     def where(self) -> str:

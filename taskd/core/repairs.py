@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from taskd.core import limits, placing, telling
 from taskd.core.attempts import Attempts, Progress
-from taskd.core.attendance import NOBODY_BACK, Attendance, earliest
+from taskd.core.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
 from taskd.core.effects import EndJob
 from taskd.core.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
 from taskd.core.job import Job
@@ -63,8 +63,13 @@ class Repairs:
         losses = {rank: placing.loss_of(self.members.ranks[rank]) for rank in ranks}
         incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, now)
         incident.missing.update(ranks)
-        incident.fallen = losses | incident.fallen  # what began it, and not the newcomers that died of it
-        if incident.state is IncidentState.SETTLING and placing.others_may_follow(self.members, self.rules):
+        for rank, loss in losses.items():
+            incident.fallen.setdefault(rank, loss)  # what began it, and not the newcomers that died of it
+        done = tuple(loss for loss in losses.values() if loss.finished)
+        if done and self.rules.recover:
+            self.job.note("done", telling.done(done))
+        settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
+        if settles and placing.others_may_follow(self.members, self.rules):
             if incident.settles_at < 0:
                 incident.settles_at = at + limits.SETTLE_NS
             return
@@ -232,7 +237,9 @@ class Repairs:
             return
         good = self.attendance.all_left()
         if good:
-            self._finish(0, f"{good}{telling.started_over(self.job.restarts)}", now)
+            done = describe(lost) if (lost := placing.losses(self.members)) else ""
+            done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
+            self._finish(0, f"{good}{done}{telling.started_over(self.job.restarts)}", now)
         elif self.attendance.nobody() and self._bystander:
             lost = placing.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):

@@ -7,7 +7,7 @@ decides nothing, and knows no step: what quiet beats say is in no journal, so th
 
 from __future__ import annotations
 
-from taskd.core.incident import ALL_AGAIN, Decision, Incident, describe
+from taskd.core.incident import ALL_AGAIN, Decision, Incident, Loss, describe
 from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
 from taskd.core.placing import Rules
@@ -75,6 +75,12 @@ def waits(recovery: Recovery, at: int) -> str:
     waited_s = recovery.patience.waited_ns(at) // SECOND
     has, is_ = verb(len(ranks), "has", "have"), verb(len(ranks), "it is", "they are")
     return cut(f"{rank_words(ranks)} {has} yet to {recovery.asked} after {waited_s} s; {is_} waited for, since {why}")
+
+
+def done(losses: tuple[Loss, ...]) -> str:
+    """Deaths that cost nothing."""
+    its = verb(len(losses), "its", "their")
+    return f"{describe(losses)} when {its} work was done: that is no failure, and the others go on to their own end"
 
 
 def healed(incident: Incident, proof: str, now: int) -> str:

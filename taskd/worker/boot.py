@@ -41,6 +41,7 @@ from taskd.state.record import Record
 from taskd.wire import local, slots
 from taskd.worker import current, presence, script
 from taskd.worker.copier import Copier
+from taskd.worker.finish import Finish
 from taskd.worker.heal import LaunchedRepair
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
@@ -90,13 +91,24 @@ def begin(descriptors: list[int], forked: bool = True) -> None:
     log.configure()
     log.identify(f"rank {request.rank}")
     _attach(request, descriptors, settings)
+    finish = Finish(request.rank)
+    if request.guarded and not _UNFIT:
+        finish.watch()
     try:
         script.run(request.kind, request.target, request.arguments)
     except SystemExit as end:
         there = presence.current()
-        if end.code and there is not None:
-            there.failed()
+        if not end.code:
+            finish.script_is_through()
+        else:
+            finish.script_has_failed()
+            if there is not None:
+                there.failed()
         raise
+    except BaseException:
+        finish.script_has_failed()
+        raise
+    finish.script_is_through()
 
 
 def _read(descriptor: int) -> Request:

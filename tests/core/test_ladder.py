@@ -46,7 +46,7 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
         ({"state_lost": True, "losses": (), "trouble": "none is left"}, RESPAWN, "none is left, so all start again"),
         ({"left": (1,)}, Strategy.EXIT, "rank 1 has left with exit code 0 before and can"),
         ({"losses": (replace(KILLED, restarts=3),)}, Strategy.EXIT, "started again 3 times, which is the limit"),
-        ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "after the end of the training loop"),
+        ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "when its work was done, so nothing is lost"),
         ({"losses": (replace(LOST, watched_only=True),)}, Strategy.OBSERVE, "whose launcher is not ours"),
     ],
 )  # fmt: skip

@@ -218,11 +218,13 @@ def test_one_that_goes_on_without_taskd_is_not_excused() -> None:
     ending.workers.close()
 
 
-def test_a_kill_of_one_that_has_left_is_a_death() -> None:
+@pytest.mark.parametrize(("leaving", "code"), [(True, 0), (False, -signal.SIGKILL)])
+def test_a_kill_of_one_that_has_left_is_none(leaving: bool, code: int) -> None:
+    """Its script and its exit handlers were through."""
     ending = Ending("import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)", launcher=True)
     ending.end()
-    ending.worker.leaving = True
-    assert ending.gone().exit_code == -signal.SIGKILL
+    ending.worker.leaving = leaving
+    assert ending.gone().exit_code == code
 
 
 # ---- which threads are waited for ---------------------------------------------------------------------------------

@@ -89,14 +89,18 @@ class Scene:
         signal.pause()
 
     def end(self, *items: Any) -> None:
+        """Say what these tensors, modules and numbers are, together with the others."""
+        self.weights(*items)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def weights(self, *items: Any) -> None:
         """Say what these tensors, modules and numbers are."""
         found: list[torch.Tensor] = []
         for item in items:
             values: Iterable[Any] = (*item.parameters(), *item.buffers()) if isinstance(item, nn.Module) else [item]
             found += [torch.as_tensor(value).detach().double().flatten() for value in values]
         say(f"weights {self.rank} {hashlib.sha256(torch.cat(found).numpy().tobytes()).hexdigest()}")
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 def average_gradients(model: nn.Module) -> None:

@@ -1,0 +1,119 @@
+"""Whether this rank's work is done, so that nothing would be lost with its process: Phase.DONE in its beat page.
+
+Training that is over is no proof of that: a rank may have its checkpoint still to write. What a script does in its last
+lines nobody can know, so what counts as done is little:
+
+- *Its group is destroyed, or being so*, and it is not rank 0: no other rank can need anything of it any more. Rank 0 is
+  the one that writes what all have in common, and after this as well as before.
+- *Its script is through*, and no exit handler of the script's own is to come, or it is not rank 0.
+- *All its exit handlers are through*: then it leaves in good order (exits.py), whichever rank it is.
+
+It is taken back for good by whatever writes: torch.save, a file opened for writing or renamed, a program that is
+started; until this rank leaves in good order. A group that is made anew takes it back, too. *Not seen:* a rank other
+than 0 that has its first and only file still to write after its group is gone; a file written by a library that does
+not ask Python for it.
+
+It does NOT decide what a death means (core does) and delays nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from taskd.core.types import Phase
+from taskd.worker import hooks
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+_STARTS = frozenset({"os.rename", "os.link", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
+"""Audit events besides `open` by which a file comes to be written."""
+_NO_FILES = ("/dev/", "/proc/")
+
+
+class Finish:
+    """Of one process. `watch` once, before user code."""
+
+    def __init__(self, rank: int) -> None:
+        self._first = rank == 0
+        self._pid = os.getpid()
+        self._handlers = 0
+        self._ended = False  # nothing is trained or sent any more
+        self._writes = False
+
+    def watch(self) -> None:
+        """Follow this script's end from now on."""
+        self._handlers = atexit._ncallbacks()  # type: ignore[attr-defined]
+        for name, around in (("destroy_process_group", self._destroying), ("init_process_group", self._making)):
+            wrapped = around(getattr(c10d, name))
+            setattr(c10d, name, wrapped)
+            setattr(dist, name, wrapped)
+        writer: Any = torch.serialization
+        opens = writer._open_zipfile_writer
+
+        @functools.wraps(opens)
+        def open_zipfile_writer(*args: Any, **kwargs: Any) -> Any:
+            self._written()  # it opens its file in C++
+            return opens(*args, **kwargs)
+
+        writer._open_zipfile_writer = open_zipfile_writer
+        sys.addaudithook(self._audited)
+
+    def script_is_through(self) -> None:
+        """The script's last line is done, or it has ended itself with exit code 0."""
+        self._ended = True
+        own = atexit._ncallbacks() > self._handlers  # type: ignore[attr-defined]
+        self._say(not (self._first and own))
+
+    def script_has_failed(self) -> None:
+        """It ends by an exception, or with an exit code that says so."""
+        self._written()
+
+    def _destroying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def destroy_process_group(group: Any = None) -> Any:
+            if group is None or group is dist.group.WORLD:
+                self._ended = True
+                self._say(not self._first)
+            return original(group)
+
+        return destroy_process_group
+
+    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            if self._ended and os.getpid() == self._pid:
+                self._ended = False
+                hooks.mark_phase(Phase.BETWEEN)
+            return original(*args, **kwargs)
+
+        return init_process_group
+
+    def _say(self, done: bool) -> None:
+        if done and not self._writes and os.getpid() == self._pid:
+            hooks.mark_phase(Phase.DONE)
+
+    def _written(self) -> None:
+        if self._ended and not self._writes and os.getpid() == self._pid:
+            self._writes = True
+            hooks.mark_phase(Phase.BETWEEN)
+
+    def _audited(self, event: str, values: tuple[Any, ...]) -> None:
+        if not self._ended or self._writes:
+            return
+        if (event == "open" and _writes(*values[:3])) or event in _STARTS:
+            self._written()
+
+
+def _writes(path: Any, mode: Any, flags: Any) -> bool:
+    """Whether this opens a file to write into; a descriptor that is open already was judged when it was opened."""
+    if isinstance(path, int) or not isinstance(flags, int) or not flags & _WRITING:
+        return False
+    return not os.fspath(path).startswith(_NO_FILES) if isinstance(path, str) else True
