@@ -13,6 +13,7 @@ It does NOT act on a death.
 from __future__ import annotations
 
 import fcntl
+import signal
 import struct
 import time
 from collections.abc import Callable

@@ -57,7 +57,7 @@ class Child:
     started_cold: subprocess.Popen[bytes] | None
     code: int | None = None
     told_to_end: bool = False  # its end is no failure of its own
-    done: bool = False  # it has left in good order, so a crash of its interpreter's end is none either
+    done: bool = False  # it has left in good order, so a signal that ends it now is none either
 
 
 class Workers:
