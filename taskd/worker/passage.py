@@ -26,7 +26,7 @@ class Passage:
     """Under way from `begin` or `go_after` to `end`."""
 
     def __init__(self, replica: Replica, repair: Repair, patched: Patches) -> None:
-        self._replica, self._repair, self._patched = replica, repair, patched
+        self._replica, self._repair, self.patched = replica, repair, patched
         self._alone = contextlib.ExitStack()
         self._aside: tuple[list[torch.Tensor], dict[str, Any]] | None = None
         self.under_way = False
@@ -35,7 +35,7 @@ class Passage:
         """What follows is a rehearsal."""
         if not self.under_way:
             self.under_way = True
-            self._alone.enter_context(self._patched)
+            self._alone.enter_context(self.patched)
             self._alone.enter_context(self._repair.rehearsing())
 
     def go_after(self) -> None:
@@ -43,7 +43,7 @@ class Passage:
         tensors = [tensor.detach().clone() for _, tensor in self._replica.tensors()]
         self._aside = tensors, copy.deepcopy(self._replica.small())
         self.under_way = True
-        self._alone.enter_context(self._patched)
+        self._alone.enter_context(self.patched)
         self._alone.enter_context(self._repair.apart())
 
     def end(self) -> None:

@@ -27,12 +27,14 @@ from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.coverage import STARTS_OVER, Coverage
+from taskd.state.ledger import Ledger
 from taskd.state.local import Buffers, Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica, follows
 from taskd.worker import hooks
+from taskd.worker.between import Between
 from taskd.worker.carried import Carried
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
@@ -44,7 +46,7 @@ from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
 _logger = log.get(__name__)
-Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class Session:
@@ -74,7 +76,12 @@ class Session:
         self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
         self._patched = Patches(self)
         self._passage = Passage(self._replica, repair, self._patched)
-        self._giver_loops = 0  # how many loops the giver of this rank's state had entered
+        self._ledger = Ledger(repair.record_ledger)
+        if (found := repair.ledger()) is not None:
+            self._ledger.adopt(found)
+        self._between = Between(self, self._ledger, self._local, repair, self._passage)
+        self._epoch = 0
+        self._giver_place = 0  # how many loops, and pieces of work between them, the giver of this rank's state entered
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -146,7 +153,8 @@ class Session:
             self._warn([*unfit, *self._coverage.look()])
         if self._repair.newcomer:
             self._passage.begin()
-            yield from self._rehearse(feed)
+            if not self._epoch or ordinal >= self._repair.loop_before:
+                yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
             if ordinal < self._repair.loop_before:
                 return
         if self._passage.under_way:
@@ -172,8 +180,35 @@ class Session:
                     self._check_used()
         if self.updates == self.ends[ordinal - 1]:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
-        if ordinal < self._giver_loops:
+        if self._giver_is_ahead():
             self._passage.go_after()
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps."""
+        for self._epoch in range(count):
+            yield self._epoch
+        self._epoch = 0
+
+    def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
+        """Do what stands between two loops, on all ranks; gives its result.
+
+        `work` may communicate. When a rank dies in it all do it again; once all have ended it no newcomer does. Its
+        result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets it and is done once, by each
+        rank for itself. Raises UsageError.
+        """
+        if self._current is not None or self._updates.in_body:
+            raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
+        if not self._loops:
+            return self._between.before_loops(work, then)  # type: ignore[no-any-return]
+        return self._between.run(work, then, self._giver_is_ahead)  # type: ignore[no-any-return]
+
+    @property
+    def _place(self) -> int:
+        return self._loops + self._between.entered
+
+    def _giver_is_ahead(self) -> bool:
+        """A newcomer is still to come by what the giver of its state has done."""
+        return self._place < self._giver_place
 
     def _next(self, feed: Feed, number: int, start: int) -> Step:
         opened, self._opened = self._opened, b""
@@ -304,11 +339,15 @@ class Session:
     def data_is_asked_for(self, parameter: torch.Tensor) -> None:
         """Somebody may write into it."""
         step = self._current
-        if step is not None and not step.rehearsal and not self._updates.stepping:
+        if self._between.under_way:
+            self._between.moving.touched(parameter)
+        elif step is not None and not step.rehearsal and not self._updates.stepping:
             self._updates.moving.touched(parameter)
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Any optimizer, registered or not."""
+        if self._between.under_way:
+            self._between.refuse_optimizer()
         if self._current is None or self._updates.stepping or not self._repair.records:
             return
         sentence = self._coverage.steps(optimizer)
@@ -316,6 +355,33 @@ class Session:
             self._warn([sentence])
 
     # ---- a repair ---------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Go through the repair that was ordered, outside of any step."""
+        self._heal()
+        hooks.mark_phase(Phase.BETWEEN)
+
+    def carries_on(self) -> bool:
+        """Whether gradients of steps before count on."""
+        return self._carry_on()
+
+    def pack(self, moment: Captured) -> list[bytes]:
+        """A moment between two loops, as it goes into the ledger."""
+        return self._local.pack(moment, moment.generators, b"", self._updates.habits(), False)
+
+    @property
+    def passed(self) -> int:
+        """How many pieces of work between loops are over on all ranks, as far as this one knows."""
+        return self._between.passed
+
+    def settle(self, passed: int) -> None:
+        """And as far as all know."""
+        self._between.settle(passed)
+
+    def refusal(self, updates: int, skips: bool) -> str:
+        """Why going on after so many updates would be wrong, or nothing. `skips`: this rank goes on behind a step whose
+        end its life before has not seen."""
+        return ""
 
     def _heal(self) -> None:
         hooks.mark_phase(Phase.PARKED)
@@ -348,6 +414,8 @@ class Session:
             return self._updates.torn_by
         if self._coverage.flaws:
             return self._coverage.flaws[0]
+        if flaw := self._between.flaw():
+            return flaw
         doing_again = self._feed is not None and self._moment_of == self.updates
         return self._feed.spoilt() if doing_again and self._feed else ""
 
@@ -387,13 +455,13 @@ class Session:
         self._carried.lacking = not self._local.carried_gradients()
 
     def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
-        """How many loops were entered; what the gradients of steps before are, if they count on, and what they are to
-        other ranks."""
-        return self._loops, *(self._carried.give() if self._carry_on() else (b"", {}))
+        """How many loops and pieces of work between them were entered; what the gradients of steps before are, if they
+        count on, and what they are to other ranks."""
+        return self._place, *(self._carried.give() if self._carry_on() else (b"", {}))
 
-    def carry(self, loops: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
+    def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
-        self._giver_loops = loops
+        self._giver_place = places
         self._carried.take(kind, gradients)
 
     _handed: Step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ RANKS = 2
 
 Run = Callable[..., Launched]
 _calm: dict[tuple[str, str], Launched] = {}
+_files: dict[tuple[str, str], dict[str, str]] = {}
 pytestmark = pytest.mark.slow
 
 
@@ -41,6 +43,7 @@ def calm(run: Run, case: str, kind: str) -> Launched:
     """The run in which nobody dies."""
     if (case, kind) not in _calm:
         _calm[case, kind] = run(case, kind)
+        _files[case, kind] = files(_calm[case, kind])  # the folder goes with the test that came first
     return _calm[case, kind]
 
 
@@ -80,3 +83,43 @@ def test_the_scripts_own_epochs_stand(run: Run, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["distributed", "steps"])
 def test_the_scripts_own_epochs_stand_after_a_death(run: Run, kind: str, place: str, at: int) -> None:
     check_healed(run("own_epochs", kind, place, at), calm(run, "own_epochs", f"plain {kind}"))
+
+
+def files(job: Launched) -> dict[str, str]:
+    """What the training has written, by name."""
+    found = [path for path in job.folder.iterdir() if path.suffix in {".csv", ".pt", ".part"}]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def check_epochs(run: Run, job: Launched, kind: str) -> None:
+    """Besides: the files and the results."""
+    wanted = calm(run, "epochs", kind)
+    check_healed(job, wanted)
+    same_bits(files(job), _files["epochs", kind], job.text)
+    same_bits(sorted(job.said("history")), sorted(wanted.said("history")), job.text)
+
+
+@pytest.mark.parametrize("epoch", range(EPOCHS))
+@pytest.mark.parametrize("place", ["evaluation", "gathered", "report", "reported half", "reported", "behind"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_what_stands_between_epochs(run: Run, place: str, epoch: int, who: int) -> None:
+    job = run("epochs", "", place, epoch, who)
+    check_epochs(run, job, "")
+    done = job.said("evaluated")
+    assert all(done.count(f"{who} {before}") == 1 for before in range(epoch)), job.text
+    assert done.count(f"{who} {epoch}") == 1, job.text
+
+
+@pytest.mark.parametrize(
+    ("place", "at"),
+    [
+        ("forward", PER_EPOCH),
+        ("reduced", PER_EPOCH - 1),
+        ("updated", 2 * PER_EPOCH - 1),
+        ("reduced", 2 * PER_EPOCH),
+        ("backward", 2 * PER_EPOCH + 1),
+    ],
+)
+def test_epochs_and_a_death_in_a_step(run: Run, place: str, at: int) -> None:
+    job = run("epochs", "before", place, at)
+    check_epochs(run, job, "before")
