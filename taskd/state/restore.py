@@ -22,7 +22,7 @@ from taskd.comm import guard
 from taskd.core.messages import Order
 from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
 from taskd.state import local, manifest, replica
-from taskd.state.record import Occasion, Record
+from taskd.state.record import Record
 
 _CARRIED = struct.Struct("<I")
 """How many loops and pieces of work between them the giver has entered; the kind of its gradients follows."""
@@ -33,10 +33,10 @@ def restore(
 ) -> None:
     """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
     newcomers = {seat.rank for seat in order.seats}
-    found = inherited.find(order.updates) if inherited is not None else None
-    _refusals(loop.refusal(order.updates, found is not None and found[0] is Occasion.FORWARD))
+    _refusals(loop.refusal(order.updates))
     _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
     _settle(order.epoch, loop, alone, rank, newcomers)
+    found = inherited.find(order.updates) if inherited is not None else None
     _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin)
     peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
     carried: tuple[int, bytes, dict[str, torch.Tensor]] = 0, b"", {}

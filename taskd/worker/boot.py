@@ -95,7 +95,7 @@ def begin(descriptors: list[int], forked: bool = True) -> None:
     except SystemExit as end:
         there = presence.current()
         if end.code and there is not None:
-            there.failed()
+            there.failed(end.code)
         raise
 
 

@@ -66,7 +66,7 @@ class Loop(Protocol):
     @property
     def passed(self) -> int: ...
     def settle(self, passed: int) -> None: ...
-    def refusal(self, updates: int, skips: bool) -> str: ...
+    def refusal(self, updates: int) -> str: ...
     def held(self) -> int: ...
     def flaw(self) -> str: ...
     def let_go(self) -> None: ...
@@ -99,6 +99,10 @@ class Repair:
     def ledger(self) -> tuple[int, bytes] | None:
         """Of a newcomer: the ledger of its life before."""
         return None
+
+    def refuse(self, sentence: str) -> None:
+        """This rank cannot go on and joins no repair any more: it leaves. Never returns."""
+        raise Misfit(sentence)
 
     def training_begins(self) -> None:
         """The set-up is over: its results need not be recorded any longer."""
@@ -267,6 +271,9 @@ class LaunchedRepair(Repair):
             _logger.warning(
                 "this rank's local state can no longer be kept, so its death would not be healed in place: %s", error
             )
+
+    def refuse(self, sentence: str) -> None:
+        _leave_at_once(Quit(1, cut(sentence)))
 
     def training_begins(self) -> None:
         self._control.stop_record()

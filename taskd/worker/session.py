@@ -27,7 +27,7 @@ from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.coverage import STARTS_OVER, Coverage
-from taskd.state.ledger import Ledger
+from taskd.state.ledger import NEVER, Ledger
 from taskd.state.local import Buffers, Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
@@ -38,13 +38,20 @@ from taskd.worker.between import Between
 from taskd.worker.carried import Carried
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
-from taskd.worker.naming import named
+from taskd.worker.naming import named, told
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
 from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
+UNREHEARSED = "a newcomer cannot rehearse the step"
+RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
+PUT_IT = "put it into session.between(work, then) as `then`"
+OLD_SHAPE = (
+    "there are several loops and no session.epochs(): a rank that is replaced runs once more through what stands "
+    "between those that are over, and if it would write there, all start over; see session.between()"
+)
 _logger = log.get(__name__)
 Result = TypeVar("Result")
 
@@ -75,7 +82,9 @@ class Session:
         self._torn = False
         self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
         self._patched = Patches(self)
-        self._passage = Passage(self._replica, repair, self._patched)
+        self._passage = Passage(self._replica, repair, self._patched, self._writes)
+        self._refusal = ""
+        self._in_epochs = False
         self._ledger = Ledger(repair.record_ledger)
         if (found := repair.ledger()) is not None:
             self._ledger.adopt(found)
@@ -145,6 +154,8 @@ class Session:
             self.ends.append(self.updates)  # the body has left the loop before
         self._updates.loop_begins()
         self._loops += 1
+        if self._loops == 2 and not self._in_epochs and self._repair.records:
+            self._warn([OLD_SHAPE])
         ordinal = self._local.loop = self._loops
         self._feed = feed
         unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self._local.modules.look(self._replica.models)]
@@ -184,10 +195,14 @@ class Session:
             self._passage.go_after()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps."""
+        """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps. All
+        ranks meet at the end, so that one that dies in what it has to do last is replaced like any other."""
+        self._in_epochs = True
         for self._epoch in range(count):
             yield self._epoch
         self._epoch = 0
+        if self._loops:
+            self.between(lambda: None)
 
     def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
         """Do what stands between two loops, on all ranks; gives its result.
@@ -300,6 +315,8 @@ class Session:
         self._current = None
         if step.rehearsal:
             self._updates.give_up(False)
+            if isinstance(error, Exception):
+                self._refuse(f"{UNREHEARSED}: {told(error)}")
             return error is None or isinstance(error, StepAbandoned)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
@@ -378,10 +395,38 @@ class Session:
         """And as far as all know."""
         self._between.settle(passed)
 
-    def refusal(self, updates: int, skips: bool) -> str:
-        """Why going on after so many updates would be wrong, or nothing. `skips`: this rank goes on behind a step whose
-        end its life before has not seen."""
-        return ""
+    def refusal(self, updates: int) -> str:
+        """Why going on after so many updates would be wrong, or nothing."""
+        if not self._refusal and self._repair.newcomer and NEVER < self._ledger.failed_at < updates:
+            return self._ledger.failure
+        return self._refusal
+
+    def failed(self, sentence: str) -> None:
+        """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
+        if self._repair.newcomer and self._passage.under_way:
+            self._refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
+        step = self._current
+        at = step.number if step is not None else self.updates - 1
+        if at < 0 or self._repair.newcomer:
+            return
+        self._ledger.failed_at = at
+        where = "in" if step is not None else "after"
+        self._ledger.failure = f"its script failed {where} step {at}, which the others have done: {sentence}"
+        self._ledger.save()
+
+    def _writes(self, sentence: str) -> None:
+        self._refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
+
+    def _refuse(self, sentence: str) -> None:
+        """Going on would be wrong: all start over. Never returns."""
+        _logger.warning("%s", sentence)
+        self._refusal = sentence
+        if self._repair.newcomer:
+            self._passage.end()
+            self._heal()
+        self._ledger.failed_at, self._ledger.failure = self.updates - 1, sentence
+        self._ledger.save()
+        self._repair.refuse(sentence)
 
     def _heal(self) -> None:
         hooks.mark_phase(Phase.PARKED)

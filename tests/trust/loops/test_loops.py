@@ -123,3 +123,48 @@ def test_what_stands_between_epochs(run: Run, place: str, epoch: int, who: int) 
 def test_epochs_and_a_death_in_a_step(run: Run, place: str, at: int) -> None:
     job = run("epochs", "before", place, at)
     check_epochs(run, job, "before")
+
+
+def check_started_over(job: Launched, wanted: Launched, *sentences: str) -> None:
+    """All started again, because of this; and nothing else is different."""
+    check_same(job, wanted)
+    decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
+    assert all(sentence in decision for sentence in sentences), job.text
+    assert job.said("begin").count("0") == 2, job.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("adds", "table1.csv for writing: put it into session.between(work, then)"),
+        ("swallows", "removes "),
+        ("opened", "opened1.csv, which it has opened before"),
+    ],
+)
+def test_a_newcomer_writes_nothing_of_epochs_that_are_over(run: Run, kind: str, what: str) -> None:
+    """And says which line of the script would have done so."""
+    place = "" if kind == "opened" else f"{HERE / 'old_shape.py'}, line "
+    job = run("old_shape", kind, "backward", 2 * PER_EPOCH + 1)
+    check_started_over(job, calm(run, "old_shape", kind), "runs again through what its life before", place, what)
+    assert job.text.count("there are several loops and no session.epochs()") >= 1, job.text
+    if kind == "adds":
+        rows = (job.folder / "table1.csv").read_text().split()
+        assert rows == ["0", "1", "0", "1", "2"], "the second start is the script's own; the newcomer has added nothing"
+
+
+@pytest.mark.parametrize("kind", ["harmless", "gathers"])
+def test_what_leaves_no_trace_is_let_through(run: Run, kind: str) -> None:
+    check_healed(run("old_shape", kind, "backward", 2 * PER_EPOCH + 1), calm(run, "old_shape", kind))
+
+
+def test_a_step_that_cannot_be_rehearsed(run: Run) -> None:
+    job = run("old_shape", "receives", "backward", PER_EPOCH + 1)
+    check_started_over(job, calm(run, "old_shape", "receives"), "a newcomer cannot rehearse the step: TypeError")
+
+
+def test_an_error_behind_the_update_is_not_skipped(run: Run) -> None:
+    """The others have done that step, so nobody would do again what has failed."""
+    job = run("old_shape", "raises", code=None)
+    assert not job.said("weights"), job.text
+    assert "its script failed in step 6" in job.text and "ValueError: rank 1 has had enough" in job.text, job.text
+    assert all(launcher.poll() for launcher in job.launchers), job.text
