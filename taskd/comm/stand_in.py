@@ -189,20 +189,18 @@ def _none_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
-    """all_gather_object(list, object) and gather_object(object, list): in a rehearsal nobody else says anything, and what
-    they say has most likely the form of what this rank has said."""
-    named, gathers = (
-        ("object_list", True) if original.__name__ == "all_gather_object" else ("object_gather_list", False)
-    )
+    """all_gather_object(list, object) and gather_object(object, list): in a rehearsal nobody else says anything, and
+    what they would say has most likely the form of what this rank has said."""
+    gathers_all = original.__name__ == "all_gather_object"
+    name, place = ("object_list", 0) if gathers_all else ("object_gather_list", 1)
 
     @functools.wraps(original)
     def gather(*args: Any, **more: Any) -> Any:
         control = _c10d.control
         if not (control.rehearsing and control.mode == _c10d.Mode.SANDBOX):
             return original(*args, **more)
-        at = 0 if gathers else 1
-        target = args[at] if len(args) > at else more.get(named)
-        own = args[1 - at] if len(args) > 1 - at else more["obj"]
+        target = args[place] if len(args) > place else more.get(name)
+        own = args[1 - place] if len(args) > 1 - place else more["obj"]
         if target is not None:
             target[:] = [copy.deepcopy(own) for _ in target]
         return None

@@ -415,7 +415,8 @@ class Session:
         self._ledger.save()
 
     def _writes(self, sentence: str) -> None:
-        self._refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
+        if not self._refusal:
+            self._refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
 
     def _refuse(self, sentence: str) -> None:
         """Going on would be wrong: all start over. Never returns."""
@@ -493,6 +494,9 @@ class Session:
     def take_over(self, updates: int, data: bytes) -> None:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
         self._opened, habits = self._local.adopt(data)
+        if self._ledger.failed_at != NEVER:  # what has failed is done again
+            self._ledger.failed_at, self._ledger.failure = NEVER, ""
+            self._ledger.save()
         self._updates.inherit(habits)
         self._own_buffers = None
         self.updates = updates
