@@ -19,6 +19,8 @@ _HOMES: dict[str, str] = {
     "monitored_barrier": "taskd.comm.barrier",
     "resilient": "taskd.worker.resilient",
     "StepSampler": "taskd.worker.sampler",
+    "save": "taskd.worker.files",
+    "write_file": "taskd.worker.files",
     "UsageError": "taskd.errors",
     "PeerError": "taskd.errors",
     "BackendError": "taskd.errors",

@@ -7,6 +7,7 @@ wrapped. Each name that is touched stands in `install`. This module makes no gua
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -41,8 +42,11 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
         "_new_process_group_helper": _remembering_members(c10d._new_process_group_helper, make, of_default_group),
         "_tensor_to_object": _none_for_nothing(c10d._tensor_to_object),
         "broadcast_object_list": _none_in_rehearsal(c10d.broadcast_object_list),
+        "all_gather_object": _own_in_rehearsal(c10d.all_gather_object),
+        "gather_object": _own_in_rehearsal(c10d.gather_object),
     }
-    dist.broadcast_object_list = replaced["broadcast_object_list"]  # by which scripts know it
+    for name in ("broadcast_object_list", "all_gather_object", "gather_object"):  # by which scripts know them
+        setattr(dist, name, replaced[name])
     if dist.is_nccl_available():
         replaced["ProcessGroupNCCL"] = _class("nccl", dist.ProcessGroupNCCL, make)
     for name, value in replaced.items():
@@ -182,3 +186,23 @@ def _none_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(object_list, src, group, *args, **more)
 
     return broadcast_object_list
+
+
+def _own_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
+    """all_gather_object(list, object) and gather_object(object, list): in a rehearsal nobody else says anything, and
+    what they would say has most likely the form of what this rank has said."""
+    gathers_all = original.__name__ == "all_gather_object"
+    name, place = ("object_list", 0) if gathers_all else ("object_gather_list", 1)
+
+    @functools.wraps(original)
+    def gather(*args: Any, **more: Any) -> Any:
+        control = _c10d.control
+        if not (control.rehearsing and control.mode == _c10d.Mode.SANDBOX):
+            return original(*args, **more)
+        target = args[place] if len(args) > place else more.get(name)
+        own = args[1 - place] if len(args) > 1 - place else more["obj"]
+        if target is not None:
+            target[:] = [copy.deepcopy(own) for _ in target]
+        return None
+
+    return gather

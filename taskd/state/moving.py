@@ -68,6 +68,11 @@ class Moving:
             self._keep(at)
         return moved
 
+    @property
+    def lost(self) -> bool:
+        """Whether something has moved of which no copy is."""
+        return bool(self._lost)
+
     def touched(self, parameter: torch.Tensor) -> None:
         """Somebody asks for the contents of this one, and may write into them or put others in their place."""
         at = self._places.get(id(parameter))

@@ -3,7 +3,8 @@
 Random generators, BatchNorm's buffers and the like exist once in the job, and a killed process can tell nobody. So a
 worker writes them into a memory file whose descriptor the node's agent holds too: at the start of each step and
 again when its forward has ended, before any gradient leaves the rank. Three slots take turns, one for the forward and
-two for starts, so that what is needed is whole whenever the process dies. The file is anonymous (memfd): it needs no
+two for starts, so that what is needed is whole whenever the process dies. Two more take turns with the ledger
+(ledger.py), of which the newest whole version counts. The file is anonymous (memfd): it needs no
 name, no mount and no cleaning up; its form stands in taskd.wire.slots. Whoever copies it to another node is told of
 each write. This module does not know what the bytes mean, and does not decide which slot a newcomer needs beyond the
 rule in `find`.
@@ -50,13 +51,19 @@ class Record:
 
     def write(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
         """Replace one slot. Raises UsageError when the state is too large, OSError when the host has no memory left."""
+        self._put(slots.place(occasion, step), step, pieces)
+
+    def write_ledger(self, number: int, pieces: list[bytes]) -> None:
+        """Write the next version of the ledger; raises as `write` does."""
+        self._put(slots.ledger_place(number), number, pieces)
+
+    def _put(self, slot: int, step: int, pieces: list[bytes]) -> None:
         length = sum(map(len, pieces))
         if length > SLOT_BYTES - BODY:
             raise UsageError(
                 f"this rank's local state has {length} bytes, more than the {SLOT_BYTES - BODY} that are kept for it: "
                 "register what every replica has as `model`, `optimizer` or a replicated object instead"
             )
-        slot = slots.place(occasion, step)
         at = slot * SLOT_BYTES
         if length > self._reserved[slot]:  # a page that cannot be had is an error here, and a SIGBUS later
             os.posix_fallocate(self.descriptor, at, BODY + length)
@@ -81,9 +88,15 @@ class Record:
         return None
 
     def contents(self) -> list[bytes]:
-        """What the slots that are whole hold, in no order that means anything."""
-        found = (slots.read(self.descriptor, slot) for slot in range(slots.SLOTS))
+        """What the slots of steps that are whole hold, in no order that means anything."""
+        found = (slots.read(self.descriptor, slot) for slot in range(slots.STEP_SLOTS))
         return [one[1] for one in found if one is not None]
+
+    def ledger(self) -> tuple[int, bytes] | None:
+        """The number and the bytes of its newest version that is whole; None: there is none."""
+        places = map(slots.ledger_place, range(slots.LEDGER_SLOTS))
+        found = [one for one in (slots.read(self.descriptor, place) for place in places) if one is not None]
+        return max(found, default=None)
 
     def held(self) -> str:
         """What the slots hold, for an error message."""

@@ -25,7 +25,7 @@ from taskd.state import local, manifest, replica
 from taskd.state.record import Record
 
 _CARRIED = struct.Struct("<I")
-"""How many loops the giver has entered; the kind of its gradients follows."""
+"""How many loops and pieces of work between them the giver has entered; the kind of its gradients follows."""
 
 
 def restore(
@@ -33,6 +33,7 @@ def restore(
 ) -> None:
     """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
     newcomers = {seat.rank for seat in order.seats}
+    _refusals(loop.refusal(order.updates))
     _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
     _settle(order.epoch, loop, alone, rank, newcomers)
     found = inherited.find(order.updates) if inherited is not None else None
@@ -47,8 +48,8 @@ def restore(
     elif peers:
         # What it gives must be what it goes on with: the step that was given up has moved schedulers and counters.
         loop.return_to(order.updates)
-        loops, kind, gradients = loop.carried()
-        replica.give(loop.replica, peers, _CARRIED.pack(loops) + kind, gradients)
+        places, kind, gradients = loop.carried()
+        replica.give(loop.replica, peers, _CARRIED.pack(places) + kind, gradients)
         return
     if inherited is None:
         loop.return_to(order.updates)
@@ -72,6 +73,17 @@ def _all(mine: torch.Tensor) -> list[torch.Tensor]:
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     return everyone
+
+
+def _refusals(own: str) -> None:
+    """A rank knows why this repair would go on wrongly. Raises UsageError with its words, on every rank."""
+    text = own.encode()
+    longest = max(row[0] for row in _gather([len(text)]))
+    if not longest:
+        return
+    padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+    theirs = [bytes(row.tolist()).decode().strip() for row in _all(padded)]
+    raise UsageError(next(filter(None, theirs)))
 
 
 def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
@@ -123,9 +135,10 @@ def _replicas(updates: int, loop: Any, origin: int) -> None:
 def _settle(
     epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], rank: int, newcomers: set[int]
 ) -> None:
-    """Ranks agree on where the loops that are over have ended, and on the buckets that DDP has settled on where any
-    rank has."""
+    """Ranks agree on where the loops that are over have ended, on the work between them that is over, and on the
+    buckets that DDP has settled on where any rank has."""
     own = manifest.rebuilt(loop.replica)
+    loop.settle(max(row[0] for row in _gather([loop.passed])))
     rows = _gather([len(loop.ends), *map(int, own)])
     longest = max(row[0] for row in rows)
     if longest:

@@ -1,9 +1,10 @@
-"""The form of a rank's local record: a memory file with three slots that take turns, and how each is read.
+"""The form of a rank's local record: a memory file with slots that take turns, and how each is read.
 
 Written by the training process (taskd.state.record), read by it, by its successor and by the node's agent, which keeps
 the file beyond its writer's life and copies it to where the loss of the node cannot reach it. A slot is whole or it is
 not read: its magic is zero while it is written, and a checksum covers what the magic cannot. A file also bears the
-number of its lineage, which its copies and its successors share: slots of two lineages are never mixed.
+number of its lineage, which its copies and its successors share: slots of two lineages are never mixed. The first
+three slots hold what a step begins from; the last two, in turn, the ledger of what stands between the loops.
 
 It does NOT know what the bytes mean, or when which slot is of use.
 """
@@ -20,7 +21,9 @@ from typing import NamedTuple
 
 SLOT_BYTES = 256 << 20
 """Address space, not memory: only what was written takes any."""
-SLOTS = 3
+STEP_SLOTS = 3
+LEDGER_SLOTS = 2
+SLOTS = STEP_SLOTS + LEDGER_SLOTS
 FILE_BYTES = SLOTS * SLOT_BYTES
 HEAD = struct.Struct("<QqQI")
 """Magic (zero while the slot is being written), the step, the length, the checksum."""
@@ -45,6 +48,11 @@ def place(occasion: int, step: int) -> int:
     without it, and then all do the step before again.
     """
     return 1 if occasion == Occasion.FORWARD else 2 * (step % 2)
+
+
+def ledger_place(number: int) -> int:
+    """The number of the slot of this version of the ledger. While it is written, the version before is whole."""
+    return STEP_SLOTS + number % LEDGER_SLOTS
 
 
 class Head(NamedTuple):

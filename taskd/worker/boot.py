@@ -103,7 +103,7 @@ def begin(descriptors: list[int], forked: bool = True) -> None:
         else:
             finish.script_has_failed()
             if there is not None:
-                there.failed()
+                there.failed(end.code)
         raise
     except BaseException:
         finish.script_has_failed()

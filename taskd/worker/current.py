@@ -32,6 +32,12 @@ def establish(found: Repair) -> None:
     _repair = (os.getpid(), found)
 
 
+def failed(sentence: str) -> None:
+    """The script has failed by itself: its session has to know, if there is one."""
+    if _session is not None and _session[0] == os.getpid():
+        _session[1].failed(sentence)
+
+
 def session() -> Session:
     """The session of this process, made at the first call."""
     global _session

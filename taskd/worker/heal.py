@@ -64,13 +64,17 @@ class Loop(Protocol):
     def replica(self) -> Any: ...
     @property
     def origin(self) -> int: ...
+    @property
+    def passed(self) -> int: ...
+    def settle(self, passed: int) -> None: ...
+    def refusal(self, updates: int) -> str: ...
     def held(self) -> int: ...
     def flaw(self) -> str: ...
     def let_go(self) -> None: ...
     def return_to(self, updates: int) -> None: ...
     def take_over(self, updates: int, data: bytes) -> None: ...
     def carried(self) -> tuple[int, bytes, dict[str, Any]]: ...
-    def carry(self, loops: int, kind: bytes, gradients: dict[str, Any]) -> None: ...
+    def carry(self, places: int, kind: bytes, gradients: dict[str, Any]) -> None: ...
 
 
 class Repair:
@@ -89,6 +93,17 @@ class Repair:
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
         """Write this rank's local state where its death cannot reach it."""
+
+    def record_ledger(self, number: int, pieces: list[bytes]) -> None:
+        """Write the next version of this rank's ledger to the same place."""
+
+    def ledger(self) -> tuple[int, bytes] | None:
+        """Of a newcomer: the ledger of its life before."""
+        return None
+
+    def refuse(self, sentence: str) -> None:
+        """This rank cannot go on and joins no repair any more: it leaves. Never returns."""
+        raise Misfit(sentence)
 
     def training_begins(self) -> None:
         """The set-up is over: its results need not be recorded any longer."""
@@ -243,13 +258,26 @@ class LaunchedRepair(Repair):
         return bool(self._control.mode != self._normal)
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
+        self._kept(lambda: self._record.write(occasion, step, pieces))
+
+    def record_ledger(self, number: int, pieces: list[bytes]) -> None:
+        if self.records:
+            self._kept(lambda: self._record.write_ledger(number, pieces))
+
+    def ledger(self) -> tuple[int, bytes] | None:
+        return self._inherited.ledger() if self._inherited is not None else None
+
+    def _kept(self, write: Callable[[], None]) -> None:
         try:
-            self._record.write(occasion, step, pieces)
+            write()
         except (OSError, UsageError) as error:
             self.records = False
             _logger.warning(
                 "this rank's local state can no longer be kept, so its death would not be healed in place: %s", error
             )
+
+    def refuse(self, sentence: str) -> None:
+        _leave_at_once(Quit(1, cut(sentence)))
 
     def training_begins(self) -> None:
         self._control.stop_record()

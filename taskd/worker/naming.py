@@ -1,10 +1,11 @@
-"""What a script gives to `session.register`: one object, a list or a dict of them, as names and objects.
+"""Names of what comes from a script: of the objects that it gives to `session.register`, of an error that it raised.
 
 It looks at nothing but their kind and keeps nothing.
 """
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from taskd.errors import UsageError
@@ -24,3 +25,11 @@ def named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:
         if not isinstance(item, kind):
             raise UsageError(f"{name} is a {type(item).__name__}, not a {kind.__module__}.{kind.__qualname__}")
     return pairs
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, with the place where it was raised."""
+    words = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{words[0]}{place}"

@@ -17,6 +17,7 @@ from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.words import cut
+from taskd.worker import current as current_session
 from taskd.worker import gloo_threads, hooks
 from taskd.worker.exits import ExitWatch
 from taskd.worker.follower import Follower
@@ -64,9 +65,10 @@ class Presence:
         """Whether the manager has acknowledged this rank, within this time."""
         return self.link.wait(seconds)
 
-    def failed(self) -> None:
+    def failed(self, code: object) -> None:
         """The script ends itself with an exit code other than 0, which is no orderly end."""
         self._exits.keep_silent()
+        current_session.failed(f"it ended itself with exit code {code}")
 
     def end(self, reason: str) -> None:
         """Leave the job in good order; training may go on without taskd."""
@@ -86,6 +88,7 @@ class Presence:
         rank = self.identity.rank
         text = cut(f"rank {rank} raised {sentence}")
         self.link.say(Evidence(EvidenceKind.EXCEPTION, rank, self.link.incarnation, rank, EXCEPTION_EXIT, text))
+        current_session.failed(sentence)
 
 
 _current: tuple[int, Presence] | None = None

@@ -27,16 +27,18 @@ from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.coverage import STARTS_OVER, Coverage
+from taskd.state.ledger import NEVER, Ledger
 from taskd.state.local import Buffers, Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica, follows
 from taskd.worker import hooks
+from taskd.worker.between import Between
 from taskd.worker.carried import Carried
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
-from taskd.worker.naming import named
+from taskd.worker.naming import named, told
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
 from taskd.worker.prover import Prover
@@ -44,8 +46,15 @@ from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
+UNREHEARSED = "a newcomer cannot rehearse the step"
+RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
+PUT_IT = "put it into session.between(work, then) as `then`"
+OLD_SHAPE = (
+    "there are several loops and no session.epochs(): a rank that is replaced runs once more through what stands "
+    "between those that are over, and if it would write there, all start over; see session.between()"
+)
 _logger = log.get(__name__)
-Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class Session:
@@ -74,9 +83,16 @@ class Session:
         self._torn = False
         self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
         self._patched = Patches(self)
-        self._passage = Passage(self._replica, repair, self._patched)
+        self._passage = Passage(self._replica, repair, self._patched, self._writes)
         self._prover = Prover(self._replica, repair)
-        self._giver_loops = 0  # how many loops the giver of this rank's state had entered
+        self._refusal = ""
+        self._in_epochs = False
+        self._ledger = Ledger(repair.record_ledger)
+        if (found := repair.ledger()) is not None:
+            self._ledger.adopt(found)
+        self._between = Between(self, self._ledger, self._local, repair, self._passage)
+        self._epoch = 0
+        self._giver_place = 0  # how many loops, and pieces of work between them, the giver of this rank's state entered
 
     # ---- registration -----------------------------------------------------------------------------------------
 
@@ -140,6 +156,8 @@ class Session:
             self.ends.append(self.updates)  # the body has left the loop before
         self._updates.loop_begins()
         self._loops += 1
+        if self._loops == 2 and not self._in_epochs and self._repair.records:
+            self._warn([OLD_SHAPE])
         ordinal = self._local.loop = self._loops
         self._feed = feed
         unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self._local.modules.look(self._replica.models)]
@@ -148,7 +166,8 @@ class Session:
             self._warn([*unfit, *self._coverage.look()])
         if self._repair.newcomer:
             self._passage.begin()
-            yield from self._rehearse(feed)
+            if not self._epoch or ordinal >= self._repair.loop_before:
+                yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
             if ordinal < self._repair.loop_before:
                 return
         if self._passage.under_way:
@@ -174,8 +193,39 @@ class Session:
                     self._check_used()
         if self.updates == self.ends[ordinal - 1]:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
-        if ordinal < self._giver_loops:
+        if self._giver_is_ahead():
             self._passage.go_after()
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps. All
+        ranks meet at the end, so that one that dies in what it has to do last is replaced like any other."""
+        self._in_epochs = True
+        for self._epoch in range(count):
+            yield self._epoch
+        self._epoch = 0
+        if self._loops:
+            self.between(lambda: None)
+
+    def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
+        """Do what stands between two loops, on all ranks; gives its result.
+
+        `work` may communicate. When a rank dies in it all do it again; once all have ended it no newcomer does. Its
+        result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets it and is done once, by each
+        rank for itself. Raises UsageError.
+        """
+        if self._current is not None or self._updates.in_body:
+            raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
+        if not self._loops:
+            return self._between.before_loops(work, then)  # type: ignore[no-any-return]
+        return self._between.run(work, then, self._giver_is_ahead)  # type: ignore[no-any-return]
+
+    @property
+    def _place(self) -> int:
+        return self._loops + self._between.entered
+
+    def _giver_is_ahead(self) -> bool:
+        """A newcomer is still to come by what the giver of its state has done."""
+        return self._place < self._giver_place
 
     def _next(self, feed: Feed, number: int, start: int) -> Step:
         opened, self._opened = self._opened, b""
@@ -267,6 +317,8 @@ class Session:
         self._current = None
         if step.rehearsal:
             self._updates.give_up(False)
+            if isinstance(error, Exception):
+                self._refuse(f"{UNREHEARSED}: {told(error)}")
             return error is None or isinstance(error, StepAbandoned)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
@@ -307,11 +359,15 @@ class Session:
     def data_is_asked_for(self, parameter: torch.Tensor) -> None:
         """Somebody may write into it."""
         step = self._current
-        if step is not None and not step.rehearsal and not self._updates.stepping:
+        if self._between.under_way:
+            self._between.moving.touched(parameter)
+        elif step is not None and not step.rehearsal and not self._updates.stepping:
             self._updates.moving.touched(parameter)
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Any optimizer, registered or not."""
+        if self._between.under_way:
+            self._between.refuse_optimizer()
         if self._current is None or self._updates.stepping or not self._repair.records:
             return
         sentence = self._coverage.steps(optimizer)
@@ -319,6 +375,62 @@ class Session:
             self._warn([sentence])
 
     # ---- a repair ---------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Go through the repair that was ordered, outside of any step."""
+        self._heal()
+        hooks.mark_phase(Phase.BETWEEN)
+
+    def carries_on(self) -> bool:
+        """Whether gradients of steps before count on."""
+        return self._carry_on()
+
+    def pack(self, moment: Captured) -> list[bytes]:
+        """A moment between two loops, as it goes into the ledger."""
+        return self._local.pack(moment, moment.generators, b"", self._updates.habits(), False)
+
+    @property
+    def passed(self) -> int:
+        """How many pieces of work between loops are over on all ranks, as far as this one knows."""
+        return self._between.passed
+
+    def settle(self, passed: int) -> None:
+        """And as far as all know."""
+        self._between.settle(passed)
+
+    def refusal(self, updates: int) -> str:
+        """Why going on after so many updates would be wrong, or nothing."""
+        if not self._refusal and self._repair.newcomer and NEVER < self._ledger.failed_at < updates:
+            return self._ledger.failure
+        return self._refusal
+
+    def failed(self, sentence: str) -> None:
+        """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
+        if self._repair.newcomer and self._passage.under_way:
+            self._refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
+        step = self._current
+        at = step.number if step is not None else self.updates - 1
+        if at < 0 or self._repair.newcomer:
+            return
+        self._ledger.failed_at = at
+        where = "in" if step is not None else "after"
+        self._ledger.failure = f"its script failed {where} step {at}, which the others have done: {sentence}"
+        self._ledger.save()
+
+    def _writes(self, sentence: str) -> None:
+        if not self._refusal:
+            self._refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
+
+    def _refuse(self, sentence: str) -> None:
+        """Going on would be wrong: all start over. Never returns."""
+        _logger.warning("%s", sentence)
+        self._refusal = sentence
+        if self._repair.newcomer:
+            self._passage.end()
+            self._heal()
+        self._ledger.failed_at, self._ledger.failure = self.updates - 1, sentence
+        self._ledger.save()
+        self._repair.refuse(sentence)
 
     def _heal(self) -> None:
         hooks.mark_phase(Phase.PARKED)
@@ -358,6 +470,8 @@ class Session:
             return self._updates.torn_by
         if self._coverage.flaws:
             return self._coverage.flaws[0]
+        if flaw := self._between.flaw():
+            return flaw
         doing_again = self._feed is not None and self._moment_of == self.updates
         return self._feed.spoilt() if doing_again and self._feed else ""
 
@@ -390,6 +504,9 @@ class Session:
     def take_over(self, updates: int, data: bytes) -> None:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
         self._opened, habits = self._local.adopt(data)
+        if self._ledger.failed_at != NEVER:  # what has failed is done again
+            self._ledger.failed_at, self._ledger.failure = NEVER, ""
+            self._ledger.save()
         self._updates.inherit(habits)
         self._own_buffers = None
         self.updates = updates
@@ -397,13 +514,13 @@ class Session:
         self._carried.lacking = not self._local.carried_gradients()
 
     def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
-        """How many loops were entered; what the gradients of steps before are, if they count on, and what they are to
-        other ranks."""
-        return self._loops, *(self._carried.give() if self._carry_on() else (b"", {}))
+        """How many loops and pieces of work between them were entered; what the gradients of steps before are, if they
+        count on, and what they are to other ranks."""
+        return self._place, *(self._carried.give() if self._carry_on() else (b"", {}))
 
-    def carry(self, loops: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
+    def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
-        self._giver_loops = loops
+        self._giver_place = places
         self._carried.take(kind, gradients)
 
     _handed: Step

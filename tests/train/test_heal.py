@@ -129,7 +129,7 @@ def test_twenty_faults_with_loader_workers_and_accumulation(
 @pytest.mark.slow
 def test_other_ways_to_die(start: Start, undisturbed: Callable[..., list[str]]) -> None:
     wanted = undisturbed()
-    with start("1:5:backward:term,2:9:start:exit,3:13:applied:raise,0:17:forward:leave") as launched:
+    with start("1:5:backward:term,2:9:start:exit,3:13:forward:raise,0:17:forward:leave") as launched:
         check(launched, wanted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ RANKS = 2
 
 Run = Callable[..., Launched]
 _calm: dict[tuple[str, str], Launched] = {}
+_files: dict[tuple[str, str], dict[str, str]] = {}
 pytestmark = pytest.mark.slow
 
 
@@ -41,6 +43,7 @@ def calm(run: Run, case: str, kind: str) -> Launched:
     """The run in which nobody dies."""
     if (case, kind) not in _calm:
         _calm[case, kind] = run(case, kind)
+        _files[case, kind] = files(_calm[case, kind])  # the folder goes with the test that came first
     return _calm[case, kind]
 
 
@@ -80,3 +83,88 @@ def test_the_scripts_own_epochs_stand(run: Run, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["distributed", "steps"])
 def test_the_scripts_own_epochs_stand_after_a_death(run: Run, kind: str, place: str, at: int) -> None:
     check_healed(run("own_epochs", kind, place, at), calm(run, "own_epochs", f"plain {kind}"))
+
+
+def files(job: Launched) -> dict[str, str]:
+    """What the training has written, by name."""
+    found = [path for path in job.folder.iterdir() if path.suffix in {".csv", ".pt", ".part"}]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def check_epochs(run: Run, job: Launched, kind: str) -> None:
+    """Besides: the files and the results."""
+    wanted = calm(run, "epochs", kind)
+    check_healed(job, wanted)
+    same_bits(files(job), _files["epochs", kind], job.text)
+    same_bits(sorted(job.said("history")), sorted(wanted.said("history")), job.text)
+
+
+@pytest.mark.parametrize("epoch", range(EPOCHS))
+@pytest.mark.parametrize("place", ["evaluation", "gathered", "report", "reported half", "reported", "behind"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_what_stands_between_epochs(run: Run, place: str, epoch: int, who: int) -> None:
+    job = run("epochs", "", place, epoch, who)
+    check_epochs(run, job, "")
+    done = job.said("evaluated")
+    assert all(done.count(f"{who} {before}") == 1 for before in range(epoch)), job.text
+    assert done.count(f"{who} {epoch}") == 1, job.text
+
+
+@pytest.mark.parametrize(
+    ("place", "at"),
+    [
+        ("forward", PER_EPOCH),
+        ("reduced", PER_EPOCH - 1),
+        ("updated", 2 * PER_EPOCH - 1),
+        ("reduced", 2 * PER_EPOCH),
+        ("backward", 2 * PER_EPOCH + 1),
+    ],
+)
+def test_epochs_and_a_death_in_a_step(run: Run, place: str, at: int) -> None:
+    job = run("epochs", "before", place, at)
+    check_epochs(run, job, "before")
+
+
+def check_started_over(job: Launched, wanted: Launched, *sentences: str) -> None:
+    """All started again, because of this; and nothing else is different."""
+    check_same(job, wanted)
+    decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
+    assert all(sentence in decision for sentence in sentences), job.text
+    assert job.said("begin").count("0") == 2, job.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("adds", "table1.csv for writing: put it into session.between(work, then)"),
+        ("swallows", "removes "),
+        ("opened", "opened1.csv, which it has opened before"),
+    ],
+)
+def test_a_newcomer_writes_nothing_of_epochs_that_are_over(run: Run, kind: str, what: str) -> None:
+    """And says which line of the script would have done so."""
+    place = "" if kind == "opened" else f"{HERE / 'old_shape.py'}, line "
+    job = run("old_shape", kind, "backward", 2 * PER_EPOCH + 1)
+    check_started_over(job, calm(run, "old_shape", kind), "runs again through what its life before", place, what)
+    assert job.text.count("there are several loops and no session.epochs()") >= 1, job.text
+    if kind == "adds":
+        rows = (job.folder / "table1.csv").read_text().split()
+        assert rows == ["0", "1", "0", "1", "2"], "the second start is the script's own; the newcomer has added nothing"
+
+
+@pytest.mark.parametrize("kind", ["harmless", "gathers"])
+def test_what_leaves_no_trace_is_let_through(run: Run, kind: str) -> None:
+    check_healed(run("old_shape", kind, "backward", 2 * PER_EPOCH + 1), calm(run, "old_shape", kind))
+
+
+def test_a_step_that_cannot_be_rehearsed(run: Run) -> None:
+    job = run("old_shape", "receives", "backward", PER_EPOCH + 1)
+    check_started_over(job, calm(run, "old_shape", "receives"), "a newcomer cannot rehearse the step: TypeError")
+
+
+def test_an_error_behind_the_update_is_not_skipped(run: Run) -> None:
+    """The others have done that step, so nobody would do again what has failed."""
+    job = run("old_shape", "raises", code=None)
+    assert not job.said("weights"), job.text
+    assert "its script failed in step 6" in job.text and "ValueError: rank 1 has had enough" in job.text, job.text
+    assert all(launcher.poll() for launcher in job.launchers), job.text

@@ -1,0 +1,231 @@
+"""Sees what a script is about to write where nothing may be written: in what a newcomer only runs through again.
+
+Python tells an audit hook before it opens a file, removes or renames one, connects or starts a program. While a
+rehearsal lasts, whatever of that would leave a trace is stopped before it happens, and named by the script's own line.
+
+What is let through, and why. What Python, torch and the loader's processes do for themselves, known by whose code asks:
+compiled modules and kernels are the same when they are made again, and the files of `tempfile` are new ones. What lies
+below a folder of caches, for the same reason. Devices like /dev/null and the terminal, and shared memory of torch and
+multiprocessing, keep nothing. Sockets of this host's files, by which processes of one job talk. A folder that is made.
+An open descriptor: it was opened before.
+
+What it does NOT see: what is written to a file that was opened before (the places of those are compared, but for the
+handlers of `logging`, whose lines may come twice), and what a library writes past Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import logging
+import os
+import socket
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_FILES = os.path.join(_PACKAGE, "worker", "files.py")
+"""Of ours, what a script calls to write."""
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple(_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_BY_THEMSELVES = tuple(
+    os.path.join(_PATHS[place], *name.split("/"))
+    for place, names in (
+        ("stdlib", ("tempfile.py", "importlib/", "py_compile.py", "multiprocessing/", "linecache.py")),
+        ("purelib", ("torch/_inductor/", "torch/_dynamo/", "torch/utils/cpp_extension.py", "torch/utils/data/")),
+        ("purelib", ("torch/multiprocessing/", "torch/_functorch/", "triton/")),
+    )
+    for name in names
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts/", "/dev/std", "/dev/fd/", "/proc/self/")
+_SHARED = ("/dev/shm/torch_", "/dev/shm/sem.", "/dev/shm/pym-", "/dev/shm/psm_")
+_CACHES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME")
+
+
+def _opened(path: Any, _mode: Any = None, flags: Any = 0, *_: Any) -> str:
+    if isinstance(path, int) or not isinstance(flags, int) or not flags & _WRITING:
+        return ""
+    return f"opens {_name(path)} for writing"
+
+
+def _removed(path: Any, *_: Any) -> str:
+    return f"removes {_name(path)}"
+
+
+def _renamed(path: Any, to: Any, *_: Any) -> str:
+    return f"puts {_name(path)} in the place of {_name(to)}"
+
+
+def _truncated(path: Any, *_: Any) -> str:
+    return f"cuts {_name(path)} short"
+
+
+def _connected(sock: Any, address: Any = None, *_: Any) -> str:
+    return "" if getattr(sock, "family", None) == socket.AF_UNIX else f"connects to {address}"
+
+
+def _started(program: Any, *_: Any) -> str:
+    return f"starts {_name(program)}"
+
+
+def _database(path: Any, *_: Any) -> str:
+    return "" if path == ":memory:" else f"opens the database {_name(path)}"
+
+
+_EVENTS: dict[str, Callable[..., str]] = {
+    "open": _opened,
+    "os.remove": _removed,
+    "os.rmdir": _removed,
+    "os.rename": _renamed,
+    "os.link": _renamed,
+    "os.symlink": _renamed,
+    "os.truncate": _truncated,
+    "socket.connect": _connected,
+    "socket.sendto": _connected,
+    "socket.sendmsg": _connected,
+    "subprocess.Popen": _started,
+    "os.system": _started,
+    "os.exec": _started,
+    "os.posix_spawn": _started,
+    "os.spawn": lambda _mode, program, *_: _started(program),
+    "sqlite3.connect": _database,
+}
+
+
+def _name(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        return repr(path)
+
+
+class WriteGuard:
+    """A context manager that may be entered again; one is armed in a process at a time."""
+
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        """`stop(sentence)` is called on the thread that entered, in the middle of what would write, and never returns.
+        On other threads an OSError is raised, and `found` has the sentence."""
+        self._stop = stop
+        self._thread = -1
+        self._places: dict[tuple[int, str], int] = {}
+        self.found = ""
+
+    def __enter__(self) -> None:
+        global _armed
+        self._thread, self._places = threading.get_ident(), _places()
+        _install()
+        _armed = self
+
+    def __exit__(self, *_: object) -> None:
+        global _armed
+        _armed = None
+        if self._thread >= 0 and not self.found:
+            now = _places()
+            grown = [name for (fd, name), place in self._places.items() if now.get((fd, name), place) != place]
+            self.found = f"the script writes into {grown[0]}, which it has opened before" if grown else ""
+        self._thread = -1
+
+    def saw(self, event: str, args: tuple[Any, ...]) -> None:
+        """Something is about to happen. Raises OSError where it must not and this is not the script's main thread."""
+        global _armed
+        what = _EVENTS[event](*args)
+        if not what or _keeps_nothing(args) or threading.current_thread().name.startswith("taskd-"):
+            return
+        place = _whose(sys._getframe(2))
+        if not place:
+            return
+        sentence = f"{place} {what}"
+        if threading.get_ident() != self._thread:
+            self.found = self.found or sentence
+            raise PermissionError(sentence)
+        _armed = None  # what stops it opens and connects, too
+        self._stop(sentence)
+
+
+def _keeps_nothing(args: tuple[Any, ...]) -> bool:
+    """It is a device, shared memory, or below a folder of caches."""
+    path = args[0] if args else None
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return False
+    found = os.path.abspath(os.fsdecode(path))
+    caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+    caches.append(os.path.join(os.path.expanduser("~"), ".cache"))
+    below = tuple(os.path.join(os.path.abspath(cache), "") for cache in caches)
+    return found.startswith((*_DEVICES, *_SHARED, *below)) or f"{os.sep}__pycache__{os.sep}" in found
+
+
+def _whose(frame: FrameType | None) -> str:
+    """The script's own line; empty: nobody of the script's asks for it, but what makes its own files."""
+    innermost = ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        place = f"{name}, line {frame.f_lineno},"
+        if name.startswith(("<frozen importlib", *_BY_THEMSELVES)):
+            return ""
+        if name.startswith(_PACKAGE) and name != _FILES:
+            return ""
+        if not name.startswith(("<frozen", _FILES, *_LIBRARIES)):
+            return place
+        innermost = innermost or place
+        frame = frame.f_back
+    return innermost
+
+
+def _places() -> dict[tuple[int, str], int]:
+    """How far the files are written that are open for it, by descriptor and name; what is buffered is written first."""
+    logs = {id(stream) for stream in _streams_of_logs()}
+    streams = [item for item in gc.get_objects() if isinstance(item, io.IOBase) and not _closed(item)]
+    skipped = {1, 2}
+    for item in streams:
+        with contextlib.suppress(OSError, ValueError):
+            if item.writable():
+                item.flush()
+            if id(item) in logs:
+                skipped.add(item.fileno())
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError, ValueError):
+            fd, path = int(name), os.readlink(f"/proc/self/fd/{name}")
+            flags = int(Path(f"/proc/self/fdinfo/{name}").read_text().split("flags:")[1].split()[0], 8)
+            if fd not in skipped and flags & (os.O_WRONLY | os.O_RDWR) and os.path.isfile(path):
+                found[fd, path] = os.lseek(fd, 0, os.SEEK_CUR)
+    return found
+
+
+def _closed(stream: io.IOBase) -> bool:
+    try:
+        return stream.closed
+    except (ValueError, AttributeError):  # one that is half made
+        return True
+
+
+def _streams_of_logs() -> Iterator[Any]:
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler):
+                yield handler.stream
+
+
+_armed: WriteGuard | None = None
+_installed = False
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    guard = _armed
+    if guard is not None and event in _EVENTS:
+        guard.saw(event, args)
+
+
+def _install() -> None:
+    """An audit hook cannot be taken out again: it is put in when the first newcomer needs it."""
+    global _installed
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_hook)
