@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskd.core import attempts, detector, incident, limits, patience, proof, recovery, repairs
+from taskd.core import attempts, incident, limits, patience, proof, recovery, repairs
 from taskd.core.agent import Agent
 from taskd.core.attempts import Attempts
 from taskd.core.effects import EndJob, Park, Relay, Tell
@@ -210,7 +210,7 @@ def the_last_holder_is_given_up(patch: Patch) -> None:
 
 def sleep_is_taken_for_silence(patch: Patch) -> None:
     patch.setattr(limits, "SLEPT_NS", 10_000 * limits.SECOND)
-    patch.setattr(detector.Detector, "_second_witness", lambda self, node, now: "nobody")
+    patch.setattr(limits, "SILENCE_ALONE_NS", limits.SECOND)
 
 
 def whoever_waits_is_a_witness(patch: Patch) -> None:
@@ -265,7 +265,7 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (deaths_are_ignored, ("kill",), {"live"}),
         (deadlines_never_come, ("setup",), {"budget"}),
         (the_last_holder_is_given_up, ("slow",), {"nothing-lost"}),
-        (sleep_is_taken_for_silence, ("sleep",), {"healthy-stays", "nothing-lost"}),
+        (sleep_is_taken_for_silence, ("sleep",), {"live", "healthy-stays", "nothing-lost"}),
         (whoever_waits_is_a_witness, ("starve",), {"starved-stays"}),
         (every_fault_ends_the_job, ("kill",), {"live"}),
         (first_report_ends_the_job, ("kill",), {"live"}),
