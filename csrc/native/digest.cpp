@@ -16,7 +16,9 @@ uint64_t load(const unsigned char* from) {
 }
 
 // Each of these can be undone as long as the other argument is known.
-uint64_t take(uint64_t state, uint64_t word) { return (state ^ word) * kOdd; }
+uint64_t take(uint64_t state, uint64_t word) {
+    return (state ^ word) * kOdd;
+}
 
 uint64_t mix(uint64_t state) {
     state ^= state >> 33;

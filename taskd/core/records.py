@@ -5,10 +5,10 @@ Flat records, one per rank and one per node, changed in place by the machines th
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from signal import Signals
 
 from taskd.core import limits
 from taskd.core.messages import RankReport
@@ -77,7 +77,7 @@ NODE = Table(
     ],
 )
 
-CRASHES = frozenset(-number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV))
+CRASHES = frozenset(-Signals[name] for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"))
 """Exit codes of a process that went by a fault of its own: nobody sent it these, as one may send SIGKILL or SIGTERM."""
 LIVE = frozenset({RankState.STARTING, RankState.ALIVE, RankState.SUSPECT})
 
