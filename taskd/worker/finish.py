@@ -31,8 +31,8 @@ import torch.distributed.distributed_c10d as c10d
 
 from taskd.core.types import Phase
 from taskd.worker import hooks
+from taskd.worker.writes import opens_to_write
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _STARTS = frozenset({"os.rename", "os.link", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
 """Audit events besides `open` by which a file comes to be written."""
 _NO_FILES = ("/dev/", "/proc/")
@@ -108,12 +108,9 @@ class Finish:
     def _audited(self, event: str, values: tuple[Any, ...]) -> None:
         if not self._ended or self._writes:
             return
-        if (event == "open" and _writes(*values[:3])) or event in _STARTS:
+        if (event == "open" and _writes(*values)) or event in _STARTS:
             self._written()
 
 
-def _writes(path: Any, mode: Any, flags: Any) -> bool:
-    """Whether this opens a file to write into; a descriptor that is open already was judged when it was opened."""
-    if isinstance(path, int) or not isinstance(flags, int) or not flags & _WRITING:
-        return False
-    return not os.fspath(path).startswith(_NO_FILES) if isinstance(path, str) else True
+def _writes(path: Any, *more: Any) -> bool:
+    return opens_to_write(path, *more) and not (isinstance(path, str) and path.startswith(_NO_FILES))

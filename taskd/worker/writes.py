@@ -49,10 +49,14 @@ _SHARED = ("/dev/shm/torch_", "/dev/shm/sem.", "/dev/shm/pym-", "/dev/shm/psm_")
 _CACHES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME")
 
 
-def _opened(path: Any, _mode: Any = None, flags: Any = 0, *_: Any) -> str:
-    if isinstance(path, int) or not isinstance(flags, int) or not flags & _WRITING:
-        return ""
-    return f"opens {_name(path)} for writing"
+def opens_to_write(path: Any, _mode: Any = None, flags: Any = 0, *_: Any) -> bool:
+    """Whether the audit event `open` with these arguments is of a file that will be written. One that is a descriptor
+    already was judged when it was opened."""
+    return not isinstance(path, int) and isinstance(flags, int) and bool(flags & _WRITING)
+
+
+def _opened(path: Any, *more: Any) -> str:
+    return f"opens {_name(path)} for writing" if opens_to_write(path, *more) else ""
 
 
 def _removed(path: Any, *_: Any) -> str:
