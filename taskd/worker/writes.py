@@ -36,10 +36,10 @@ _FILES = os.path.join(_PACKAGE, "worker", "files.py")
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _BY_THEMSELVES = tuple(
-    os.path.join(_PATHS[place], *name.split("/"))
+    os.path.join(_PATHS[place], *(name if name.endswith("/") else f"{name}.py").split("/"))
     for place, names in (
-        ("stdlib", ("tempfile.py", "importlib/", "py_compile.py", "multiprocessing/", "linecache.py")),
-        ("purelib", ("torch/_inductor/", "torch/_dynamo/", "torch/utils/cpp_extension.py", "torch/utils/data/")),
+        ("stdlib", ("tempfile", "importlib/", "py_compile", "multiprocessing/", "linecache")),
+        ("purelib", ("torch/_inductor/", "torch/_dynamo/", "torch/utils/cpp_extension", "torch/utils/data/")),
         ("purelib", ("torch/multiprocessing/", "torch/_functorch/", "triton/")),
     )
     for name in names
