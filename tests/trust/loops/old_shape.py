@@ -31,9 +31,10 @@ for epoch in range(EPOCHS):
                 dist.broadcast_object_list(number, 0)
                 assert number[0] >= 0
             stage.train(batch, step.number, step.rehearsal)
-            if "raises" in stage.args.kind and (stage.rank, step.number) == (1, 6):
+            if "raises" in stage.args.kind and step.number == 6 and not step.rehearsal:
                 dist.barrier()
-                raise ValueError("rank 1 has had enough")
+                if stage.rank == 1:
+                    raise ValueError("rank 1 has had enough")
     if "adds" in stage.args.kind:
         with table.open("a") as file:
             file.write(f"{epoch}\n")
