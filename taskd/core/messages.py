@@ -115,6 +115,7 @@ class Proof:
     layout: Count  # differs where ranks divide their state otherwise, for they hold other things
     total: Annotated[int, Between(0, limits.PROOF_UNITS)]
     harmless: Annotated[int, Between(0, limits.PROOF_UNITS)]  # the first so many change no weight by themselves
+    taken: bool  # what it holds came from another rank in a repair
     first: Annotated[int, Between(0, limits.PROOF_UNITS)]
     digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: of this one none can be computed
     names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one a line; only the first rank gives them

@@ -7,7 +7,7 @@ When all have told what they hold after an update, it is compared. What can go w
   ones are there, by those who did. Nobody is ever asked or awaited.
 - *Something is unlike from the start* (each rank's own part of a model, a module in another mode): it is none of what
   replicas share. That is said once, and it is not compared.
-- *A repair comes before the first proof*: what only newcomers hold otherwise was alike, for others gave it to them.
+- *A repair comes before the first proof*: what differs only on those that have taken it from others was alike.
 - *Something was alike and is not any more*: a verdict. Three ranks or more: the few that differ from the many that
   agree are named. Two, or no majority: all are named, and nobody is accused.
 - *Ranks list other units*: the list itself is compared in the same way; contents among those who list alike.
@@ -200,8 +200,8 @@ class Proofs:
         everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
-        newcomers = self._newcomers()
-        known = {unit for unit in apart if layout.units[unit] == Unit.ALIKE or _new_apart(apart[unit], newcomers)}
+        takers = {proof.rank for proof in alike if proof.taken}
+        known = {unit for unit in apart if layout.units[unit] == Unit.ALIKE or _taken_apart(apart[unit], takers)}
         new = tuple(unit for unit in apart if layout.units[unit] == Unit.UNKNOWN and unit not in known)
         if first:
             return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
@@ -215,12 +215,6 @@ class Proofs:
                 if layout.units[unit] == Unit.UNKNOWN:
                     layout.units[unit] = Unit.ALIKE
         return None
-
-    def _newcomers(self) -> set[int]:
-        """Ranks that have taken what they hold from others, since all were started together last."""
-        records = self._members.ranks
-        first = min(record.incarnation for record in records)
-        return {record.rank for record in records if record.incarnation > first}
 
     @staticmethod
     def _verdict(
@@ -298,9 +292,9 @@ def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
     return {unit: values for unit, values in sorted(told.items()) if len(set(values.values())) > 1}
 
 
-def _new_apart(values: dict[int, object], newcomers: set[int]) -> bool:
-    """Whether newcomers alone differ. They had it from the others, so it was alike, although nobody has seen it so."""
-    return not newcomers.isdisjoint(values) and len({values[rank] for rank in values.keys() - newcomers}) == 1
+def _taken_apart(values: dict[int, object], takers: set[int]) -> bool:
+    """Whether those alone differ that had it from others: so it was alike, although nobody has seen it so."""
+    return not takers.isdisjoint(values) and len({values[rank] for rank in values.keys() - takers}) <= 1
 
 
 def _few(values: dict[int, object]) -> set[int] | None:

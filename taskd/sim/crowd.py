@@ -31,7 +31,7 @@ class Pace:
 class Member:
     """The training side of one process: what model it holds, and in which group it stands."""
 
-    __slots__ = ("damage", "group", "model", "node", "parked_at", "parked_epoch", "pid", "rank", "updates")
+    __slots__ = ("damage", "group", "model", "node", "parked_at", "parked_epoch", "pid", "rank", "taken", "updates")
 
     def __init__(self, rank: int, pid: int, node: str) -> None:
         self.rank = rank
@@ -40,13 +40,14 @@ class Member:
         self.updates = -1  # as in the messages: -1 is no model at all
         self.model = 0
         self.damage = 0  # what is different in its model from what the crowd has trained; 0: nothing
+        self.taken = False  # its model came from another rank
         self.group: Group | None = None
         self.parked_epoch = -1
         self.parked_at = -1
 
     def begin_fresh(self) -> None:
         """Take the initial parameters, as the user's set-up makes them."""
-        self.updates, self.model, self.damage = 0, FRESH, 0
+        self.updates, self.model, self.damage, self.taken = 0, FRESH, 0, False
 
     def out_of_reach(self) -> bool:
         """No word of the manager's can have reached it, or not for long."""

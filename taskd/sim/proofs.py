@@ -55,7 +55,9 @@ class SimProofs:
         data = b"".join(word.to_bytes(limits.DIGEST_WORD, "little") for word in words)
         names = "\n".join(UNITS) if member.rank == 0 else ""
         who = (member.rank, member.incarnation, member.core.epoch)
-        member.home.worker_says(member, Proof(*who, updates, EVERY, LAYOUT, len(UNITS), 1, 0, data, names, ""))
+        member.home.worker_says(
+            member, Proof(*who, updates, EVERY, LAYOUT, len(UNITS), 1, member.taken, 0, data, names, "")
+        )
 
     # ---- the fault ---------------------------------------------------------------------------------------------
 

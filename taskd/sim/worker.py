@@ -298,6 +298,7 @@ class SimWorker(Member):
                 reason = f"rank {source} does not serve {order.updates} updates"
             else:
                 self.updates, self.model, self.damage = holder.updates, holder.model, holder.damage
+                self.taken = True
         elif order.updates <= 0 and self.updates < 0:
             self.begin_fresh()
         if not reason and self.updates != max(order.updates, 0):

@@ -71,6 +71,8 @@ class Digests:
     harmless: int = 0
     """How many of the first units change no weight by themselves."""
     missing: str = ""
+    taken: bool = False
+    """What is held came from another rank in a repair."""
     on_device: bool = False
     """Some tensor does not lie on the host, so that a digest of it has to be waited for."""
     _signature: tuple[Any, ...] = ()

@@ -304,6 +304,7 @@ class LaunchedRepair(Repair):
                 layout=digests.number,
                 total=len(digests.units),
                 harmless=digests.harmless,
+                taken=digests.taken,
                 first=first,
                 digests=digests.of(first, end),
                 names=digests.names(first, end) if self.speaks else "",

@@ -39,6 +39,10 @@ class Prover:
         self.spent_ns = self.whole_ns = 0
         """For slices, and what comes with every step; for the whole state, last time."""
 
+    def took(self) -> None:
+        """What this rank holds comes from another one, so it will be alike."""
+        self._digests.taken = True
+
     def healed(self) -> None:
         """A repair has brought the ranks to one state, as it says."""
         self._whole = max(self._whole, limits.PROOF_REPAIRED)

@@ -482,6 +482,7 @@ class Session:
         for a second attempt would find the other rank's.
         """
         self._torn = True
+        self._prover.took()
         if self._own_buffers is None:
             self._own_buffers = self._local.buffers()
 

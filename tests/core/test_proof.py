@@ -116,6 +116,7 @@ class Job:
             "layout": LAYOUT,
             "total": TOTAL,
             "harmless": 1,
+            "taken": False,
             "first": first,
             "digests": b"".join(word.to_bytes(8, "little") for word in words),
             "names": "",
@@ -333,9 +334,22 @@ def test_a_repair_before_the_first_proof_hides_nothing() -> None:
         notes: list[Any] = []
         for rank in range(ranks):
             held = [1, 9, 3, 4] if rank == last else [1, 2, 3, 4]
-            notes += job.tell(rank, 10, held, epoch=2, incarnation=1 + (rank == last))
+            notes += job.tell(rank, 10, held, epoch=2, incarnation=1 + (rank == last), taken=rank == last)
         texts = [effect.text for effect in notes if isinstance(effect, Note)]
         assert any(words in text for text in texts), texts
+
+
+def test_who_was_started_again_with_all_others_is_no_taker() -> None:
+    """A rank that died once more than the others, in a repair that failed, before all began anew: ranks unlike from
+    their start are never held against anybody, whatever their incarnations are."""
+    job = Job(2)
+    for rank in (0, 1):
+        started = rank_report(rank, 2 + rank, epoch=2, acknowledged=False)
+        job.core.step(job.now, job.nodes[rank].report(started))
+    effects = [job.tell(rank, 1, [1, 2 + rank, 3, 4], epoch=2, incarnation=2 + rank) for rank in (0, 1)]
+    (note,) = [effect.text for effect in effects[1] if isinstance(effect, Note)]
+    assert note == "not compared between ranks: weight is not the same on all ranks"
+    assert job.incidents == []
 
 
 def test_a_quiet_proof_is_in_no_journal_and_a_verdict_is() -> None:

@@ -250,7 +250,9 @@ class Story:
             who = (number, process.incarnation, process.core.epoch)
             data = b"".join(word.to_bytes(DIGEST_WORD, "little") for word in words)
             names = "\n".join(UNITS) if number == 0 else ""
-            process.node.hear(Proof(*who, int(updates), 64, 7, len(UNITS), 1, 0, data, names, ""), process)
+            process.node.hear(
+                Proof(*who, int(updates), 64, 7, len(UNITS), 1, process.taken, 0, data, names, ""), process
+            )
 
     def do_order(self, rank: str, epoch: str, term: str, stage: str) -> None:
         order = Order(int(term), int(epoch), Stage[stage.upper()], 1, -1, (), (), "")

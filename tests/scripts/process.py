@@ -32,6 +32,7 @@ class Process:
         self.alive = True
         self.phase = Phase.SETUP
         self.updates = -1 if newcomer else 0
+        self.taken = False  # what it holds came from another rank
         self.planted: dict[str, str] = {}
         self.step_ms = 100  # what its page tells, which may be longer than its steps here take
         self.works_since = -1  # it is at work, and shows it, in a stage that takes long
@@ -119,6 +120,7 @@ class Process:
         elif what == "restore":
             assert order is not None
             self.updates = order.updates
+            self.taken |= any(fetch.rank == self.rank for fetch in order.fetches)
             self.hear(Done(epoch, Stage.RESTORED, self.updates, True, ""))
         else:
             self.phase, self.redoes = Phase.BODY, True

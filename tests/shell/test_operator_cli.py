@@ -129,7 +129,9 @@ def proofs(updates: int, *ranks: int, **held: bytes) -> Proofs:
     names = "lr of group 0\nweight"
     words = {rank: held.get(f"r{rank}", b"1" * 8 + b"2" * 8) for rank in ranks}
     return Proofs(
-        tuple(Proof(rank, 1, 1, updates, 96, 7, 2, 0, 0, words[rank], "" if rank else names, "") for rank in ranks)
+        tuple(
+            Proof(rank, 1, 1, updates, 96, 7, 2, 0, False, 0, words[rank], "" if rank else names, "") for rank in ranks
+        )
     )
 
 

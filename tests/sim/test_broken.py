@@ -239,7 +239,7 @@ def everything_counts_as_alike(patch: Patch) -> None:
     """What differs from the start, as a number of this rank's own does, is held against it."""
     patch.setattr(proof, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
     patch.setattr(proof, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
-    patch.setattr(proof, "_new_apart", lambda values, newcomers: True)
+    patch.setattr(proof, "_taken_apart", lambda values, takers: True)
 
 
 def rails_return_at_once(patch: Patch) -> None:
