@@ -74,6 +74,7 @@ class Session:
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
         self._loops = 0  # entered so far
         self._current: Step | None = None
+        self._left: Step | None = None  # the one that an error of the script's has left
         self._moment: Captured | None = None  # as the step under way, or the last one, found things
         self._moment_of = -1
         self._forward: Noted | None = None  # modules, when the last step's backward began
@@ -262,7 +263,7 @@ class Session:
     def _enter(self, step: Step) -> None:
         if self._current is not None:
             raise UsageError("a step was entered inside of another one")
-        self._current = step
+        self._current, self._left = step, None
         if self._updates.begin(step.rehearsal):
             self._warn([BETWEEN])
         if step.rehearsal:
@@ -322,6 +323,7 @@ class Session:
             return error is None or isinstance(error, StepAbandoned)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
+            self._left = step
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if not given_up:
             self._carried.updated = self._updates.commit()
@@ -408,7 +410,7 @@ class Session:
         """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
         if self._repair.newcomer and self._passage.under_way:
             self._refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
-        step = self._current
+        step = self._current or self._left
         at = step.number if step is not None else self.updates - 1
         if at < 0 or self._repair.newcomer:
             return
