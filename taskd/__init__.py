@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "monitored_barrier": "taskd.comm.barrier",
     "resilient": "taskd.worker.resilient",
     "StepSampler": "taskd.worker.sampler",
+    "add_line": "taskd.worker.files",
     "save": "taskd.worker.files",
     "write_file": "taskd.worker.files",
     "UsageError": "taskd.errors",

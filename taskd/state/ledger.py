@@ -37,6 +37,12 @@ class Ledger:
     failed_at: int = NEVER
     """The step in which, or after which, the script's own failure has ended a life of this rank."""
     failure: str = ""
+    owed_of: int = NEVER
+    """The last step that has left something to be done once its update is agreed."""
+    owed: list[bytes] = field(default_factory=list)
+    """The values for each of it."""
+    paid: int = 0
+    """How much of it is done."""
     _results: list[bytes] = field(default_factory=list)
     _number: int = 0
 
@@ -47,6 +53,7 @@ class Ledger:
         try:
             self.passed, self.followed, self.early = parts["passed"], parts["followed"], parts["early"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
+            self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
             self._results = [*parts["results"]]
         except (KeyError, TypeError) as error:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error
@@ -60,6 +67,9 @@ class Ledger:
             "after": self.after,
             "failed_at": self.failed_at,
             "failure": self.failure,
+            "owed_of": self.owed_of,
+            "owed": self.owed,
+            "paid": self.paid,
             "results": self._results,
         }
         self._number += 1

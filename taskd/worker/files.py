@@ -26,6 +26,31 @@ def save(value: Any, path: str | os.PathLike[str]) -> None:
     _replace(Path(path), lambda file: torch.save(value, file))
 
 
+def add_line(path: str | os.PathLike[str], line: str) -> None:
+    """Add this line, unless the file ends with it already; what an earlier attempt has left of one goes. So a line
+    should say what it is of, a step say, and one process should write the file. Raises OSError."""
+    wanted = line.rstrip("\n").encode() + b"\n"
+    with open(path, "ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - len(wanted)))
+        tail = file.read()
+        rest = tail[tail.rfind(b"\n") + 1 :]
+        if tail == wanted and _begins_a_line(file, end - len(wanted)):
+            return
+        if rest and wanted.startswith(rest):
+            file.truncate(end - len(rest))
+        file.write(wanted)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _begins_a_line(file: IO[bytes], at: int) -> bool:
+    if at == 0:
+        return True
+    file.seek(at - 1)
+    return file.read(1) == b"\n"
+
+
 def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

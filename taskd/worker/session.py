@@ -36,6 +36,7 @@ from taskd.state.replica import Replica, follows
 from taskd.worker import hooks
 from taskd.worker.between import Between
 from taskd.worker.carried import Carried
+from taskd.worker.effects import Effects
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.naming import named, told
@@ -91,6 +92,7 @@ class Session:
         self._ledger = Ledger(repair.record_ledger)
         if (found := repair.ledger()) is not None:
             self._ledger.adopt(found)
+        self._effects = Effects(self._ledger)
         self._between = Between(self, self._ledger, self._local, repair, self._passage)
         self._epoch = 0
         self._giver_place = 0  # how many loops, and pieces of work between them, the giver of this rank's state entered
@@ -181,11 +183,13 @@ class Session:
         self._repair.training_begins()
         with self._patched, contextlib.closing(feed):
             while len(self.ends) < ordinal:
-                if self.updates >= end:
+                if self.updates >= end and not self._effects.owes(self.updates):
                     if self._repair.all_arrived(self._heal) and len(self.ends) < ordinal:
                         self.ends.append(end)
                 elif self.given_up():
                     self._heal()
+                elif self._effects.owes(self.updates):
+                    yield from self._make_up(feed)
                 else:
                     try:
                         yield self._next(feed, self.updates, start)
@@ -254,15 +258,35 @@ class Session:
         for parameter in (parameter for model in self._replica.models.values() for parameter in model.parameters()):
             parameter.grad = None
 
+    def _make_up(self, feed: Feed) -> Iterator[Step]:
+        """A newcomer owes what the step before was to do when its update is agreed: that step is rehearsed for it."""
+        moment = self._local.capture(self._carry_on())
+        self._passage.go_after()
+        step = self._handed = Step(self, self.updates - 1, feed.sample(), rehearsal=True)
+        yield step
+        self._check_used()
+        self._passage.end()
+        self._local.restore(moment)
+        if sentence := self._effects.differ():
+            self._refuse(sentence)
+        self._effects.pay(self.updates)
+
     # ---- the transaction --------------------------------------------------------------------------------------
 
     def given_up(self) -> bool:
         """Whether the step under way is given up, or the next one will not begin."""
         return self._repair.ordered()
 
+    def on_commit(self, step: Step, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
+        """See Step.on_commit."""
+        if step is not self._current:
+            raise UsageError("step.on_commit() was called outside of `with step:`")
+        self._effects.add(function, values)
+
     def _enter(self, step: Step) -> None:
         if self._current is not None:
             raise UsageError("a step was entered inside of another one")
+        self._effects.begin()
         self._current, self._left = step, None
         if self._updates.begin(step.rehearsal):
             self._warn([BETWEEN])
@@ -308,7 +332,10 @@ class Session:
         step = self._current
         self._updates.forward_ended()
         self._carried.forward_ended()
-        if step is None or step.rehearsal or not self._repair.records or self.given_up():
+        if step is None or step.rehearsal or self.given_up():
+            return
+        self._effects.forward_ended(step.number)
+        if not self._repair.records:
             return
         moment = self._local.capture(False)
         self._forward = moment.modules
@@ -326,6 +353,7 @@ class Session:
             self._left = step
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if not given_up:
+            self._warn(self._effects.late(step.number))
             self._carried.updated = self._updates.commit()
             self._commit(step)
             self._prover.committed(self.updates)
@@ -342,6 +370,7 @@ class Session:
                 self._local.modules.put_back_attributes(self._moment.modules)
             self._commit(step)
         self._heal()
+        self._effects.pay(self.updates)  # if it was another rank that brought the update
         self._updates.in_body = True
         return True
 
@@ -350,6 +379,7 @@ class Session:
         self._carried.committed()
         self._repair.committed(self.updates)
         hooks.mark_step(step.number, Phase.BETWEEN)
+        self._effects.pay(self.updates)
         if not self._checked:
             self._checked = True
             self._warn(self._coverage.check())

@@ -5,6 +5,7 @@ It holds no behaviour of its own: what entering and leaving mean is the session'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,11 @@ class Step:
         """Whether it only lets a newcomer learn what the others learned in their first step; nothing of it is kept."""
         self.used = False
         self._session = session
+
+    def on_commit(self, function: Callable[..., Any], *values: Any) -> None:
+        """Once the update of this step is agreed, call `function(*values)`, on this rank. Before the backward; what it
+        writes must come out the same when it is done twice (taskd.save, taskd.add_line). Raises UsageError."""
+        self._session.on_commit(self, function, values)
 
     def __enter__(self) -> Any:
         self.used = True

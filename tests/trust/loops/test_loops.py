@@ -168,3 +168,29 @@ def test_an_error_behind_the_update_is_not_skipped(run: Run) -> None:
     assert not job.said("weights"), job.text
     assert "its script failed in step 6" in job.text and "ValueError: rank 1 has had enough" in job.text, job.text
     assert all(launcher.poll() for launcher in job.launchers), job.text
+
+
+@pytest.mark.parametrize("at", [5, 2 * PER_EPOCH - 1, EPOCHS * PER_EPOCH - 1])
+@pytest.mark.parametrize("place", ["forward", "reduced", "updated", "before the line", "behind the line"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_what_a_step_writes_is_written_once(run: Run, place: str, at: int, who: int) -> None:
+    wanted = calm(run, "effects", "")
+    job = run("effects", "", place, at, who)
+    check_healed(job, wanted)
+    same_bits(files(job), _files["effects", ""], job.text)
+
+
+@pytest.mark.parametrize("place", ["before the checkpoint", "behind the checkpoint"])
+@pytest.mark.parametrize("at", [5, EPOCHS * PER_EPOCH - 1])
+def test_a_checkpoint_in_a_step_is_whole(run: Run, place: str, at: int) -> None:
+    wanted = calm(run, "effects", "")
+    job = run("effects", "", place, at, 0)
+    check_healed(job, wanted)
+    same_bits(files(job), _files["effects", ""], job.text)
+
+
+def test_what_is_asked_for_behind_the_backward_is_done_and_said(run: Run) -> None:
+    job = run("effects", "late", "before the line", 5)
+    check_healed(job, calm(run, "effects", "late"))
+    same_bits(files(job), _files["effects", "late"], job.text)
+    assert job.text.count("is called behind the step's last backward") >= 1, job.text

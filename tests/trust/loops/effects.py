@@ -1,0 +1,51 @@
+"""What a step writes: a line of metrics on each rank and a checkpoint on rank 0, every other step."""
+
+import torch
+from torch.utils.data import DataLoader
+
+import taskd
+from tests.trust.loops.stage import BATCH, EPOCHS, Stage
+from tests.trust.scene import average_gradients, loss_of, say
+
+stage = Stage()
+loader = DataLoader(stage.data, batch_sampler=taskd.StepSampler(stage.data, BATCH, seed=3))
+session = taskd.session()
+session.register(model=stage.model, optimizer=stage.optimizer)
+
+
+def log(number: int, loss: float) -> None:
+    """A line of this rank's."""
+    torch.rand(1)  # changes no draw of the training's
+    stage.here("before the line", number)
+    taskd.add_line(stage.folder / f"metrics{stage.rank}.csv", f"{number},{loss}")
+    stage.here("behind the line", number)
+
+
+def checkpoint(number: int) -> None:
+    """The weights that the step has made."""
+    stage.here("before the checkpoint", number)
+    taskd.save(stage.model.state_dict(), stage.folder / f"step{number}.pt")
+    stage.here("behind the checkpoint", number)
+
+
+late = "late" in stage.args.kind
+for _ in session.epochs(EPOCHS):
+    for step in session.steps(loader):
+        with step as (indices, x):
+            if not step.rehearsal:
+                say(f"saw {stage.rank} {step.number} {indices.tolist()}")
+            stage.optimizer.zero_grad()
+            loss = loss_of(stage.model, x)
+            if step.number % 2 and not late:
+                step.on_commit(log, step.number, loss.item())
+                if stage.rank == 0:
+                    step.on_commit(checkpoint, step.number)
+            stage.here("forward", step.number)
+            loss.backward()
+            average_gradients(stage.model)
+            stage.here("reduced", step.number)
+            stage.optimizer.step()
+            stage.here("updated", step.number)
+            if step.number % 2 and late:
+                step.on_commit(log, step.number, loss.item())
+stage.end()
