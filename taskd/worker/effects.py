@@ -56,7 +56,7 @@ class Effects:
         ledger.save()
 
     def late(self, step: int) -> list[str]:
-        """The body has ended: what it has asked for since its last backward is written down now, and that is said once."""
+        """The body has ended: what it has asked for since its last backward is written down now. A sentence, once."""
         noted = len(self._ledger.owed) if self._ledger.owed_of == step else 0
         if len(self._functions) == noted:
             return []

@@ -21,14 +21,25 @@ class Listener(Protocol):
 
 
 class Patches:
-    """A context manager that may be entered again."""
+    """A context manager that may be entered again, also while it lasts."""
 
     def __init__(self, session: Listener) -> None:
         self._session = session
         self._kept: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
+        self._depth = 0
 
     def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._put_in()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._take_out()
+
+    def _put_in(self) -> None:
         session = self._session
         backward, save = torch.autograd.backward, torch.save
 
@@ -57,7 +68,7 @@ class Patches:
         told = torch.compiler.disable(lambda optimizer, *_: session.optimizer_steps(optimizer))  # see updates.py
         self._hook = register_optimizer_step_pre_hook(told)
 
-    def __exit__(self, *_: object) -> None:
+    def _take_out(self) -> None:
         for owner, name, original in self._kept:
             setattr(owner, name, original)
         self._kept = []
