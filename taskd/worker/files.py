@@ -39,6 +39,8 @@ def add_line(path: str | os.PathLike[str], line: str) -> None:
             return
         if rest and wanted.startswith(rest):
             file.truncate(end - len(rest))
+        elif rest:
+            wanted = b"\n" + wanted
         file.write(wanted)
         file.flush()
         os.fsync(file.fileno())

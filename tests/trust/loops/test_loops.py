@@ -190,7 +190,10 @@ def test_a_checkpoint_in_a_step_is_whole(run: Run, place: str, at: int) -> None:
 
 
 def test_what_is_asked_for_behind_the_backward_is_done_and_said(run: Run) -> None:
+    """A newcomer's rehearsal does not come so far, so it cannot make up for it."""
     job = run("effects", "late", "before the line", 5)
-    check_healed(job, calm(run, "effects", "late"))
-    same_bits(files(job), _files["effects", "late"], job.text)
-    assert job.text.count("is called behind the step's last backward") >= 1, job.text
+    wanted = calm(run, "effects", "late")
+    check_started_over(job, wanted, "the step calls on_commit() 0 times where it called it 1 times")
+    for one in (job, wanted):
+        assert one.text.count("is called behind the step's last backward") >= 1, one.text
+    assert (wanted.text.count("behind the step's last backward")) == RANKS, wanted.text
