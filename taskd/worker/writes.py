@@ -25,7 +25,6 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -183,24 +182,32 @@ def _whose(frame: FrameType | None) -> str:
 
 
 def _places() -> dict[tuple[int, str], int]:
-    """How far the files are written that are open for it, by descriptor and name; what is buffered is written first."""
-    logs = {id(stream) for stream in _streams_of_logs()}
-    streams = [item for item in gc.get_objects() if isinstance(item, io.IOBase) and not _closed(item)]
-    skipped = {1, 2}
-    for item in streams:
-        with contextlib.suppress(OSError, ValueError):
-            if item.writable():
-                item.flush()
-            if id(item) in logs:
-                skipped.add(item.fileno())
+    """How far the files are written that Python holds open for it, by descriptor and name; what is buffered is written
+    first. Not the output of this process, by whatever descriptor: others write there, too, and move its place."""
+    left_out = {_file_of(1), _file_of(2)}
+    for stream in _streams_of_logs():
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            left_out.add(_file_of(stream.fileno()))
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for stream in [item for item in gc.get_objects() if isinstance(item, io.IOBase) and not _closed(item)]:
         with contextlib.suppress(OSError, ValueError):
-            fd, path = int(name), os.readlink(f"/proc/self/fd/{name}")
-            flags = int(Path(f"/proc/self/fdinfo/{name}").read_text().split("flags:")[1].split()[0], 8)
-            if fd not in skipped and flags & (os.O_WRONLY | os.O_RDWR) and os.path.isfile(path):
+            if not stream.writable():
+                continue
+            stream.flush()
+            fd = stream.fileno()
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            if os.path.isfile(path) and _file_of(fd) not in left_out:
                 found[fd, path] = os.lseek(fd, 0, os.SEEK_CUR)
     return found
+
+
+def _file_of(fd: int) -> tuple[int, int]:
+    """Which file a descriptor is of; one that is closed is of none."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return -1, fd
+    return status.st_dev, status.st_ino
 
 
 def _closed(stream: io.IOBase) -> bool:
