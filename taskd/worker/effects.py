@@ -48,7 +48,8 @@ class Effects:
     def forward_ended(self, step: int) -> None:
         """Before any gradient of this step leaves the rank: write down what it owes."""
         ledger = self._ledger
-        if not self._values or (ledger.owed_of == step and ledger.owed == self._values):
+        noted = ledger.owed if ledger.owed_of == step else []  # by an attempt that was given up
+        if noted == self._values:
             return
         if ledger.owed_of != step:
             ledger.paid = 0
