@@ -10,9 +10,11 @@ Nothing here decides that an epoch has come, restores state or talks to an agent
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
-from taskd.comm import adapter, cpu, stand_in
+from taskd.comm import adapter, aside, cpu, stand_in
 from taskd.comm.adapter import Fault
 from taskd.errors import BackendError, UsageError
 
@@ -36,7 +38,10 @@ class _Place:
         self.counts: dict[tuple[int, ...], int] = {}
         self.options: dict[str, Any] = {}  # what torch gave for a group on a device, by its identity
         self.prepared: set[str] = set()  # backends whose settings stand in the environment
-        self.ahead: dict[str, _c10d.Guard] = {}  # made before the script has come to it, by identity
+        self.training = False  # the set-up is over
+        self.late: dict[str, tuple[int, ...]] = {}  # made since then, or in a rehearsal: members, by identity
+        self.ahead: list[_c10d.Guard] = []  # made before the script has come to them
+        self.fleeting: set[tuple[int, ...]] = set()  # members of groups that come and go while the job trains
         self.rebuilt = -1  # the last epoch that a rebuild was begun for
         self.ending = threading.Lock()  # inner groups are ended by one thread at a time
         self.ended: dict[str, int] = {}  # by backend: the epoch for which its inner groups were ended last
@@ -46,6 +51,19 @@ class _Place:
             ordinal = self.counts.get(tuple(members), 0)
             self.counts[tuple(members)] = ordinal + 1
             return ordinal
+
+    def take_ahead(self, members: Sequence[int]) -> _c10d.Guard | None:
+        """What was made ahead and is what the script comes to make now."""
+        if tuple(members) not in self.fleeting:
+            for at, guard in enumerate(self.ahead):
+                if guard.members == list(members):
+                    return self.ahead.pop(at)
+        return None
+
+    def note(self, identity: str, members: Sequence[int]) -> None:
+        """The script makes this one."""
+        if self.training or _c10d.control.rehearsing:
+            self.late[identity] = tuple(members)
 
 
 _place = _Place()
@@ -63,19 +81,24 @@ def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedel
     _prepare(backend)
     _c10d.control.wait_until_running()
     members = stand_in.members.get() or list(range(size))
+    if (ahead := _place.take_ahead(members)) is not None:
+        _place.note(ahead.identity, members)
+        return ahead
     ordinal = _place.next_ordinal(members)
     epoch, identity = _c10d.control.epoch, _c10d.identity_of(members, ordinal)
-    ahead = _place.ahead.pop(identity, None)
-    if ahead is not None:
-        return ahead
+    _place.note(identity, members)
     if transport.STREAM_ORDERED:
         living = {guard.identity for guard in _c10d.live_guards()}
         _place.options = {name: kept for name, kept in _place.options.items() if name in living} | {identity: options}
     inner = adapter.InnerGroup(None)
     if _c10d.control.mode != _c10d.Mode.SANDBOX:
         meeting = _meeting(epoch, identity, _place.base)
-        inner = transport.make_inner(
-            meeting, rank, size, timeout, epoch=epoch, identity=identity, members=members, options=options
+        inner = aside.do(
+            lambda: transport.make_inner(
+                meeting, rank, size, timeout, epoch=epoch, identity=identity, members=members, options=options
+            ),
+            lambda: _c10d.control.mode == _c10d.Mode.DRAINING,
+            f"group {identity} belongs to a step that is given up",
         )
     return _c10d.Guard(
         rank,
@@ -151,22 +174,76 @@ def _adopt_group(group: Any) -> Iterator[str]:
         group._set_group_desc(description)
 
 
-def make_ahead(members: Sequence[int], ordinal: int, backend: str, timeout: timedelta, rank: int) -> str:
-    """A guard for a group that the other members have and this rank's script will come to make; it is rebuilt with the
-    others. Its identity; empty when this process has one."""
-    identity = _c10d.identity_of(members, ordinal)
-    if any(one.identity == identity for one in _c10d.live_guards()):
-        return ""
-    _prepare(backend)
-    place = members.index(rank)
-    _place.ahead[identity] = _c10d.Guard(
-        place, len(members), None, members, ordinal, timeout=timeout, sockets=(), backend=backend
+def training_begins() -> None:
+    """The set-up is over: groups that are made from now on stand in no record of it."""
+    _place.training = True
+
+
+@dataclass(frozen=True)
+class Late:
+    """What a rank knows of the groups that were made since the set-up, or in a rehearsal."""
+
+    living: list[tuple[list[int], int, str, float]]
+    """Members, ordinal, backend and timeout in seconds of each."""
+    counts: list[tuple[list[int], int]]
+    """How many of the same members were made so far."""
+    fleeting: list[list[int]]
+    """Members of groups that were made and destroyed."""
+
+
+def late() -> Late | None:
+    """Of this rank; None if there were none. What was made ahead and never asked for is let go."""
+    _place.ahead.clear()
+    alive = {one.identity: one for one in _c10d.live_guards()}
+    _place.fleeting |= {members for identity, members in _place.late.items() if identity not in alive}
+    _place.late = {identity: members for identity, members in _place.late.items() if identity in alive}
+    concerned = _place.fleeting | {*_place.late.values()}
+    if not concerned:
+        return None
+    found = [alive[identity] for identity in _place.late if not alive[identity].stream_ordered]
+    return Late(
+        [(one.members, one.ordinal, one.backend, one.timeout.total_seconds()) for one in found],
+        [([*members], _place.counts[members]) for members in sorted(concerned)],
+        [[*members] for members in sorted(_place.fleeting)],
     )
-    return identity
+
+
+def join_late(told: Sequence[Late], rank: int) -> None:
+    """Count groups as the others do, and make what they have and this rank's script may still come to make.
+
+    A newcomer has made the groups of one rehearsed step, or none; ranks that gave up a step had come further in it than
+    others. Of members whose groups come and go nothing is handed out: the step makes a new one.
+    """
+    for members, count in (pair for one in told for pair in one.counts):
+        if rank in members:
+            _place.counts[tuple(members)] = max(count, _place.counts.get(tuple(members), 0))
+    _place.fleeting |= {tuple(members) for one in told for members in one.fleeting}
+    alive = {one.identity for one in _c10d.live_guards()}
+    for members, ordinal, backend, seconds in (group for one in told for group in one.living):
+        identity = _c10d.identity_of(members, ordinal)
+        if rank not in members or identity in alive:
+            continue
+        alive.add(identity)
+        _prepare(backend)
+        place, timeout = members.index(rank), timedelta(seconds=seconds)
+        _place.ahead.append(
+            _c10d.Guard(place, len(members), None, members, ordinal, timeout=timeout, sockets=(), backend=backend)
+        )
+
+
+@contextlib.contextmanager
+def counting_apart() -> Iterator[None]:
+    """What is made meanwhile is made by this rank alone, and the others do not count it."""
+    kept = dict(_place.counts)
+    try:
+        yield
+    finally:
+        _place.counts = kept
 
 
 def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[str]:
-    """Gives every living guard, in the order they were made, a new inner group that meets in `store`; says which.
+    """Gives every living guard, in an order that is the same everywhere, a new inner group that meets in `store`; says
+    which.
 
     All members have to do it for the same epoch. `within` bounds the meeting of each group, else the group's timeout
     does. Raises BackendError if a group does not come together, ValueError if a newer epoch has begun or this one's
@@ -179,7 +256,7 @@ def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[
         _place.rebuilt = epoch
     rebuilt = []
     end_inner_groups(epoch, f"epoch {epoch} has begun")
-    for guard in _c10d.live_guards():
+    for guard in sorted(_c10d.live_guards(), key=lambda one: (-one.size(), one.ordinal, one.members)):
         transport, identity = adapter.of(guard.backend), guard.identity
         inner = transport.rebuild(
             guard,

@@ -295,9 +295,7 @@ def _rebuild(request: Request) -> Callable[[int], None]:
 
     def rebuild(epoch: int) -> None:
         store = job_store(request, "repair", within)
-        forest.tell(store, epoch, request.rank)
-        if request.newcomer:
-            forest.complete(store, epoch, request.rank, request.world_size, within)
+        forest.agree(store, epoch, request.rank, request.world_size, within)
         guard.rebuild(epoch, store, within=within)
 
     return rebuild

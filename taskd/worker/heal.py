@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from taskd import log
+from taskd.comm import aside
 from taskd.comm.adapter import Fault
 from taskd.core import limits
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
@@ -280,7 +281,10 @@ class LaunchedRepair(Repair):
         _leave_at_once(Quit(1, cut(sentence)))
 
     def training_begins(self) -> None:
+        from taskd.comm import guard
+
         self._control.stop_record()
+        guard.training_begins()
 
     def operations(self) -> int:
         from taskd.comm import guard
@@ -386,26 +390,8 @@ class LaunchedRepair(Repair):
         guard.quiesce(QUIESCE)
 
     def _rebuild_groups(self, epoch: int) -> None:
-        """On a thread of its own: a group waits for all its members, and one of them may be dying."""
-        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                self._rebuild(epoch)
-                ended.put(None)
-            except BaseException as error:
-                ended.put(error)
-
-        threading.Thread(target=work, name="taskd-rebuild", daemon=True).start()
-        while True:
-            try:
-                error = ended.get(timeout=0.02)
-                break
-            except queue.Empty:
-                if self._core.epoch != epoch:
-                    raise StepAbandoned(f"epoch {epoch} is over") from None
-        if error is not None:
-            raise error
+        """Not by this thread: a group waits for all its members, and one of them may be dying."""
+        aside.do(lambda: self._rebuild(epoch), lambda: self._core.epoch != epoch, f"epoch {epoch} is over")
         self._resume(epoch)
 
     def _resume(self, epoch: int) -> None:
@@ -418,12 +404,14 @@ class LaunchedRepair(Repair):
     @contextlib.contextmanager
     def rehearsing_apart(self, epoch: int) -> Iterator[None]:
         """Inside of a repair: let operations complete on this rank alone for a moment."""
+        from taskd.comm import guard
+
         with self._lock:
             if self._core.epoch != epoch:
                 raise StepAbandoned(f"epoch {epoch} is over")
             self._control.sandbox(EMPTY_RECORD)
         try:
-            with self.rehearsing():
+            with self.rehearsing(), guard.counting_apart():
                 yield
         finally:
             self._resume(epoch)
