@@ -29,8 +29,8 @@ from taskd.state import movers
 from taskd.state.living import living
 from taskd.state.movers import Mover
 from taskd.state.replica import Replica
+from taskd.state.strange import STARTS_OVER, strange
 
-STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
 _UNKNOWN = "where nothing is put back or done again"
 _CONSEQUENCE = f"{STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
@@ -85,17 +85,17 @@ class Coverage:
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
         known = self._known()
-        trained = {tensor.data_ptr() for _, tensor in self.replica.tensors()}
+        trained = {_place(tensor) for _, tensor in self.replica.tensors()}
         wrappers, outside = [], []
         for module in found:
             outer, wraps = id(module) not in inner, isinstance(module, DistributedDataParallel)
             if not outer and not wraps:
                 continue  # what it has belongs to the one around it, whose tensors are compared
-            strange = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
+            unknown = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
             if wraps and trained.issuperset(tensor.data_ptr() for tensor in _tensors_of(module)):
                 wrappers.append(module)  # not the copy of one that an average holds
-            if outer and strange:
-                outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in strange]))
+            if outer and unknown:
+                outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in unknown]))
         self.replica.wrappers = wrappers
         self._outside = outside
         self._movers = movers.unregistered(alive, (*self.replica.others.values(), *self.local.values()))
@@ -105,9 +105,6 @@ class Coverage:
 
     def _shards(self) -> list[str]:
         """What of the registered objects only this rank, or only some ranks, have; one sentence at most."""
-        for name, tensor in self.replica.tensors():
-            if isinstance(tensor, _kind("torch.distributed.tensor", "DTensor")):
-                return [f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {STARTS_OVER}"]
         for name, optimizer in self.replica.optimizers.items():
             if isinstance(optimizer, _kind("torch.distributed.optim", "ZeroRedundancyOptimizer")):
                 return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {STARTS_OVER}"]
@@ -163,11 +160,16 @@ class Coverage:
 
     def _known(self) -> set[int]:
         """Where the contents of registered tensors lie: views and wrappers show the same place."""
-        known = {tensor.data_ptr() for _, tensor in self.replica.tensors()}
+        known = {_place(tensor) for _, tensor in self.replica.tensors()}
         for item in (*self.replica.others.values(), *self.local.values()):
             state = item.state_dict() if hasattr(item, "state_dict") else item
-            known |= {tensor.data_ptr() for tensor in _tensors_in(state, _DEPTH)}
+            known |= {_place(tensor) for tensor in _tensors_in(state, _DEPTH)}
         return known
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where its contents lie; of what lies nowhere, a number that is no address."""
+    return -1 if torch.nn.parameter.is_lazy(tensor) or strange(tensor) else tensor.data_ptr()
 
 
 def _kind(module: str, name: str) -> type | tuple[()]:
@@ -179,8 +181,7 @@ def _kind(module: str, name: str) -> type | tuple[()]:
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Those that have contents to be compared."""
     for tensor in (*module.parameters(), *module.buffers()):
-        lazy = torch.nn.parameter.is_lazy(tensor)
-        if not lazy and not tensor.is_meta and tensor.layout is torch.strided and tensor.numel():
+        if not torch.nn.parameter.is_lazy(tensor) and not strange(tensor) and tensor.numel():
             yield tensor
 
 

@@ -26,6 +26,7 @@ from taskd.state import rng
 from taskd.state.ledger import Ledger
 from taskd.state.local import Captured, LocalState
 from taskd.state.moving import Moving
+from taskd.state.strange import Doubts
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
 
@@ -49,8 +50,11 @@ class Host(Protocol):
 class Between:
     """All of one session."""
 
-    def __init__(self, host: Host, ledger: Ledger, local: LocalState, repair: Repair, passage: Passage) -> None:
+    def __init__(
+        self, host: Host, ledger: Ledger, local: LocalState, repair: Repair, passage: Passage, doubts: Doubts
+    ) -> None:
         self._host, self._ledger, self._local, self._repair, self._passage = host, ledger, local, repair, passage
+        self._doubts = doubts
         self.moving = Moving(local.replica)
         self.entered = 0
         """How many were come by after the first loop."""
@@ -77,6 +81,11 @@ class Between:
     def run(self, work: Callable[[], Any], then: Callable[[Any], Any] | None, goes_on: Callable[[], bool]) -> Any:
         """The result. `goes_on`: whether the giver of this rank's state is still ahead of this place."""
         number, self.entered = self.entered, self.entered + 1
+        if self._doubts.sentence:  # a death makes all start over
+            result = work()
+            self._repair.all_arrived(self._host.heal)
+            self._follow(then, result)
+            return result
         ledger = self._ledger
         if number < ledger.passed or (self._repair.newcomer and number < len(ledger)):
             return self._over(number, then, goes_on)

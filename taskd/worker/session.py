@@ -26,13 +26,14 @@ from taskd import log
 from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
-from taskd.state.coverage import STARTS_OVER, Coverage
+from taskd.state.coverage import Coverage
 from taskd.state.ledger import NEVER, Ledger
 from taskd.state.local import Buffers, Captured, LocalState
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica, follows
+from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
 from taskd.worker import hooks
 from taskd.worker.between import Between
 from taskd.worker.carried import Carried
@@ -69,7 +70,8 @@ class Session:
         self._repair = repair
         self._replica = Replica()
         self._local = LocalState(self._replica)
-        self._updates = Updates(self._replica, self.given_up, repair.operations)
+        self._doubts = Doubts(self._warn)
+        self._updates = Updates(self._replica, self.given_up, repair.operations, self._doubts)
         self._carried = Carried(self._replica, self._local)
         self._coverage = Coverage(self._replica, self._local.objects)
         self._checked = False  # a step of this life was seen to its end, and what it changed was looked at
@@ -93,7 +95,7 @@ class Session:
         if (found := repair.ledger()) is not None:
             self._ledger.adopt(found)
         self._effects = Effects(self._ledger)
-        self._between = Between(self, self._ledger, self._local, repair, self._passage)
+        self._between = Between(self, self._ledger, self._local, repair, self._passage, self._doubts)
         self._epoch = 0
         self._giver_place = 0  # how many loops, and pieces of work between them, the giver of this rank's state entered
 
@@ -123,24 +125,29 @@ class Session:
             else:
                 self._add(self._replica.models, name, item)
         for name, item in named("optimizer", optimizer, torch.optim.Optimizer):
-            self._add(self._replica.optimizers, name, item)
-            self._updates.follow_optimizer(name, item)
+            self._doubts.look(f"{name}, a {type(item).__name__}", self._add_optimizer, name, item)
         for label, group, method in (("scheduler", scheduler, "step"), ("scaler", scaler, "update")):
             for name, item in named(label, group, object):
-                self._add_other(name, item)
-                self._updates.follow_call(name, item, method)
+                self._doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item, method)
         for name, item in replicated.items():
-            self._add_other(name, item)
+            self._doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item)
         for name, item in (local or {}).items():
             self._add(self._local.objects, name, item)
         self._updates.unseen |= bool(replicated or local)
 
-    def _add_other(self, name: str, item: Any) -> None:
+    def _add_optimizer(self, name: str, given: torch.optim.Optimizer) -> None:
+        item = real_optimizer(given)
+        self._updates.follow_optimizer(name, item)
+        self._add(self._replica.optimizers, name, item)
+
+    def _add_other(self, name: str, item: Any, method: str = "") -> None:
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise UsageError(
                 f"{name} is a {type(item).__name__} without state_dict() and load_state_dict(): it cannot be kept"
             )
         self._add(self._replica.others, name, item)
+        if method:
+            self._updates.follow_call(name, item, method)
 
     @staticmethod
     def _add(table: dict[str, Any], name: str, item: Any) -> None:
@@ -157,17 +164,15 @@ class Session:
         feed = Feed(loader, epochs)
         if len(self.ends) < self._loops and not self._repair.newcomer:
             self.ends.append(self.updates)  # the body has left the loop before
-        self._updates.loop_begins()
         self._loops += 1
         if self._loops == 2 and not self._in_epochs and self._repair.records:
             self._warn([OLD_SHAPE])
         ordinal = self._local.loop = self._loops
         self._feed = feed
-        unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self._local.modules.look(self._replica.models)]
-        self._coverage.flaws += unfit
-        if self._repair.records:
-            self._warn([*unfit, *self._coverage.look()])
+        self._doubts.look("the registered objects", self._look_round)
         if self._repair.newcomer:
+            if self._doubts.sentence:
+                self._refuse(self._doubts.sentence)
             self._passage.begin()
             if not self._epoch or ordinal >= self._repair.loop_before:
                 yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
@@ -200,6 +205,17 @@ class Session:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
         if self._giver_is_ahead():
             self._passage.go_after()
+
+    def _look_round(self) -> None:
+        """What there is when a loop begins."""
+        if sentence := among(self._replica):
+            self._doubts.begin(sentence)
+            return
+        self._updates.loop_begins()
+        unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self._local.modules.look(self._replica.models)]
+        self._coverage.flaws += unfit
+        if self._repair.records:
+            self._warn([*unfit, *self._coverage.look()])
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps. All
@@ -288,6 +304,12 @@ class Session:
             raise UsageError("a step was entered inside of another one")
         self._effects.begin()
         self._current, self._left = step, None
+        self._doubts.look("what a step begins with", self._begin, step)
+        if not step.rehearsal:
+            hooks.mark_step(step.number, Phase.BODY)
+
+    def _begin(self, step: Step) -> None:
+        """Note all that this step may change."""
         if self._updates.begin(step.rehearsal):
             self._warn([BETWEEN])
         if step.rehearsal:
@@ -304,7 +326,6 @@ class Session:
             self._write(Occasion.START, self._moment, self._feed.before)
         elif self._moment is not None:
             rng.restore(self._moment.generators)  # whatever the loop's body has drawn before it came to this step again
-        hooks.mark_step(step.number, Phase.BODY)
 
     def _carry_on(self) -> bool:
         """Whether gradients of steps before count on: the last step made some and no optimizer used them."""
@@ -331,12 +352,14 @@ class Session:
         """Called before any gradient leaves this rank."""
         step = self._current
         self._updates.forward_ended()
-        self._carried.forward_ended()
+        self._doubts.look("models that reduce gradients", self._carried.forward_ended)
         if step is None or step.rehearsal or self.given_up():
             return
         self._effects.forward_ended(step.number)
-        if not self._repair.records:
-            return
+        if self._repair.records:
+            self._doubts.look("what a forward has left", self._record_forward)
+
+    def _record_forward(self) -> None:
         moment = self._local.capture(False)
         self._forward = moment.modules
         self._write(Occasion.FORWARD, moment, moment.generators)
@@ -354,10 +377,13 @@ class Session:
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if not given_up:
             self._warn(self._effects.late(step.number))
-            self._carried.updated = self._updates.commit()
+            self._carried.updated = bool(self._doubts.look("what a step has changed", self._updates.commit))
             self._commit(step)
-            self._prover.committed(self.updates)
+            self._doubts.look("what a step has left", self._prover.committed, self.updates)
             self._updates.in_body = True
+            return True
+        if self._doubts.sentence:
+            self._heal()
             return True
         assert self._moment is not None
         to_its_end = error is None
@@ -382,7 +408,7 @@ class Session:
         self._effects.pay(self.updates)
         if not self._checked:
             self._checked = True
-            self._warn(self._coverage.check())
+            self._warn(self._doubts.look("what a step has changed", self._coverage.check) or [])
 
     def _warn(self, sentences: list[str]) -> None:
         for sentence in sentences:
@@ -394,7 +420,7 @@ class Session:
         if self._between.under_way:
             self._between.moving.touched(parameter)
         elif step is not None and not step.rehearsal and not self._updates.stepping:
-            self._updates.moving.touched(parameter)
+            self._doubts.look("a parameter whose data is asked for", self._updates.moving.touched, parameter)
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Any optimizer, registered or not."""
@@ -402,8 +428,7 @@ class Session:
             self._between.refuse_optimizer()
         if self._current is None or self._updates.stepping or not self._repair.records:
             return
-        sentence = self._coverage.steps(optimizer)
-        if sentence:
+        if sentence := self._doubts.look("an optimizer that steps", self._coverage.steps, optimizer):
             self._warn([sentence])
 
     # ---- a repair ---------------------------------------------------------------------------------------------
@@ -495,6 +520,9 @@ class Session:
         """Why what this rank holds is not all that its training needs, or nothing."""
         if self._repair.newcomer:
             return ""
+        return self._doubts.look("what this rank holds", self._flaw) or self._doubts.sentence
+
+    def _flaw(self) -> str:
         self._warn(self._coverage.outside(self._updates.outside()))
         if self._checked:
             self._warn(self._coverage.check())

@@ -26,6 +26,7 @@ from taskd.core.types import Phase
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state.moving import Moving
 from taskd.state.replica import Replica
+from taskd.state.strange import Doubts
 from taskd.worker import hooks
 
 MAX_PATTERNS = 16
@@ -40,9 +41,16 @@ WHOLE = "whole"
 class Updates:
     """The calls of the step under way, and those that earlier steps were made of."""
 
-    def __init__(self, replica: Replica, given_up: Callable[[], bool], operations: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        given_up: Callable[[], bool],
+        operations: Callable[[], int],
+        doubts: Doubts | None = None,
+    ) -> None:
         """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
         self._replica = replica
+        self._doubts = doubts or Doubts(lambda _: None)
         self.moving = Moving(replica)
         self._given_up = given_up
         self._operations = operations
@@ -254,18 +262,21 @@ class Updates:
             raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)
+        self._doubts.look(f"what {name} changes", self._keep_before, name)
+        self._operations_before = self._operations()
+        self.stepping, self._at_work = True, name
+
+    def _keep_before(self, name: str) -> None:
         if name not in self._aside_states and self._may_be_undone(name):
             self._keep_aside(name)
-        self._operations_before = self._operations()
         self.moving.optimizer_begins()
-        self.stepping, self._at_work = True, name
 
     def _after_optimizer(self, name: str) -> None:
         self.stepping = False
         self._spoilt |= name in self._closures and self._given_up()
         if self._watching:
             self._calls.append(name)
-            self.moving.optimizer_ended(name)
+            self._doubts.look(f"what {name} has changed", self.moving.optimizer_ended, name)
             self._operations_then = self._operations()
             if self._operations_then != self._operations_before:
                 self._talkers.add(name)

@@ -1,0 +1,93 @@
+"""What taskd does not understand in a user's objects, so that it leaves them alone: strange tensors, looks that fail.
+
+Every look into an object of the user's is made through `Doubts.look`. If it raises, the object is not understood: from
+then on nobody copies, digests or puts back anything in this process, the job trains as it would under torchrun, and a
+death makes all start over. That is said once, with the reason. What taskd itself has to say (UsageError, PeerError)
+comes through, and so does StepAbandoned.
+
+Tensors whose contents are not simply where their address says are known before anything is read of them.
+It does NOT judge what a script does with its objects.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from taskd.errors import TaskdError
+from taskd.state.replica import Replica
+
+STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
+_MOST = 160
+_PLAIN = torch.Tensor.__torch_dispatch__
+Result = TypeVar("Result")
+
+
+class Doubts:
+    """Of one session."""
+
+    def __init__(self, say: Callable[[list[str]], None]) -> None:
+        self._say = say
+        self.sentence = ""
+        """Why this process only trains; empty: everything is understood."""
+
+    def look(self, at: str, function: Callable[..., Result], *args: Any) -> Result | None:
+        """What this look at the user's objects gives; None once there is something that is not understood."""
+        if self.sentence:
+            return None
+        try:
+            return function(*args)
+        except TaskdError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            why = f"{type(error).__name__}: {lines[0]}"[:_MOST]
+            self.begin(f"taskd does not understand {at} ({why}) and leaves all as it is: {STARTS_OVER}")
+            return None
+
+    def begin(self, sentence: str) -> None:
+        """From now on this process only trains."""
+        if not self.sentence:
+            self.sentence = sentence
+            self._say([sentence])
+
+
+def among(replica: Replica) -> str:
+    """What of the registered tensors is strange, in a sentence; empty: nothing."""
+    sharded: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
+    for name, tensor in replica.tensors():
+        if isinstance(tensor, sharded):
+            return f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {STARTS_OVER}"
+        if not torch.nn.parameter.is_lazy(tensor) and (what := strange(tensor)):
+            return f"{name} is {what}, which taskd does not copy: {STARTS_OVER}"
+    return ""
+
+
+def strange(tensor: torch.Tensor) -> str:
+    """Why the contents of this tensor cannot be copied by its address; empty: they can."""
+    if tensor.is_meta:
+        return "on the meta device"
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    if tensor.is_quantized:
+        return "quantized"
+    kind: Any = type(tensor)
+    if kind.__torch_dispatch__ is not _PLAIN:
+        return f"a {kind.__name__}, a tensor of its own kind"
+    return ""
+
+
+def real_optimizer(optimizer: Any) -> Any:
+    """The optimizer that does the work of one that only delegates, as Accelerate's does: it has been made without the
+    constructor of torch's, and has the other one as an attribute."""
+    if "_optimizer_step_pre_hooks" in getattr(optimizer, "__dict__", {}):
+        return optimizer
+    inner = getattr(optimizer, "__dict__", {}).get("optimizer")
+    if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
+        return real_optimizer(inner)
+    return optimizer
