@@ -139,7 +139,7 @@ class LocalState:
         self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool
     ) -> list[bytes]:
         """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
-        and (`opened`) before this epoch's loader was opened: a newcomer does both again. `habits`: what this rank's
+        and how loaders were opened (`opened`): a newcomer does both again. `habits`: what this rank's
         steps are made of; `late`: they go on to change attributes of modules after this moment."""
         carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
         parts = {

@@ -2,7 +2,9 @@
 
 Dropout and augmentation draw from generators that only this rank has: a step can be done again with the same result
 only if they stand as the step found them. Python's, NumPy's (the global one), torch's on the CPU and on every
-accelerator this process has used are covered; generators that user code made itself are registered with the session.
+accelerator this process has used are covered. So are those that somebody has told to `follow`: loaders, samplers and
+datasets have generators of their own, which `find` finds. Others that user code made itself are registered with the
+session.
 """
 
 from __future__ import annotations
@@ -11,18 +13,28 @@ import random
 import struct
 import sys
 from array import array
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from taskd.errors import PeerError
+from taskd.state import tree
 from taskd.state.tree import bytes_of
 
 _PYTHON_WORDS = 625
 _NUMPY_WORDS = 624
-_HEAD = struct.Struct("<dBBIBdIIH")
+_HEAD = struct.Struct("<dBBIBdIIHI")
 """Python's spare normal and whether it is there; whether NumPy is there, its position, whether it has a spare normal
-and which; the lengths of torch's states on the CPU and on all accelerators, and how many accelerators there are."""
+and which; the lengths of torch's states on the CPU and on all accelerators, and how many accelerators there are; the
+length of the states of those that are followed."""
+_DEEP = 6
+_MOST = 64
+_MOST_SEEN = 4096
+"""How far inside of an object, in how many things of one container, and in how many altogether generators are looked
+for."""
+_followed: dict[int, list[Any]] = {}
 
 
 def _accelerator() -> Any | None:
@@ -47,11 +59,12 @@ def capture() -> bytes:
     cpu = bytes_of(torch.get_rng_state())
     module = _accelerator()
     devices = [bytes_of(state) for state in module.get_rng_state_all()] if module is not None else []
+    others = b"".join(tree.pack(_states(), "generators of loaders")) if any(_followed.values()) else b""
     head = _HEAD.pack(
         python_spare or 0.0, python_spare is not None, bool(keys), position, has_spare, spare,
-        len(cpu), sum(map(len, devices)), len(devices),
+        len(cpu), sum(map(len, devices)), len(devices), len(others),
     )  # fmt: skip
-    return b"".join((head, array("I", words).tobytes(), keys, cpu, *devices))
+    return b"".join((head, array("I", words).tobytes(), keys, cpu, *devices, others))
 
 
 def restore(state: bytes) -> None:
@@ -60,10 +73,11 @@ def restore(state: bytes) -> None:
         head = _HEAD.unpack_from(state)
     except struct.error as error:
         raise PeerError(f"a record of random number generators could not be read: {error}") from error
-    python_spare, has_python, has_numpy, position, has_spare, spare, cpu_size, devices_size, device_count = head
+    python_spare, has_python, has_numpy, position, has_spare, spare, cpu_size, devices_size, device_count, rest = head
     at = _HEAD.size + 4 * _PYTHON_WORDS
     cpu_at = at + (4 * _NUMPY_WORDS if has_numpy else 0)
-    if len(state) != cpu_at + cpu_size + devices_size:
+    devices_at = cpu_at + cpu_size
+    if len(state) != devices_at + devices_size + rest:
         raise PeerError(f"a record of random number generators could not be read: it has {len(state)} bytes")
     words = array("I")
     words.frombytes(state[_HEAD.size : at])
@@ -73,8 +87,94 @@ def restore(state: bytes) -> None:
 
         keys = numpy.frombuffer(state[at:cpu_at], dtype="<u4")
         numpy.random.set_state(("MT19937", keys, position, has_spare, spare))
-    torch.set_rng_state(torch.frombuffer(bytearray(state[cpu_at : cpu_at + cpu_size]), dtype=torch.uint8))
-    _restore_devices(state[cpu_at + cpu_size :], device_count)
+    torch.set_rng_state(torch.frombuffer(bytearray(state[cpu_at:devices_at]), dtype=torch.uint8))
+    _restore_devices(state[devices_at : devices_at + devices_size], device_count)
+    if rest:
+        _put_states(tree.unpack(state[devices_at + devices_size :]))
+
+
+# ---- generators of somebody's own
+
+
+def follow(number: int, generators: list[Any]) -> None:
+    """From now on these are captured and put back, too. A newcomer gives them the number that its life before gave."""
+    _followed[number] = generators
+
+
+def forget(number: int, generators: list[Any]) -> None:
+    """No longer, unless others have that number now."""
+    if _followed.get(number) is generators:
+        del _followed[number]
+
+
+def follow_only(generators: list[Any]) -> None:
+    """In a process of a loader's: what its parent follows does not move here."""
+    _followed.clear()
+    follow(0, generators)
+
+
+def find(owner: Any) -> list[Any]:
+    """The generators that an object has, or that stand in what it has; a pseudo-random one each, in a fixed order."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    level = [owner]
+    for _ in range(_DEEP):
+        inner: list[Any] = []
+        for item in level:
+            if id(item) in seen or len(seen) > _MOST_SEEN:
+                continue
+            seen.add(id(item))
+            if _is_generator(item):
+                found[id(item)] = item
+            else:
+                inner += _parts(item)
+        level = inner
+    return [*found.values()]
+
+
+def _parts(item: Any) -> Iterator[Any]:
+    if isinstance(item, torch.Tensor | torch.nn.Module | type | ModuleType):
+        return
+    many = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple) else ()
+    if len(many) <= _MOST:
+        yield from many
+    own = getattr(item, "__dict__", None)
+    if isinstance(own, dict):
+        yield from own.values()
+
+
+def _is_generator(item: Any) -> bool:
+    if isinstance(item, torch.Generator):
+        return True
+    if isinstance(item, random.Random):
+        return not isinstance(item, random.SystemRandom)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(item, numpy.random.Generator | numpy.random.RandomState)
+
+
+def _states() -> dict[int, list[Any]]:
+    return {number: [_state_of(item) for item in generators] for number, generators in _followed.items()}
+
+
+def _state_of(item: Any) -> Any:
+    if isinstance(item, torch.Generator):
+        return bytes_of(item.get_state())
+    if isinstance(item, random.Random):
+        return item.getstate()
+    return item.get_state(legacy=False) if hasattr(item, "get_state") else item.bit_generator.state
+
+
+def _put_states(states: dict[int, list[Any]]) -> None:
+    for number, generators in _followed.items():
+        for item, state in zip(generators, states.get(number, ()), strict=False):
+            if isinstance(item, torch.Generator):
+                item.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            elif isinstance(item, random.Random):
+                item.setstate(state)
+            elif hasattr(item, "set_state"):
+                item.set_state(state)
+            else:
+                item.bit_generator.state = state
 
 
 def _restore_devices(states: bytes, count: int) -> None:

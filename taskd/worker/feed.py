@@ -1,9 +1,9 @@
 """Batches by number: opens a loader at any step of an epoch, and gives the same batch again when a step is done again.
 
-With a StepSampler a loader is opened where it is wanted without loading what came before; with any other sampler the
-batches before are loaded and thrown away, with one sentence about it. The random generators are left as opening left
-them on a rank that never failed: a newcomer opens its loader with the generators of that moment (DataLoader draws the
-seed of its worker processes from them) and goes on with its own.
+With a StepSampler a loader is opened where it is wanted without loading what came before; with any other sampler, and
+where the loader's processes draw at random, the batches before are loaded and thrown away, with one sentence about it.
+The random generators are left as opening left them on a rank that never failed: a newcomer opens its loader as its life
+before has opened it, with the generators of that moment (loaders.py), and goes on with its own.
 
 The sampler's epoch is the script's. A loop over several epochs counts on from it and puts it back (`Order`); no other
 loop moves it.
@@ -11,6 +11,7 @@ loop moves it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 from collections.abc import Iterable, Iterator, Sized
@@ -22,6 +23,7 @@ from taskd import log
 from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.state.batch import Handed
+from taskd.worker.loaders import Loaders, Opening, order_of
 from taskd.worker.sampler import StepSampler
 
 SPOILT = "the step writes into a tensor of its batch, and the loader has no other copy: copy what is changed in place"
@@ -93,45 +95,46 @@ def _epoch_of(sampler: Any) -> int | None:
 class Feed:
     """One loader over one or more epochs."""
 
-    def __init__(self, loader: Iterable[Any], epochs: int) -> None:
+    def __init__(self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None) -> None:
+        """`loaders`: what is known of all loaders of the session."""
         if not isinstance(loader, Sized):
             raise UsageError("steps() needs a loader with a length: a newcomer must know how many steps it is to skip")
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
         self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
-        self.opened = b""  # the generators as they were when the epoch under way was opened
-        self.before = b""  # and before the last batch was loaded (and, if it was an epoch's first, the epoch opened)
+        self.start = 0  # the number of this loop's first step
+        self.before = b""  # generators before the last batch was loaded (and, if it was an epoch's first, that opened)
         self._iterator: Iterator[Any] | None = None
         self._next = -1
         self._batch: Any = None
         self._number = -1
         self._handed = Handed(None)
         self._order = Order(loader, epochs)
+        self._loaders = loaders if loaders is not None else Loaders()
+        self._known = self._loaders.enter(loader)
+        self._opening: Opening | None = None
 
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
 
-    def batch(self, number: int, opened: bytes = b"") -> Any:
-        """Batch `number`, counted over all epochs. `opened`: open as a rank did whose generators stood like this."""
+    def batch(self, number: int) -> Any:
+        """Batch `number`, counted over all epochs."""
         if number == self._number:
             if not self._handed.put_back():
                 self._again(number)  # the step wrote into its batch, or may have
             return self._batch
         self.before = rng.capture()
         if number != self._next or number % self.per_epoch == 0:
-            self._open(number, opened if number % self.per_epoch else b"")
+            at = self.start + number - number % self.per_epoch
+            self._open(number, self._loaders.inherited(at))
         self._load(number)
         return self._batch
 
     def _again(self, number: int) -> None:
         """Load a batch once more, drawing what was drawn the first time."""
         own = rng.capture()
-        if number % self.per_epoch:
-            self._open(number, self.opened)
-            rng.restore(self.before)
-        else:
-            rng.restore(self.before)
-            self._open(number, b"")
+        rng.restore(self.before)
+        self._open(number, self._opening)
         self._load(number)
         rng.restore(own)
 
@@ -144,6 +147,20 @@ class Feed:
         self._order.opened()
         self._number, self._next = number, number + 1
         self._handed = Handed(self._batch)
+        if self._next % self.per_epoch == 0:
+            self._exhaust()
+            self._known.epoch_ended()
+
+    def _exhaust(self) -> None:
+        """A sampler may draw once more when it finds that there is nothing left, as it does in a loop of plain Python.
+        With processes it is asked ahead."""
+        own = rng.capture()
+        if self._known.processes or not rng.find(order_of(self.loader)):
+            return
+        assert self._iterator is not None
+        with contextlib.suppress(StopIteration):
+            next(self._iterator)
+            rng.restore(own)  # there was something left, which nobody asked for
 
     def spoilt(self) -> str:
         """Why the last batch cannot be given again as it was, or nothing."""
@@ -162,35 +179,54 @@ class Feed:
         numbered = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)  # which has it and refuses
         if batches is not None and collate is not None and numbered:
             return collate([data[index] for index in next(iter(batches))])
-        return next(iter(loader))
+        stays = getattr(loader, "_iterator", None) is not None
+        found = next(iter(loader))
+        if not stays and getattr(loader, "_iterator", None) is not None:
+            loader._iterator = None  # the loop makes its own, with the seeds that belong there
+        return found
 
     def close(self) -> None:
         """Let the loader's worker processes go."""
         self._iterator = None
         self._order.over()
+        self._loaders.closed()
 
-    def _open(self, number: int, opened: bytes) -> None:
+    def _open(self, number: int, known: Opening | None) -> None:
+        """`known`: it was opened before, like this, by this rank or by its life before."""
         epoch, position = divmod(number, self.per_epoch)
-        own = b""
-        if opened:
-            own = rng.capture()
-            rng.restore(opened)
-        self.opened = rng.capture()
+        own = rng.capture()
+        self._iterator = None
+        opening = known
+        if opening is None:
+            opening = self._known.opening(self.loader, self.start + epoch * self.per_epoch)
+        rng.restore(opening.before)
+        self._opening = opening
+        self._order.opens(epoch)
+        first = self._first(position)
+        self._iterator = self._loaders.open(
+            self.loader, self._known, opening, self.per_epoch - first, known is not None
+        )
+        for _ in range(position - first):
+            next(self._iterator)
+        if position:
+            rng.restore(own)
+
+    def _first(self, position: int) -> int:
+        """Where to open an epoch, so that this batch is as it was: from there on all batches are loaded."""
         sampler = getattr(self.loader, "batch_sampler", None)
         steps = sampler if isinstance(sampler, StepSampler) else None
-        self._order.opens(epoch)
+        first = 0
+        if steps is not None and not self._known.draws:
+            first = position - position % max(1, self._known.processes)  # each process gets batches that were its own
         if steps is not None:
-            steps.position = position
-        self._iterator = iter(self.loader)
-        if steps is None and position:
+            steps.position = first
+        if first + max(1, self._known.processes) <= position:
             log.once(
                 _logger,
                 logging.WARNING,
                 "feed-skip",
-                "the loader has no taskd.StepSampler: %d batches are loaded and skipped",
+                "%s: %d batches are loaded and skipped",
+                "the loader has no taskd.StepSampler" if steps is None else "the loader's processes draw at random",
                 position,
             )
-            for _ in range(position):
-                next(self._iterator)
-        if own:
-            rng.restore(own)
+        return first

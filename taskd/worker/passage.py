@@ -49,7 +49,7 @@ class Passage:
         """The giver of this rank's state is a loop ahead: what stands before that one is in the state already."""
         tensors = [tensor.detach().clone() for _, tensor in self._replica.tensors()]
         self._aside = tensors, copy.deepcopy(self._replica.small())
-        self.under_way = True
+        self.under_way = self.patched.loaders.as_always = True
         self._alone.enter_context(self.patched)
         self._alone.enter_context(self._repair.apart())
         self._alone.enter_context(self._writes)
@@ -57,7 +57,7 @@ class Passage:
     def end(self) -> None:
         """This is the loop. What was kept aside is the state again."""
         aside, self._aside = self._aside, None
-        self.under_way = False
+        self.under_way = self.patched.loaders.as_always = False
         with contextlib.suppress(StepAbandoned):  # a newer repair has begun: the loop looks for it by itself
             self._alone.close()
         if aside is not None:

@@ -1,4 +1,5 @@
-"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer.
+"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer, and
+loaders that the script opens itself.
 
 They are replaced while a session's loop runs and put back when it has ended. It decides nothing.
 """
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from taskd.worker.loaders import Loaders
 
 
 class Listener(Protocol):
@@ -23,8 +27,8 @@ class Listener(Protocol):
 class Patches:
     """A context manager that may be entered again, also while it lasts."""
 
-    def __init__(self, session: Listener) -> None:
-        self._session = session
+    def __init__(self, session: Listener, loaders: Loaders) -> None:
+        self._session, self.loaders = session, loaders
         self._kept: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
         self._depth = 0
@@ -50,7 +54,13 @@ class Patches:
         def save_of_step(*args: Any, **kwargs: Any) -> Any:
             return save(*args, **kwargs) if session.saves() else None
 
-        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save)]
+        loaders, iterate = self.loaders, DataLoader.__iter__
+
+        def opened_by_script(loader: DataLoader[Any]) -> Any:
+            return loaders.opened_by_script(loader, iterate)
+
+        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save), (DataLoader, "__iter__", iterate)]
+        DataLoader.__iter__ = opened_by_script  # type: ignore[method-assign]
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
         data: Any = torch.Tensor.data

@@ -40,6 +40,7 @@ from taskd.worker.carried import Carried
 from taskd.worker.effects import Effects
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.loaders import Loaders
 from taskd.worker.naming import named, told
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
@@ -48,6 +49,7 @@ from taskd.worker.step import Step
 from taskd.worker.updates import TORN, WHOLE, Updates
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
+LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
 RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
 PUT_IT = "put it into session.between(work, then) as `then`"
@@ -82,11 +84,11 @@ class Session:
         self._moment_of = -1
         self._forward: Noted | None = None  # modules, when the last step's backward began
         self._last_number = -1
-        self._opened = b""  # for a newcomer's first batch: the generators when its epoch was opened
+        self._loaders = Loaders(repair.records)
         self._feed: Feed | None = None
         self._torn = False
         self._own_buffers: Buffers | None = None  # set aside while another rank's model comes in
-        self._patched = Patches(self)
+        self._patched = Patches(self, self._loaders)
         self._passage = Passage(self._replica, repair, self._patched, self._writes)
         self._prover = Prover(self._replica, repair)
         self._refusal = ""
@@ -161,7 +163,7 @@ class Session:
         """The steps of this loop, in order; one that was given up comes again. The body belongs inside `with step:`."""
         if not self._replica.models:
             raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
-        feed = Feed(loader, epochs)
+        feed = Feed(loader, epochs, self._loaders)
         if len(self.ends) < self._loops and not self._repair.newcomer:
             self.ends.append(self.updates)  # the body has left the loop before
         self._loops += 1
@@ -183,7 +185,7 @@ class Session:
         if self._repair.newcomer:
             self._heal()
             self._coverage.rebase()
-        start = self.ends[ordinal - 2] if ordinal > 1 else 0
+        start = feed.start = self.ends[ordinal - 2] if ordinal > 1 else 0
         end = start + len(feed)
         self._repair.training_begins()
         with self._patched, contextlib.closing(feed):
@@ -197,7 +199,12 @@ class Session:
                     yield from self._make_up(feed)
                 else:
                     try:
-                        yield self._next(feed, self.updates, start)
+                        step = self._next(feed, self.updates, start)
+                    except StepAbandoned:  # in a collective of the loader's
+                        self._heal()
+                        continue
+                    try:
+                        yield step
                     finally:
                         self._updates.in_body = False
                     self._check_used()
@@ -249,8 +256,10 @@ class Session:
         return self._place < self._giver_place
 
     def _next(self, feed: Feed, number: int, start: int) -> Step:
-        opened, self._opened = self._opened, b""
-        batch = feed.batch(number - start, opened)
+        begun = self._repair.operations()
+        batch = feed.batch(number - start)
+        if self._repair.operations() != begun:
+            self._warn(self._coverage.outside([LOADER_TALKS]))
         step = Step(self, number, batch, again=number == self._last_number)
         self._last_number = number
         self._handed = step
@@ -333,9 +342,8 @@ class Session:
 
     def _write(self, occasion: Occasion, moment: Captured, generators: bytes) -> None:
         if self._repair.records:
-            assert self._feed is not None
             late = self._updates.late and occasion is Occasion.FORWARD
-            pieces = self._local.pack(moment, generators, self._feed.opened, self._updates.habits(), late)
+            pieces = self._local.pack(moment, generators, self._loaders.pack(), self._updates.habits(), late)
             self._repair.record(occasion, self._moment_of, pieces)
 
     def saves(self) -> bool:
@@ -409,6 +417,7 @@ class Session:
         if not self._checked:
             self._checked = True
             self._warn(self._doubts.look("what a step has changed", self._coverage.check) or [])
+            self._warn([*filter(None, [self._loaders.flaw()])])
 
     def _warn(self, sentences: list[str]) -> None:
         for sentence in sentences:
@@ -530,7 +539,7 @@ class Session:
             return self._updates.torn_by
         if self._coverage.flaws:
             return self._coverage.flaws[0]
-        if flaw := self._between.flaw():
+        if flaw := self._between.flaw() or self._loaders.flaw():
             return flaw
         doing_again = self._feed is not None and self._moment_of == self.updates
         return self._feed.spoilt() if doing_again and self._feed else ""
@@ -564,7 +573,8 @@ class Session:
 
     def take_over(self, updates: int, data: bytes) -> None:
         """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
-        self._opened, habits = self._local.adopt(data)
+        opened, habits = self._local.adopt(data)
+        self._loaders.adopt(opened)
         if self._ledger.failed_at != NEVER:  # what has failed is done again
             self._ledger.failed_at, self._ledger.failure = NEVER, ""
             self._ledger.save()

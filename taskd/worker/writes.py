@@ -189,7 +189,7 @@ def _places() -> dict[tuple[int, str], int]:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             left_out.add(_file_of(stream.fileno()))
     found = {}
-    for stream in [item for item in gc.get_objects() if isinstance(item, io.IOBase) and not _closed(item)]:
+    for stream in [item for item in gc.get_objects() if issubclass(type(item), io.IOBase) and not _closed(item)]:
         with contextlib.suppress(OSError, ValueError):
             if not stream.writable():
                 continue

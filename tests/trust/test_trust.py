@@ -108,3 +108,10 @@ def test_what_is_done_outside_of_the_step_is_said_and_starts_over(run: Run, plac
     check_started_over(job, calm(run, "outside", place), sentence)
     said = [line for line in job.lines if line.startswith("taskd[rank 0]: ") and sentence in line]
     assert len(said) == 2, job.text  # once in each life
+
+
+@pytest.mark.parametrize(("place", "at"), [("backward", "1"), ("behind", "2"), ("backward", "3"), ("behind", "5")])
+def test_a_loader_that_communicates_starts_over(run: Run, place: str, at: str) -> None:
+    """A newcomer would open it alone."""
+    sentence = "the loader communicates when it is opened or asked for a batch"
+    check_started_over(run("talking", place, at), calm(run, "talking"), sentence)

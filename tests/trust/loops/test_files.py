@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 import taskd
+from taskd.worker.writes import WriteGuard
 
 
 @pytest.mark.parametrize("before", ["", "1,0.5\n", "1,0.5\n2,0.2", "1,0.5\n2,0.25", "1,0.5\n2,0.25\n"])
@@ -41,3 +43,16 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
         taskd.save(lambda: None, path)
     assert torch.equal(torch.load(path)["a"], torch.ones(2))
     assert [one.name for one in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_what_is_gone_is_no_open_file() -> None:
+    """A script may keep a proxy of an object that lives no more; asking it anything is an error."""
+    stopped: list[str] = []
+    alive = torch.nn.Module()
+    proxy = weakref.proxy(alive)
+    del alive
+    with pytest.raises(ReferenceError):
+        isinstance(proxy, Path)
+    with WriteGuard(stopped.append):
+        pass
+    assert not stopped

@@ -1,0 +1,398 @@
+"""What loaders draw from which generator and when, so that a newcomer opens one exactly as its life before has done.
+
+    who                               draws                             when
+    every DataLoader                  a base seed, from its generator   when its iterator is made: in each epoch, and
+                                      or torch's                        with persistent_workers only once
+    RandomSampler (shuffle=True)      from its generator, or a seed     at the first batch of each epoch; with
+                                      from torch's                      replacement every 32 samples
+    a sampler that draws in iter()    what it likes                     as each epoch is opened, and once more when an
+                                                                        iterator with processes is made
+    DistributedSampler, StepSampler   from one by seed and epoch        no other draw depends on it
+    a dataset without processes       torch's, random's, numpy's, own   with each sample
+    a dataset in a loader process     the process' own, seeded with     with each sample; with persistent_workers an
+                                      base seed and process number      epoch goes on where the last one has ended
+
+So an opening is noted: the generators before it, and, if the processes had been made earlier, the generators of that
+moment. Whoever opens it once more makes new processes with the same base seed, draws nothing for it, and lets the
+sampler draw as it did. Processes are watched: a stand-in for the loader's collate function says after each batch how
+their generators stand. If they have moved, the batches of an epoch are loaded from its first one on, and processes that
+stay begin with what their forerunners had at the epoch's start. Where that is not known (a loop that was left in the
+middle) the job says so and starts over.
+
+A loader with persistent workers that the script itself opens in a loop or in session.between, for an evaluation say,
+takes its base seed from a copy of the generator: a newcomer makes it at another time, and that must change no draw.
+
+It does NOT see: a loader that makes its iterator in a way of its own draws nothing that is watched; its batches are
+always loaded from the epoch's first one on, and with persistent workers a death starts over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import struct
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from taskd.errors import PeerError
+from taskd.state import rng, tree
+from taskd.state.coverage import STARTS_OVER
+
+DRAWS = "loader processes that stay (persistent_workers) draw at random, and {why}: " + STARTS_OVER
+LEFT = "a loop was left before its epoch's end"
+EAGER = "the sampler draws in iter()"
+STREAM = "load an IterableDataset"
+SHARED = "the script loads from them by itself, too"
+OF_SCRIPT = "no loop of steps() is over them"
+OWN_WAY = "{kind}, with persistent_workers, makes its iterator in a way of its own: " + STARTS_OVER
+ROW_BYTES = 1 << 16
+"""What one process may say of its generators."""
+_ROW = struct.Struct("<qBxxxI")
+"""Of one process: how many batches it has made, whether its generators have moved, and how long their state is."""
+
+
+class Watch:
+    """Stands in for what a loader calls in its processes; goes there with the loader's other arguments."""
+
+    def __init__(self, loader: Any, states: list[bytes]) -> None:
+        """`states`: with which generators the processes begin, if not as they are seeded. Raises OSError or
+        RuntimeError if there is no memory to share."""
+        self._collate, self._begin = loader.collate_fn, loader.worker_init_fn
+        self._states = states
+        self._rows = torch.zeros(loader.num_workers, ROW_BYTES, dtype=torch.uint8).share_memory_()
+        self._process = -1
+        self._count = 0
+        self._seen = b""
+
+    # ---- in a process of the loader's
+
+    def begins(self, process: int) -> None:
+        """In place of worker_init_fn."""
+        if self._begin is not None:
+            self._begin(process)
+        info = get_worker_info()
+        rng.follow_only(rng.find(info.dataset if info is not None else None))
+        if process < len(self._states) and self._states[process]:
+            rng.restore(self._states[process])
+        self._process, self._seen = process, rng.capture()
+        self._say(bool(self._states), self._seen)
+
+    def __call__(self, samples: Any) -> Any:
+        """In place of collate_fn."""
+        batch = self._collate(samples)
+        if self._process >= 0:
+            self._count += 1
+            state = rng.capture()
+            if state != self._seen:
+                self._seen = state
+                self._say(True, state)
+            else:
+                self._put(struct.pack("<q", self._count))
+        return batch
+
+    def _say(self, moved: bool, state: bytes) -> None:
+        size = len(state) if len(state) <= ROW_BYTES - _ROW.size else 0
+        self._put(_ROW.pack(self._count, moved, size) + state[:size])
+
+    def _put(self, data: bytes) -> None:
+        self._rows[self._process, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    # ---- in the process that has the loader
+
+    def draws(self) -> bool:
+        """Whether the generators of any process have moved."""
+        return bool(self._rows[:, 8].any())
+
+    def made(self) -> int:
+        """How many batches all processes have made."""
+        return sum(_ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[0] for row in self._rows)
+
+    def states(self) -> list[bytes]:
+        """How the generators of each process stand; nothing for one that has not begun."""
+        found = []
+        for row in self._rows:
+            size = _ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[2]
+            found.append(tree.bytes_of(row[_ROW.size : _ROW.size + size]))
+        return found
+
+
+@dataclass(slots=True, frozen=True)
+class Opening:
+    """How an epoch of a loader was opened."""
+
+    at: int
+    """The number of its first step."""
+    before: bytes
+    """The generators before."""
+    earlier: bool = False
+    """Its processes had been made before that."""
+    states: list[bytes] = field(default_factory=list)
+    """And their generators stood like this; nothing: as they were seeded."""
+    sure: bool = True
+    """That is known."""
+
+
+class Known:
+    """One loader."""
+
+    def __init__(self, loader: Any, number: int, watches: bool) -> None:
+        plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+        several = isinstance(loader, DataLoader) and loader.num_workers > 0
+        stays = several and loader.persistent_workers
+        self.number = number
+        self.generators: list[Any] = []
+        self.processes: int = loader.num_workers if several else 0
+        self.stays = stays and plain
+        self.odd = type(loader).__name__ if stays and not plain else ""
+        self.made = b""
+        """The generators before the processes were made that stay."""
+        self.states: list[bytes] = []
+        """The generators of those when the last epoch ended, if they draw."""
+        self.sure = True
+        """And that is known."""
+        self.drew = several and not plain  # of what cannot be seen, the worst is assumed
+        self.of_script = False
+        self._shared = False  # the script has loaded from it between two epochs
+        self._stream = several and isinstance(loader.dataset, IterableDataset)
+        self._watches = watches and several and plain
+        self._watch: Watch | None = None
+        self._expected = 0  # batches that its processes have made by the end of the epoch
+        self._iterator: Callable[[], Any] = lambda: None
+        self._eager: bool | None = None  # not known yet
+
+    @property
+    def draws(self) -> bool:
+        """Whether what its processes load depends on what they loaded before."""
+        if not self.drew and self._watch is not None:
+            self.drew = self._watch.draws()
+        return self.drew
+
+    def opening(self, loader: Any, at: int) -> Opening:
+        """Its next epoch, which begins now."""
+        before = rng.capture()
+        if self.stays and not self.made and loader._iterator is not None:
+            self.made = before  # the script has used it: its processes are replaced, and nothing is drawn for it
+        self._shared |= self.sure and self._watch is not None and self.stays and self._watch.made() != self._expected
+        return Opening(at, before, self.stays and bool(self.made), self.states, self.sure)
+
+    def iterate(self, loader: Any, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
+        """An iterator over so many batches. `anew`: the processes that there are, if any, are not those of this
+        opening."""
+        if not self.processes or self.odd:
+            return iter(loader)
+        if not self.stays:
+            return self._make(loader, opening, batches)
+        if anew or loader._iterator is not self._iterator():
+            loader._iterator = None
+        if loader._iterator is not None:
+            self._expected += batches
+            found = iter(loader)
+        elif opening.earlier:
+            with _base_seed_of(loader, self.made):
+                found = self._make(loader, opening, batches)
+            if self._is_eager(loader):  # it has drawn twice, where one that stays draws once
+                rng.restore(opening.before)
+                found = iter(loader)
+        else:
+            self.made = opening.before
+            found = self._make(loader, opening, batches)
+        self._iterator = weakref.ref(found)
+        self.sure = False
+        return found
+
+    def _make(self, loader: Any, opening: Opening, batches: int) -> Iterator[Any]:
+        self._watch, self._expected = None, batches
+        if not self._watches:
+            return iter(loader)
+        try:
+            self._watch = Watch(loader, opening.states)
+        except (OSError, RuntimeError):
+            self.drew, self._watches = True, False
+            return iter(loader)
+        with _set(loader, collate_fn=self._watch, worker_init_fn=self._watch.begins):
+            return iter(loader)
+
+    def epoch_ended(self) -> None:
+        """All of its batches are here, so its processes rest."""
+        if not self.stays or self._watch is None:
+            return
+        made = self._watch.made()
+        self.sure, self._expected = made == self._expected and not self._stream, made
+        self.states = self._watch.states() if self.draws else []
+
+    def make_for_script(self, loader: Any, make: Callable[[Any], Any]) -> Any:
+        """The script opens it by itself, and it stays."""
+        self.of_script = True
+        opening = self.opening(loader, -1)
+        self.made = opening.before
+        with _base_seed_of(loader, self.made):
+            try:
+                self._watch = Watch(loader, []) if self._watches else None
+            except (OSError, RuntimeError):
+                self.drew = True
+            if self._watch is None:
+                return make(loader)
+            with _set(loader, collate_fn=self._watch, worker_init_fn=self._watch.begins):
+                return make(loader)
+
+    def _is_eager(self, loader: Any) -> bool:
+        if self._eager is None:
+            self._eager = _draws_in_iter(order_of(loader))
+        return self._eager
+
+    def flaw(self, loader: Any, sure: bool) -> str:
+        """Why a newcomer could not go on with it, or nothing. `sure`: how its processes stood is known."""
+        if self.odd:
+            return OWN_WAY.format(kind=self.odd)
+        if not self.stays or not self.draws:
+            return ""
+        if self.of_script:
+            return DRAWS.format(why=OF_SCRIPT)
+        if self._stream:
+            return DRAWS.format(why=STREAM)
+        if self._shared:
+            return DRAWS.format(why=SHARED)
+        if not sure:
+            return DRAWS.format(why=LEFT)
+        return DRAWS.format(why=EAGER) if self._is_eager(loader) else ""
+
+
+class Loaders:
+    """All that the loops of a session run over, in the order in which it first came by them."""
+
+    def __init__(self, watches: bool = False) -> None:
+        """`watches`: a newcomer may come to open them."""
+        self._watches = watches
+        self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._of_script: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._count = 0
+        self._inherited: Opening | None = None
+        self._open: tuple[Known, Opening] | None = None
+        self._ours = False
+        self.as_always = False
+        """What the script opens is opened outside of loops, and draws: a newcomer catches up with its own draws."""
+
+    def enter(self, loader: Any) -> Known:
+        """A loop begins over this one."""
+        try:
+            known = self._known.get(loader)
+        except TypeError:
+            return Known(loader, -1, self._watches)  # a list, say, which draws nothing
+        if known is None:
+            known = self._known[loader] = Known(loader, self._count, self._watches)
+            self._count += 1
+            weakref.finalize(loader, rng.forget, known.number, known.generators)
+        known.generators[:] = _generators(loader)
+        rng.follow(known.number, known.generators)
+        return known
+
+    def open(self, loader: Any, known: Known, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
+        """Open one for a loop; the generators stand as the opening says."""
+        self._open, self._ours = (known, opening), True
+        try:
+            return known.iterate(loader, opening, batches, anew)
+        finally:
+            self._ours = False
+
+    def opened_by_script(self, loader: Any, make: Callable[[Any], Any]) -> Any:
+        """In place of DataLoader.__iter__ while a loop or work between loops lasts."""
+        stays = loader.persistent_workers and loader.num_workers > 0 and getattr(loader, "_iterator", None) is None
+        if self._ours or self.as_always or not stays or type(loader).__iter__ is not DataLoader.__iter__:
+            return make(loader)
+        known = self._of_script[loader] = Known(loader, -1, self._watches)
+        return known.make_for_script(loader, make)
+
+    def closed(self) -> None:
+        """The loop is over."""
+        self._open = None
+
+    def pack(self) -> bytes:
+        """For a newcomer: how the epoch under way was opened, and what is known of all loaders."""
+        opening = self._open[1] if self._open is not None else None
+        parts = {
+            "opening": None if opening is None else [getattr(opening, name) for name in opening.__slots__],
+            "known": {
+                one.number: [one.made, one.states, one.sure, one.draws]
+                for one in list(self._known.values())
+                if one.processes
+            },
+        }
+        return b"".join(tree.pack(parts, "what loaders have drawn"))
+
+    def adopt(self, data: bytes) -> None:
+        """Go on from what the life before has packed. Raises PeerError."""
+        if not data:
+            return
+        parts = tree.unpack(data)
+        try:
+            self._inherited = None if parts["opening"] is None else Opening(*parts["opening"])
+            for one in list(self._known.values()):
+                if one.number in parts["known"]:
+                    one.made, one.states, one.sure, one.drew = parts["known"][one.number]
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(
+                f"what the loaders of this rank's life before have drawn cannot be read: {error!r}"
+            ) from error
+
+    def inherited(self, at: int) -> Opening | None:
+        """How the life before has opened the epoch that begins with this step, if it has. Asked once."""
+        found, self._inherited = self._inherited, None
+        return found if found is not None and found.at == at else None
+
+    def flaw(self) -> str:
+        """Why a newcomer could not go on with some loader, or nothing."""
+        for loader, one in [*self._known.items(), *self._of_script.items()]:
+            under_way = self._open is not None and self._open[0] is one
+            sure = self._open[1].sure if under_way and self._open is not None else one.sure
+            if sentence := one.flaw(loader, sure):
+                return sentence
+        return ""
+
+
+def order_of(loader: Any) -> Any:
+    """What says which samples a loader loads: the sampler of its batches, or the one of its samples."""
+    batches = getattr(loader, "batch_sampler", None)
+    return batches if batches is not None else getattr(loader, "sampler", None)
+
+
+def _generators(loader: Any) -> list[Any]:
+    return rng.find([getattr(loader, name, None) for name in ("generator", "batch_sampler", "sampler", "dataset")])
+
+
+def _draws_in_iter(order: Iterable[Any]) -> bool:
+    if inspect.isgeneratorfunction(type(order).__iter__):
+        return False
+    own = rng.capture()
+    iter(order)
+    moved = rng.capture() != own
+    rng.restore(own)
+    return moved
+
+
+@contextlib.contextmanager
+def _set(loader: Any, **values: Any) -> Iterator[None]:
+    kept = {name: getattr(loader, name) for name in values}
+    for name, value in values.items():
+        setattr(loader, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(loader, name, value)
+
+
+@contextlib.contextmanager
+def _base_seed_of(loader: Any, moment: bytes) -> Iterator[None]:
+    """An iterator that is made here has the base seed that one had of that moment, and draws none."""
+    own = rng.capture()
+    rng.restore(moment)
+    copied = torch.Generator()
+    copied.set_state((loader.generator if loader.generator is not None else torch.default_generator).get_state())
+    rng.restore(own)
+    with _set(loader, generator=copied):
+        yield
