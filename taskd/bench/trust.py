@@ -2,8 +2,8 @@
 
 Part "proof" trains a job in peace and says what its proofs took of the time of its steps. Part "flips" flips bits in
 what one rank holds (a parameter, a moment, a setting), one after another, and says after how many steps each was found
-and how often the right rank was named. It begins with jobs of four ranks on this machine; kills are measured by
-`taskd bench recovery`, and what a repair leaves behind by the tests.
+and how often the right rank was named. Part "kills" kills ranks of many small trainings and compares what they end with
+(kills.py). How long a repair takes is measured by `taskd bench recovery`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Sequence
 
-from taskd.bench import parts
+from taskd.bench import kills, parts
 from taskd.bench.job import Broken, Job
 from taskd.bench.report import Figure, Goal, median, unmeasured
 
@@ -77,7 +77,7 @@ def _called(what: str) -> str:
     return what.split()[-1]
 
 
-PARTS = {"proof": proof, "flips": flips}
+PARTS = {"proof": proof, "flips": flips, "kills": kills.measure}
 
 
 def measure(only: Sequence[str] = (), calm_s: float | None = None) -> dict[str, Figure]:

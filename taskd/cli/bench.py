@@ -38,7 +38,7 @@ BENCHES = {
         "taskd.bench.transport",
     ),
     "trust": (
-        "what proofs that all ranks hold the same cost, and how soon a flipped bit is found (4 minutes)",
+        "what proofs that all ranks hold the same cost, and how soon a flipped bit is found; kills (35 minutes)",
         "taskd.bench.trust",
     ),
 }
