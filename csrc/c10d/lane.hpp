@@ -179,7 +179,7 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     bool judge_time(Task& task, Verdict& verdict, const Control::Lock& lock);
     bool judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock);
     bool judge_given_up(const Task& task, Verdict& verdict, const Control::Lock& lock) const;
-    void fail(const Task& task, Verdict& verdict, const std::string& what) const;
+    void fail(const Task& task, Verdict& verdict, const std::string& what, const Control::Lock& lock) const;
     bool may_launch(const Control::Lock& lock) const;
     void launch_next(Control::Lock& lock);
     bool recall_flights(Control::Lock& lock);

@@ -37,7 +37,7 @@ bool Lane::judge_given_up(const Task& task, Verdict& verdict, const Control::Loc
         return true;
     }
     if (control_.aborted(lock) || seat_->aborted) {
-        fail(task, verdict, seat_->aborted ? "the group was aborted" : control_.abort_reason(lock));
+        fail(task, verdict, seat_->aborted ? "the group was aborted" : control_.abort_reason(lock), lock);
         return true;
     }
     return false;
@@ -48,7 +48,7 @@ bool Lane::judge_queued(Task& task, Verdict& verdict, const Control::Lock& lock)
         return true;
     if (control_.mode(lock) != Mode::kNormal || seat_->inner)
         return false;
-    fail(task, verdict, "the group was never joined; call taskd's rebuild before operations are let go");
+    fail(task, verdict, "the group was never joined; call taskd's rebuild before operations are let go", lock);
     return true;
 }
 
@@ -62,7 +62,7 @@ bool Lane::judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock)
     if (flight.number_ != seat_->number) {
         if (task.intact())
             return false;  // recall_flights() sees to it
-        fail(task, verdict, "its inner group was replaced while it was under way, and its input is overwritten");
+        fail(task, verdict, "its inner group was replaced while it was under way, and its input is overwritten", lock);
         return true;
     }
     return flight.finished_ ? judge_failure(task, verdict, lock) : judge_time(task, verdict, lock);
@@ -75,7 +75,7 @@ bool Lane::judge_time(Task& task, Verdict& verdict, const Control::Lock& lock) {
     if (limited(task.timeout()) && now >= task.launched_at_ + task.timeout() + kGrace) {
         if (!task.announced_)
             announce(task, what + std::to_string(task.timeout().count()) + " ms", lock);
-        fail(task, verdict, what + std::to_string(task.timeout().count()) + " ms");
+        fail(task, verdict, what + std::to_string(task.timeout().count()) + " ms", lock);
         return true;
     }
     if (task.late_ || now < next_look(task))
@@ -104,16 +104,18 @@ bool Lane::judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock
     const bool late = limited(task.timeout()) && Clock::now() >= task.launched_at_ + task.timeout();
     if (!let_go && !late)
         return false;
-    fail(task, verdict, task.flight_->text_);
+    fail(task, verdict, task.flight_->text_, lock);
     return true;
 }
 
-void Lane::fail(const Task& task, Verdict& verdict, const std::string& what) const {
+void Lane::fail(const Task& task, Verdict& verdict, const std::string& what, const Control::Lock& lock) const {
     const std::string number = task.sequence_ == 0 ? "" : " #" + std::to_string(task.sequence_);
     verdict.ending = Ending::kFailed;
-    verdict.error =
-        task.error(task.kind() + number + " in group " + seat_->group + " failed: " + what +
-                   ". If another rank died, restart the job or run it under taskd-run, which replaces the rank.");
+    verdict.error = task.error(
+        task.kind() + number + " in group " + seat_->group + " failed: " + what +
+        (control_.attached(lock)
+             ? ". taskd has made no repair for it."
+             : ". If another rank died, restart the job or run it under taskd-run, which replaces the rank."));
 }
 
 void Lane::announce(const Task& task, const std::string& text, const Control::Lock& lock) {

@@ -224,6 +224,7 @@ def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -
         launched.end(1)
     assert "nobody repairs it" in launched.text, launched.text
     assert "DistBackendError: allreduce #2 in group 0@0-1 failed" in launched.text, launched.text
+    assert "taskd has made no repair for it" in launched.text and "run it under" not in launched.text, launched.text
 
 
 LEAVE_KEYS = """
