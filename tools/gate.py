@@ -55,8 +55,9 @@ def reason_to_stop(failures: Failures) -> str | None:
     """Why no second run can make this green."""
     if not failures:
         return "it failed outside of any test"
-    if len(failures) > FORGIVEN_AT_ONCE:
-        return f"{len(failures)} tests failed at once, and {FORGIVEN_AT_ONCE} at most are run again"
+    apart = len({*failures.values()})  # a fixture that fails does so once, for all the tests that it is for
+    if apart > FORGIVEN_AT_ONCE:
+        return f"{apart} tests failed at once, and {FORGIVEN_AT_ONCE} at most are run again"
     for name, text in failures.items():
         for words, meaning in NEVER_FORGIVEN.items():
             if words in text or (meaning == "wrong bits" and UNEQUAL.search(text)):
