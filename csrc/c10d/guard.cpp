@@ -194,12 +194,13 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
     std::shared_ptr<Inner> old;
     {
         const Control::Lock lock = control_.lock();
-        const bool busy = !collectives_->idle(lock) || !messages_->idle(lock);
         if (closed_)
             throw std::invalid_argument("group " + identity() + " was destroyed and cannot be reconfigured.");
-        if (control_.mode(lock) == Mode::kNormal && busy) {
+        const bool running =
+            control_.mode(lock) == Mode::kNormal && !(collectives_->idle(lock) && messages_->idle(lock));
+        if (running || collectives_->under_way(lock) || messages_->under_way(lock)) {
             throw std::invalid_argument("group " + identity() +
-                                        " has operations under way; park or drain before it is reconfigured.");
+                                        " has operations under way; drain before it is reconfigured.");
         }
         control_.raise_epoch(epoch, lock);
         queued_.sequence = queued_messages_.sequence = 0;

@@ -87,6 +87,10 @@ Lane::Clock::time_point Lane::due(Clock::time_point now, const Control::Lock& lo
     return now + kAskAgain;
 }
 
+bool Lane::under_way(const Control::Lock& lock) const {
+    return std::any_of(flying_.begin(), flying_.end(), [&](const auto& task) { return !given_up(*task, lock); });
+}
+
 bool Lane::wait_idle(Control::Lock& lock, Clock::time_point deadline) {
     return idle_bell_.wait_until(lock, deadline, [&] { return idle(lock); });
 }
@@ -165,8 +169,6 @@ void Lane::serve() {
         Verdict verdict;
         if (find_verdict(verdict, lock)) {
             end(std::move(verdict), lock);
-        } else if (recall_flights(lock)) {
-            continue;
         } else if (may_launch(lock)) {
             launch_next(lock);
         } else {
@@ -225,38 +227,6 @@ void Lane::launch_next(Control::Lock& lock) {
         return;
     flying_.remove(task);
     end({task, Ending::kFailed, refused, false}, lock);
-}
-
-// Operations that fly on an inner group of the past come back to the front of the queue, in their order.
-bool Lane::recall_flights(Control::Lock& lock) {
-    std::vector<std::pair<TaskPointer, std::shared_ptr<Flight>>> recalled;
-    std::vector<std::shared_ptr<Inner>> inners;
-    for (auto place = flying_.rbegin(); place != flying_.rend(); ++place) {
-        if ((*place)->flight_->number_ == seat_->number)
-            continue;
-        recalled.emplace_back(*place, std::move((*place)->flight_));
-        inners.push_back(std::move((*place)->inner_));
-    }
-    if (recalled.empty())
-        return false;
-    for (const auto& [task, flight] : recalled) {
-        flying_.remove(task);
-        queue_.push_front(task);
-        task->sequence_ = 0;
-    }
-    // The lane is ours until it is given away, so nobody else launches them meanwhile.
-    lock.unlock();
-    std::vector<std::shared_ptr<void>> remains;
-    for (const auto& [task, flight] : recalled)
-        remains.push_back(task->abandon());
-    lock.lock();
-    for (size_t i = 0; i < inners.size(); ++i)
-        inners[i]->bury(std::move(remains[i]));
-    lock.unlock();
-    inners.clear();
-    recalled.clear();
-    lock.lock();
-    return true;
 }
 
 void Lane::end(Verdict verdict, Control::Lock& lock) {

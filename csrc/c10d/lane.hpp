@@ -81,8 +81,7 @@ class Task {
   public:
     virtual ~Task() = default;
 
-    // Starts the operation; flight->finish() must follow. What it throws is the caller's fault. May be called again, on
-    // another inner group, after abandon().
+    // Starts the operation; flight->finish() must follow. What it throws is the caller's fault.
     virtual void launch(Inner& inner, const std::shared_ptr<Flight>& flight) = 0;
     // The inner operation succeeded: gives the caller the results. May throw.
     virtual void commit() = 0;
@@ -97,8 +96,6 @@ class Task {
 
     // Committing is quick and needs no interpreter: any thread may do it, a transport's own as well.
     virtual bool quick() const = 0;
-    // What it reads is as it was, although it flew: it may be launched again.
-    virtual bool intact() const = 0;
 
     virtual const std::string& kind() const = 0;
     virtual uint16_t kind_number() const = 0;
@@ -152,6 +149,10 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     // No operation is waiting, in flight or about to write its results.
     bool idle(const Control::Lock&) const { return ending_ == 0 && queue_.empty() && flying_.empty(); }
 
+    // An operation is in flight that no drain has given up: another rank may have ended it already, so on a new inner
+    // group it could wait for ever.
+    bool under_way(const Control::Lock& lock) const;
+
     // Waits until nothing is queued or in flight, at most until `deadline`. The lock is released meanwhile.
     bool wait_idle(Control::Lock& lock, std::chrono::steady_clock::time_point deadline);
 
@@ -182,7 +183,6 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     void fail(const Task& task, Verdict& verdict, const std::string& what, const Control::Lock& lock) const;
     bool may_launch(const Control::Lock& lock) const;
     void launch_next(Control::Lock& lock);
-    bool recall_flights(Control::Lock& lock);
     void end(Verdict verdict, Control::Lock& lock);
     void carry_out(Verdict& verdict, Control::Lock& lock);
     static void settle(Verdict verdict);

@@ -60,9 +60,7 @@ bool Lane::judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock)
     if (judge_given_up(task, verdict, lock))
         return true;
     if (flight.number_ != seat_->number) {
-        if (task.intact())
-            return false;  // recall_flights() sees to it
-        fail(task, verdict, "its inner group was replaced while it was under way, and its input is overwritten", lock);
+        fail(task, verdict, "its inner group was replaced while it was under way", lock);
         return true;
     }
     return flight.finished_ ? judge_failure(task, verdict, lock) : judge_time(task, verdict, lock);

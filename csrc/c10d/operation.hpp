@@ -73,9 +73,6 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
 
     bool quick() const override { return !Recorder::instance().active(); }
 
-    // An exact inner group reduced into the caller's own memory.
-    bool intact() const override { return !exact_ || !plan_.copy_in; }
-
     std::string name() const override { return kind_ + " in group " + seat_->group; }
 
     const std::string& kind() const override { return kind_; }

@@ -143,7 +143,7 @@ struct PlainTask : Task {
     PlainTask(World& world, Counts& counts, bool lonely) : world(world), counts(counts), lonely(lonely) {}
 
     void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override {
-        CHECK(settled == 0 && !airborne && !(spoils && value == 1));
+        CHECK(settled == 0 && !airborne && value == 0);  // never twice
         airborne = std::make_shared<Airborne>(static_cast<PlainInner&>(inner).in_flight);
         CHECK(airborne->alone() || !lonely);
         value = 1;
@@ -191,8 +191,6 @@ struct PlainTask : Task {
 
     bool quick() const override { return !slow; }
 
-    bool intact() const override { return !spoils; }
-
     const std::string& kind() const override { return name; }
 
     uint16_t kind_number() const override { return 1; }
@@ -211,7 +209,6 @@ struct PlainTask : Task {
     const bool lonely;
     bool refuses = false;
     bool slow = false;
-    bool spoils = false;
     const std::string name = "allreduce";
     std::shared_ptr<Airborne> airborne;
     int value = 0;
@@ -253,7 +250,6 @@ void submit_some(std::array<Group, kLanes>& groups, World& world, Counts& counts
     for (int i = random.below(6); i >= 0; --i) {
         Group& group = groups[static_cast<size_t>(random.below(kLanes))];
         auto task = std::make_shared<PlainTask>(world, counts, group.width == 1 && !group.ordered);
-        task->spoils = group.ordered && random.below(2) == 0;
         task->refuses = random.below(50) == 0;
         task->slow = random.below(4) == 0;
         Control::Lock lock = control.lock();
@@ -288,7 +284,7 @@ void disturb(std::array<Group, kLanes>& groups, Random& random, int64_t& epoch) 
             std::this_thread::sleep_for(microseconds(random.below(500)));
             control.resume(epoch);
             break;
-        case 2:  // an operator's pause; operations in flight are recalled to the new group
+        case 2:  // an operator's pause; what is in flight fails if the group is replaced
             control.park(++epoch);
             std::this_thread::sleep_for(microseconds(random.below(500)));
             if (random.below(2) == 0)
