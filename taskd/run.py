@@ -6,9 +6,12 @@ both are ready at once. Everything else is taskd.agent.launch's. It does NOT imp
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from taskd import log
 from taskd.agent.launch_manager import with_taskd
@@ -33,6 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             standby.close()
 
 
+def command() -> NoReturn:
+    """taskd-run as a program: the job's exit code is this process' own, whatever a library would do at its end.
+
+    torch's rendezvous beats in a thread. One that the end of the interpreter meets inside of torch is ended there, and
+    takes the process along by abort(): a job that had ended well would be reported as failed.
+    """
+    code = main()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there was none
+            stream.flush()
+    os._exit(code)
+
+
 def _standby(seen: Glance) -> Standby:
     environment = with_taskd(dict(os.environ))
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -45,4 +62,4 @@ def _standby(seen: Glance) -> Standby:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -54,7 +54,7 @@ def be_launcher(waiting: Waiting) -> None:
 
     standby.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
     sys.path[0] = os.getcwd()  # as `python -m` has it
-    sys.exit(run.main())
+    run.command()
 
 
 def be_standby(line: socket.socket) -> None:

@@ -18,7 +18,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 
 from taskd.agent import launch_ranks
-from tests.launched import Launched, children, wait_until
+from tests.launched import ROOT, Launched, children, wait_until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -173,6 +173,25 @@ def test_a_spare_waits_and_ends_with_the_job(start: Start, free_port: Callable[[
     with start(*words, nodes=[[], []]) as launched:
         launched.wait_for_line("is a spare")
         (launched.folder / "go").touch()
+        launched.end()
+    assert sorted(launched.said("done")) == ["0", "1"]
+
+
+SPOILED = """
+import os, sys
+class Late:
+    def __del__(self, abort=os.abort):
+        abort()
+if "taskd.run" in sys.orig_argv:
+    sys.late = Late()  # goes when the interpreter is taken down
+"""
+
+
+def test_no_library_spoils_the_end_of_a_launcher(start: Start, tmp_path: Path) -> None:
+    """A thread of torch's that the interpreter's end meets in the middle aborts: the job had ended well."""
+    (tmp_path / "sitecustomize.py").write_text(SPOILED)
+    search = os.pathsep.join([str(tmp_path), str(ROOT)])
+    with start("--nproc-per-node", "2", "lives.py", "marks", "0", warm=False, PYTHONPATH=search) as launched:
         launched.end()
     assert sorted(launched.said("done")) == ["0", "1"]
 
