@@ -76,6 +76,11 @@ class Control {
 
     bool aborted(const Lock&) const { return aborted_; }
 
+    // How many operations went to an inner group, whichever groups have come and gone since.
+    uint64_t begun(const Lock&) const { return begun_; }
+
+    void count(const Lock&) { ++begun_; }
+
     const std::string& abort_reason(const Lock&) const { return abort_reason_; }
 
     // Changes of mode. From any thread; each tells every listener. Throw std::invalid_argument if the epoch goes
@@ -121,6 +126,7 @@ class Control {
     Mode mode_ = Mode::kNormal;
     int64_t epoch_ = 0;
     Turn turn_;
+    uint64_t begun_ = 0;
     bool attached_ = false;
     bool rehearsing_ = false;
     bool aborted_ = false;

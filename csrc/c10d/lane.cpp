@@ -205,6 +205,7 @@ void Lane::launch_next(Control::Lock& lock) {
     const TaskPointer task = std::move(queue_.front());
     queue_.pop_front();
     task->sequence_ = ++sequence_;
+    control_.count(lock);
     task->launched_at_ = Clock::now();
     task->inner_ = seat_->inner;
     task->flight_ = std::make_shared<Flight>(weak_from_this(), seat_->number);

@@ -58,6 +58,7 @@ void bind_control(py::module_& m) {
             "attached", [](Control& control) { return control.attached(control.lock()); }, &Control::set_attached)
         .def_property(
             "rehearsing", [](Control& control) { return control.rehearsing(control.lock()); }, &Control::set_rehearsing)
+        .def_property_readonly("begun", [](Control& control) { return control.begun(control.lock()); })
         .def("drain", &Control::drain, py::arg("epoch"), free)
         .def("park", &Control::park, py::arg("epoch"), free)
         .def("resume", &Control::resume, py::arg("epoch"), free)

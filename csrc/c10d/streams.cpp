@@ -56,6 +56,7 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
     const std::string aborted = control_.aborted(lock) ? control_.abort_reason(lock) : "";
     if (mode == Mode::kNormal && seated)
         bind_device(*static_cast<InnerBackend&>(*seated).backend(), *this);
+    control_.count(lock);
     lock.unlock();
     if (closed || mode == Mode::kSandbox || mode == Mode::kDraining) {
         const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);

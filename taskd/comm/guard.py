@@ -321,8 +321,8 @@ def meeting_store() -> Any:
 
 
 def begun() -> int:
-    """How many collectives the guards of this process have begun since their inner groups were made."""
-    return sum(guard.sequence for guard in _c10d.live_guards())
+    """How many operations this process has begun in guarded groups, those that are gone among them."""
+    return _c10d.control.begun
 
 
 def groups() -> list[str]:

@@ -165,6 +165,11 @@ class Updates:
         self._operations_at_end = -1
         self.moving.look()
 
+    def repaired(self) -> None:
+        """A repair communicates, and puts parameters in place."""
+        self._operations_at_end = -1
+        self.moving.forget()
+
     def outside(self) -> list[str]:
         """What the body of the loop has done outside of its steps, of which nobody knows how often it has happened."""
         return [*self._outside]
@@ -215,7 +220,7 @@ class Updates:
         call of those that are followed changes, so nobody knows what is missing.
         """
         self._watching = False
-        self._operations_at_end = -1  # the groups are made anew, and their numbers, too
+        self._operations_at_end = -1
         if self.stepping:  # left in the middle of its work
             self._calls.append(self._at_work)
             self.moving.optimizer_ended(self._at_work)
