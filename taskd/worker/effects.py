@@ -9,6 +9,8 @@ anybody has the update, every rank's ledger says what it owes. How much of it is
 that owes something has the values; the functions it gets by rehearsing that step, in which nothing is kept. A function
 may run twice, if the rank died between its end and the note.
 
+What the body saves by itself, behind its backward, is not covered, which is said; a function that communicates could
+not be done by one rank alone, so from then on a death makes all start over.
 It does NOT know what is written, and sees no value that a function holds by itself instead of getting it.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from taskd.errors import StepAbandoned
 from taskd.state import rng, tree
 from taskd.state.ledger import Ledger
 
@@ -24,21 +27,42 @@ TOO_LATE = (
     "step.on_commit() is called behind the step's last backward, where the others may have the update already: should "
     "this rank die right there, nobody knows what it was to do; call it before the backward"
 )
+SAVED = (
+    "torch.save() is called in a step behind its backward, where the others may have the update already: should this "
+    "rank die right there, nobody writes that file again; use step.on_commit(taskd.save, ...), before the backward"
+)
+TALKS = "a function that was given to step.on_commit() communicates"
 CHANGED = "the step calls on_commit() {found} times where it called it {wanted} times in the life before of this rank"
 
 
 class Effects:
     """Of the step under way."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, operations: Callable[[], int]) -> None:
+        """`operations`: how many this process has begun so far."""
         self._ledger = ledger
+        self._operations = operations
+        self._talks = False
+        self._may_be_had = False  # the update of the step under way, by others
         self._functions: list[Callable[..., Any]] = []
         self._values: list[bytes] = []
-        self._said_late = False
+        self._said_late = self._said_saved = False
 
     def begin(self) -> None:
         """A step begins, or a rehearsal of one."""
         self._functions, self._values = [], []
+        self._may_be_had = False
+
+    def saves(self) -> list[str]:
+        """The body saves something by itself. A sentence, once."""
+        if not self._may_be_had or self._said_saved:
+            return []
+        self._said_saved = True
+        return [SAVED]
+
+    def outside(self) -> list[str]:
+        """What is done where one rank alone could not do it again."""
+        return [TALKS] if self._talks else []
 
     def add(self, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
         """One more thing to do. Raises UsageError if a value cannot be kept."""
@@ -47,7 +71,7 @@ class Effects:
 
     def forward_ended(self, step: int) -> None:
         """Before any gradient of this step leaves the rank: write down what it owes."""
-        ledger = self._ledger
+        ledger, self._may_be_had = self._ledger, True
         noted = ledger.owed if ledger.owed_of == step else []  # by an attempt that was given up
         if noted == self._values:
             return
@@ -79,8 +103,13 @@ class Effects:
         """Do what the step before owes; nothing if that is done."""
         ledger = self._ledger
         while self.owes(updates):
-            generators = rng.capture()
-            self._functions[ledger.paid](*tree.unpack(ledger.owed[ledger.paid]))
+            generators, begun = rng.capture(), self._operations()
+            try:
+                self._functions[ledger.paid](*tree.unpack(ledger.owed[ledger.paid]))
+            except StepAbandoned:  # in a collective of its own
+                return
+            finally:
+                self._talks |= self._operations() != begun
             rng.restore(generators)  # of a rank that dies in it nobody would know what it had drawn
             ledger.paid += 1
             ledger.save()

@@ -96,7 +96,7 @@ class Session:
         self._ledger = Ledger(repair.record_ledger)
         if (found := repair.ledger()) is not None:
             self._ledger.adopt(found)
-        self._effects = Effects(self._ledger)
+        self._effects = Effects(self._ledger, repair.operations)
         self._between = Between(self, self._ledger, self._local, repair, self._passage, self._doubts)
         self._epoch = 0
         self._giver_place = 0  # how many loops, and pieces of work between them, the giver of this rank's state entered
@@ -323,7 +323,7 @@ class Session:
             self._warn([BETWEEN])
         if step.rehearsal:
             return
-        self._warn(self._coverage.outside(self._updates.outside()))
+        self._warn(self._coverage.outside([*self._updates.outside(), *self._effects.outside()]))
         if self._local.origin < 0 and self._repair.records:
             self._local.origin = contents(self._replica)
         if self._moment_of != step.number or not step.again:
@@ -354,6 +354,7 @@ class Session:
             if self.given_up():
                 raise StepAbandoned("torch.save() belongs to a step that is given up")
             self._updates.may_end_here()
+            self._warn(self._effects.saves())
         return True
 
     def forward_ended(self) -> None:
@@ -502,7 +503,7 @@ class Session:
         hooks.mark_phase(Phase.PARKED)
         self._repair.run(self)
         self._prover.healed()
-        self._updates.moving.forget()
+        self._updates.repaired()
         self._torn = False
 
     @property
@@ -532,7 +533,7 @@ class Session:
         return self._doubts.look("what this rank holds", self._flaw) or self._doubts.sentence
 
     def _flaw(self) -> str:
-        self._warn(self._coverage.outside(self._updates.outside()))
+        self._warn(self._coverage.outside([*self._updates.outside(), *self._effects.outside()]))
         if self._checked:
             self._warn(self._coverage.check())
         if self._torn and self._updates.torn_by:

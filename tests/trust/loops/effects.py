@@ -1,6 +1,7 @@
 """What a step writes: a line of metrics on each rank and a checkpoint on rank 0, every other step."""
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import taskd
@@ -28,6 +29,14 @@ def checkpoint(number: int) -> None:
     stage.here("behind the checkpoint", number)
 
 
+def mean(number: int) -> None:
+    """What all ranks have to do together."""
+    total = torch.ones(1)
+    stage.here("before the mean", number)
+    dist.all_reduce(total)
+    stage.here("behind the mean", number)
+
+
 late = "late" in stage.args.kind
 for _ in session.epochs(EPOCHS):
     for step in session.steps(loader):
@@ -40,10 +49,14 @@ for _ in session.epochs(EPOCHS):
                 step.on_commit(log, step.number, loss.item())
                 if stage.rank == 0:
                     step.on_commit(checkpoint, step.number)
+                if "talks" in stage.args.kind:
+                    step.on_commit(mean, step.number)
             stage.here("forward", step.number)
             loss.backward()
             average_gradients(stage.model)
             stage.here("reduced", step.number)
+            if "saves" in stage.args.kind and stage.rank == 0:
+                torch.save(stage.model.state_dict(), stage.folder / f"by itself {step.number}.pt")
             stage.optimizer.step()
             stage.here("updated", step.number)
             if step.number % 2 and late:

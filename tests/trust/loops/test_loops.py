@@ -189,6 +189,20 @@ def test_a_checkpoint_in_a_step_is_whole(run: Run, place: str, at: int) -> None:
     same_bits(files(job), _files["effects", ""], job.text)
 
 
+def test_what_a_step_saves_by_itself_is_told_once(run: Run) -> None:
+    job = calm(run, "effects", "saves")
+    check_same(job, calm(run, "effects", ""))
+    assert job.text.count("nobody writes that file again") == 1, job.text
+
+
+@pytest.mark.parametrize("place", ["forward", "before the mean", "behind the mean"])
+def test_a_function_that_communicates_makes_all_start_over(run: Run, place: str) -> None:
+    """The newcomer would have to do it alone."""
+    wanted = calm(run, "effects", "talks")
+    job = run("effects", "talks", place, 5)
+    check_started_over(job, wanted, "a function that was given to step.on_commit() communicates")
+
+
 def test_what_is_asked_for_behind_the_backward_is_done_and_said(run: Run) -> None:
     """A newcomer's rehearsal does not come so far, so it cannot make up for it."""
     job = run("effects", "late", "before the line", 5)
