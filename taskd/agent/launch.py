@@ -42,6 +42,7 @@ from taskd.agent.launch_ranks import Ranks
 from taskd.agent.launch_workers import PROGRAM, Command, Workers
 from taskd.agent.loop import AgentLoop
 from taskd.agent.standby import Standby
+from taskd.agent.succession import Succession
 from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
@@ -165,7 +166,7 @@ class Launcher:
         self, config: LaunchConfig, command: Command, ranks: Ranks, standby: Standby | None, signals: Signals
     ) -> None:
         self.config, self.command, self.ranks, self.signals = config, command, ranks, signals
-        self.standby = standby
+        self.standbys: Succession | None = None
         self.manager: ManagerProcess | None = None
         self.keeper: Keeper | None = None
         self._made_key = False
@@ -180,6 +181,8 @@ class Launcher:
         self.logs = launch_logs.Logs(config, environments)
         self.workers = Workers(command, ranks, self.logs, standby, self.settings.job.id, self.node, guarded=recover)
         self.workers.run_name = self.run_name
+        if standby is not None:
+            self.standbys = Succession(standby, self.workers.fork_from)
         self.workers.on_exit = self._worker_ended
         self._trouble = ""
         self._loop: AgentLoop | None = None
@@ -297,12 +300,14 @@ class Launcher:
         self._loop = loop
         self.workers.records = lambda rank: loop.workers.records.get(rank, ())
         loop.others = self._others
+        if self.standbys is not None:
+            loop.on_compiles = self.standbys.want
         self.signals.tell = loop.stop
         return loop
 
     def _serve(self, loop: AgentLoop) -> int:
-        if self.standby is not None:
-            self._prepare_standby(self.standby)
+        if self.standbys is not None:
+            self._prepare_standby(self.standbys.current)
         self.logs.start()
         if self.signals.received is not None:
             return 1
@@ -327,8 +332,8 @@ class Launcher:
         found: dict[int, Callable[[], None]] = {}
         if self.manager is not None and self.manager.fd >= 0:
             found[self.manager.fd] = self._tend_manager
-        if self.standby is not None and self.standby.fd >= 0:
-            found[self.standby.fd] = self.standby.tend
+        if self.standbys is not None:
+            found.update(self.standbys.sources())
         return found
 
     def _tend_manager(self) -> None:
@@ -360,8 +365,8 @@ class Launcher:
                 self.workers.signal_all(signal.SIGKILL)
                 self._wait_for_workers(self.config.shutdown_timeout or 5)
         self.logs.stop()
-        if self.standby is not None:
-            self.standby.close()
+        if self.standbys is not None:
+            self.standbys.close()
         if self.keeper is not None:
             self.keeper.stop()
         over = self._loop is not None and self._loop.left is not None

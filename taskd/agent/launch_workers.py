@@ -153,6 +153,10 @@ class Workers:
             self.on_exit(child.rank, code)
         return code
 
+    def fork_from(self, standby: Standby) -> None:
+        """Another standby serves from now on."""
+        self._standby = standby
+
     # ---- for the launcher -------------------------------------------------------------------------------------
 
     @property

@@ -39,7 +39,7 @@ from taskd.core.messages import (
     Goodbye,
     Stop,
 )
-from taskd.core.types import EvidenceKind, Phase
+from taskd.core.types import EvidenceKind, PageFlag, Phase
 from taskd.core.words import cut
 from taskd.errors import BackendError, UsageError
 from taskd.wire import keys
@@ -102,6 +102,8 @@ class AgentLoop:
         self.left: effects.Leave | None = None
         self.others: Callable[[], Mapping[int, Callable[[], None]]] = dict
         """Further descriptors to wait for, and what to call when one is readable: a launcher has other children."""
+        self.on_compiles: Callable[[], None] = lambda: None
+        """Called while ranks are here that have used torch's compiler."""
         self._heirs: Heirs | None = None
         if keepers is not None:
             self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
@@ -319,6 +321,8 @@ class AgentLoop:
                 self._deaths.doubt(worker, now)
             work = worker.effort.look(now, self._carried) if repaired else 0
             readings.append(_reading(worker, beat, age_ns, work))
+            if beat.flags & PageFlag.COMPILES:
+                self.on_compiles()
         if readings or rails:
             self._queue.append(events.Readings(tuple(readings), rails))
 
@@ -369,6 +373,7 @@ def _reading(worker: Worker, beat: _native.Beat, age_ns: int, work: int) -> even
         beat_age_ms=min(age_ns // MS, BEAT_AGE_MS_MAX),
         step_ms=worker.note_step(step, beat.progress_ns, beat.phase == Phase.PARKED),
         work=work,
+        compiling=bool(beat.flags & PageFlag.COMPILING),
     )
 
 

@@ -62,9 +62,13 @@ class Standby:
     def __init__(
         self, interpreter: str, environment: Mapping[str, str], folder: str = "", preload: Sequence[str] = ()
     ) -> None:
-        """`folder` is where the script lies and `preload` names modules of the user's to import, too."""
+        """`folder` is where the script lies and `preload` names modules of the user's to import, too, or functions
+        (MODULE:FUNCTION) to call then."""
         self.environment = dict(environment)
         self.ready = False
+        self.threads = 0
+        self.deaths_max = DEATHS_MAX
+        self._parts = interpreter, folder, tuple(preload)
         self._command = [interpreter, "-u", "-m", "taskd.agent.standby_process"]
         self._imports = [folder, *IMPORTS, *preload]
         self._line: socket.socket | None = None
@@ -98,6 +102,13 @@ class Standby:
                 self._reason = f"it could not be started ({error.strerror})"
                 return
         self._line, self._reason = ours, "it is still importing torch"
+
+    def successor(self, *more: str) -> Standby:
+        """One like this that does more before it is ready, and is tried once; it is not started."""
+        interpreter, folder, preload = self._parts
+        found = Standby(interpreter, self.environment, folder, (*preload, *more))
+        found.deaths_max = 1
+        return found
 
     def wait(self, seconds: float = READY_SECONDS_MAX) -> bool:
         """Wait until it is ready; False when it has died or the time is over."""
@@ -145,6 +156,7 @@ class Standby:
             said = b""
         if said.startswith(b"ready"):
             self.ready, self._failures = True, 0
+            self.threads = int(said.split()[1])
             return
         self._died("it has ended")
 
@@ -165,7 +177,7 @@ class Standby:
         self.close()
         self._reason = reason
         self._failures += not was_ready
-        if self._failures < DEATHS_MAX:
+        if self._failures < self.deaths_max:
             _logger.warning("this node's standby is started again: %s", reason)
             self.start()
         else:

@@ -29,7 +29,8 @@ REPLY_BYTES_MAX = 512
 
 
 def main(arguments: list[str]) -> None:
-    """`FD PARENT MODULE:FUNCTION FOLDER MODULE...`: serve on socket FD, then in each child call the function."""
+    """`FD PARENT MODULE:FUNCTION FOLDER MODULE[:FUNCTION]...`: import the last ones, call what they name, and serve on
+    socket FD; in each child call the first function."""
     descriptor, parent, entry, folder, *modules = arguments
     # Whoever started this process is gone if it has another parent now; its death would never be told.
     _native.set_parent_death_signal(signal.SIGKILL)
@@ -38,8 +39,11 @@ def main(arguments: list[str]) -> None:
     line = socket.socket(fileno=int(descriptor))
     line.set_inheritable(False)
     with _searching(folder), uncollected():
-        for module in filter(str.strip, modules):
-            importlib.import_module(module)
+        for named in filter(str.strip, modules):
+            module, _, function = named.partition(":")
+            found = importlib.import_module(module)
+            if function:
+                getattr(found, function)()
     run: Callable[[list[int]], None] = getattr(
         importlib.import_module(entry.partition(":")[0]), entry.partition(":")[2]
     )

@@ -46,7 +46,7 @@ from taskd.core.messages import (
 )
 from taskd.core.proof_relay import ProofRelay
 from taskd.core.rail_relay import RailRelay
-from taskd.core.types import Stage
+from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 
 
@@ -131,6 +131,7 @@ class Agent:
         self._tick_at = now + min(self.interval_ns, limits.ORDER_REPEAT_NS)
         if self.order is not None:
             self._relay(now)
+            self._name_compilers(self.order, now)
         self._effects += self.rails.due(now)
         if now >= self._beat_at:
             self._beat_at = now + self.interval_ns
@@ -174,6 +175,15 @@ class Agent:
         self._beat(now, full=True)
         while self._evidence:
             self._effects.append(Send(self._evidence.popleft()))
+
+    def _name_compilers(self, order: Order, now: int) -> None:
+        """A repair that waits for a rank which compiles looks as if it hung."""
+        for record in self.crew.compilers(now) if order.stage is not Stage.RUNNING else ():
+            text = f"rank {record.rank} is compiling, not hanging: the repair waits for it"
+            self._effects.append(Warn(text))
+            if self.connected:
+                who = (record.rank, record.incarnation, -1)
+                self._effects.append(Send(Evidence(EvidenceKind.COMPILING, *who, 0, text)))
 
     def _look_round(self, now: int) -> None:
         """Is there still something to do here?"""

@@ -79,6 +79,17 @@ class Crew:
                 due.append(record.rank)
         return tuple(due)
 
+    def compilers(self, now: int) -> list[LocalRank]:
+        """Who compiles for so long that it is to be said; once for each process."""
+        found = []
+        for record in self.live():
+            if record.compiling and record.compiles_since < 0:
+                record.compiles_since = now
+            if record.compiling and 0 < record.compiles_since <= now - limits.COMPILES_NS:
+                record.compiles_since = 0
+                found.append(record)
+        return found
+
     def admit(self, hello: WorkerHello) -> LocalRank:
         """A process for which `why_not` knew nothing introduces itself."""
         record = self.ranks.get(hello.rank)
@@ -191,4 +202,4 @@ class Crew:
                 record.news = True
             record.step, record.phase = reading.step, reading.phase
             record.beat_age_ms, record.step_ms = reading.beat_age_ms, reading.step_ms
-            record.work = reading.work
+            record.work, record.compiling = reading.work, reading.compiling

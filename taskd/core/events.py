@@ -170,6 +170,7 @@ class Reading:
     beat_age_ms: int
     step_ms: int
     work: int = 0
+    compiling: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,8 @@ MAX_KEPT_INCIDENTS = 1_024
 MAX_KEPT_EVENTS = 4_096
 GATHER_NS = 50 * MS
 """Deaths that follow a decision sooner than this (four times as long after each further try) are answered together."""
+COMPILES_NS = 1 * SECOND
+"""A rank that compiles for so long since a repair began to wait for it is named."""
 REFUSAL_NS = 250 * MS
 """When a rank cannot follow a stage, another one's death is often the cause: its report is awaited this long."""
 SETTLE_NS = 1 * SECOND

@@ -58,6 +58,8 @@ class LocalRank:
     beat_age_ms: int = 0
     step_ms: int = 0
     work: int = 0
+    compiling: bool = False
+    compiles_since: int = -1  # a repair waits for it meanwhile; 0: that has been said
     ending: bool = False
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int = -1

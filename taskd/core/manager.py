@@ -355,6 +355,8 @@ class Manager:
                 self._repairs.died([record.rank], "process", 0, now, at)
                 self._repairs.check_end(now, at)
             return
+        if kind is EvidenceKind.COMPILING and self._repairs.incident is not None:
+            self._repairs.incident.note(reason)
         if kind is EvidenceKind.COLLECTIVE_LATE:
             self._lateness.told(evidence, seen_by, node.name)
             return

@@ -6,7 +6,7 @@ naming; what may follow what stands in the table of the machine concerned.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, IntFlag
 
 
 class Phase(IntEnum):
@@ -19,6 +19,13 @@ class Phase(IntEnum):
     BETWEEN = 4  # between two steps
     PARKED = 5  # waiting for a repair or for an operator
     DONE = 6  # the training loop has ended
+
+
+class PageFlag(IntFlag):
+    """What else a beat page says of its process."""
+
+    COMPILING = 1  # just now
+    COMPILES = 2  # it has; a process forked from one that has the compiler imported would do it sooner, and alike
 
 
 class RankState(IntEnum):
@@ -58,6 +65,7 @@ class EvidenceKind(IntEnum):
     EXCEPTION = 8  # user code raised out of the training loop
     COLLECTIVE_LATE = 9  # it takes far longer than it ever did, and goes on: nothing has failed
     COLLECTIVE_TIMEOUT = 10  # it has failed, for nothing came within its time limit
+    COMPILING = 11  # a repair waits for a rank that compiles: nothing is wrong
 
 
 class RailState(IntEnum):

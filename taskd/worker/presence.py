@@ -17,8 +17,8 @@ from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.words import cut
+from taskd.worker import compiling, gloo_threads, hooks
 from taskd.worker import current as current_session
-from taskd.worker import gloo_threads, hooks
 from taskd.worker.exits import ExitWatch
 from taskd.worker.follower import Follower
 from taskd.worker.identity import Identity, find
@@ -57,6 +57,7 @@ class Presence:
         counters.watch(self.link.show_counters)
         if self.framework == "pt":
             hooks.attach(self.link.page)
+            compiling.attach(self.link.page)
         gloo_threads.wait_at_exit()  # before the others are registered, so it comes after them
         atexit.register(self.link.be_ready_to_end)
         self._exits.install()
@@ -74,6 +75,7 @@ class Presence:
         """Leave the job in good order; training may go on without taskd."""
         self._exits.remove()
         hooks.detach()
+        compiling.attach(None)
         counters.watch(None)
         if self.started:
             self.link.leave(reason)
@@ -82,6 +84,7 @@ class Presence:
 
     def _leave(self) -> None:
         hooks.detach()
+        compiling.attach(None)
         self.link.leave("the script has ended")
 
     def _crash(self, sentence: str) -> None:

@@ -34,7 +34,7 @@ from taskd.state.modules import Noted
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
-from taskd.worker import hooks
+from taskd.worker import compiling, hooks
 from taskd.worker.between import Between
 from taskd.worker.carried import Carried
 from taskd.worker.effects import Effects
@@ -166,6 +166,7 @@ class Session:
         feed = Feed(loader, epochs, self._loaders)
         if len(self.ends) < self._loops and not self._repair.newcomer:
             self.ends.append(self.updates)  # the body has left the loop before
+        compiling.look()
         self._loops += 1
         if self._loops == 2 and not self._in_epochs and self._repair.records:
             self._warn([OLD_SHAPE])

@@ -36,6 +36,7 @@ class Process:
         self.planted: dict[str, str] = {}
         self.step_ms = 100  # what its page tells, which may be longer than its steps here take
         self.works_since = -1  # it is at work, and shows it, in a stage that takes long
+        self.compiles = False
         self.redoes = False
         self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
@@ -103,12 +104,13 @@ class Process:
         elif plan == "fail":
             stage = {"setup": Stage.PARKED, "park": Stage.PARKED, "rebuild": Stage.REBUILT, "restore": Stage.RESTORED}
             self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"the {what} failed"))
-        elif plan.startswith(("waits:", "works:")):
+        elif plan.startswith(("waits:", "works:", "compiles:")):
             how, _, time = plan.partition(":")
-            self.works_since = self.world.now if how == "works" else -1
+            self.works_since = self.world.now if how != "waits" else -1
+            self.compiles = how == "compiles"
             self.world.after(int(time) * SECOND, self.finish, what, epoch, order)
         elif not plan:
-            self.works_since = -1
+            self.works_since, self.compiles = -1, False
             self.succeed(what, epoch if what != "setup" else self.core.epoch, order)
 
     def succeed(self, what: str, epoch: int, order: Order | None) -> None:
@@ -141,7 +143,8 @@ class Process:
     def reading(self) -> Reading:
         step = max(self.updates, 0)
         work = (self.world.now - self.works_since) // (2 * SECOND) if self.works_since >= 0 else 0
-        return Reading(self.rank, self.incarnation, self.core.epoch, step, self.phase, 1, self.step_ms, work)
+        who = (self.rank, self.incarnation, self.core.epoch)
+        return Reading(*who, step, self.phase, 1, self.step_ms, work, self.compiles)
 
     def die(self, exit_code: int, reason: str) -> None:
         if self.alive:

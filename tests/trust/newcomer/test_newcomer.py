@@ -74,3 +74,28 @@ def test_buffers_of_averages(run: Run, place: str, at: str) -> None:
 @pytest.mark.parametrize("place", ["backward", "reduced"])
 def test_moments_in_their_own_dtype_and_what_is_switched(run: Run, place: str, at: str) -> None:
     check_healed(run("mixed", place, at), calm(run, "mixed"))
+
+
+@pytest.mark.parametrize("place", ["backward", "inside backward"])
+def test_a_compiled_model(tmp_path: Path, free_port: Callable[[], int], place: str) -> None:
+    """What the dead rank had compiled is not compiled again, nor is the compiler imported when it is needed."""
+
+    def start(name: str, at: str) -> Launched:
+        folder = tmp_path / name
+        folder.mkdir()
+        os.mkfifo(folder / "go")
+        words = [str(HERE / "compiled.py"), "--folder", str(folder), "--place", place, "--at", at]
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+        return Launched(folder, free_port(), "--nproc-per-node", str(RANKS), *words, env=cache, job=name, warm=True)
+
+    with start("calm", NEVER) as calm:
+        calm.end()
+    with start("killed", "3") as job:
+        job.wait_for_line("this node's standby has the compiler imported by now")
+        os.close(os.open(tmp_path / "killed" / "go", os.O_WRONLY))
+        job.end()
+    check_healed(job, sorted(calm.said("weights")))
+    assert sorted(job.said("compiler")) == ["is to come 0", "is to come 1", "was there 1"], job.text
+    (of_the_newcomer,) = [line.split()[1:] for line in job.said("caches") if line.startswith("1 ")]
+    hits, misses = map(int, of_the_newcomer)
+    assert hits > 0 and misses == 0, job.text
