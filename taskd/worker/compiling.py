@@ -16,8 +16,10 @@ import glob
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from taskd import log
 from taskd.core.types import PageFlag
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _READ = ("TORCH", "PYTORCH", "TRITON")
 """How the names of variables begin that the compiler reads, most of them when it is imported."""
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 """The compiler sets this one itself, to where it would look anyway."""
+_logger = log.get(__name__)
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/davinci*", "/dev/dri/render*", "/dev/accel*")
 
 
@@ -91,3 +94,23 @@ def prepare() -> None:
     if any(map(glob.glob, _DEVICES)):
         return
     importlib.import_module(COMPILER)
+    pid = os.fork()
+    if pid == 0:  # what is not in the caches yet is made by threads, so it is made elsewhere
+        _compile_something(os._exit)
+    os.waitpid(pid, 0)
+    _compile_something()
+
+
+def _compile_something(then: Callable[[int], object] = lambda _: None) -> None:
+    """The smallest model: the compiler asks the machine what it can, and fills tables of its own."""
+    import torch
+
+    try:
+        layer = torch.nn.Linear(4, 4)
+        torch.compile(lambda x: layer(x).relu().sum())(torch.ones(2, 4))
+    except Exception as error:
+        _logger.info("the compiler could not be tried out: %s", error)  # then each process asks for itself
+    finally:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        then(0)
