@@ -178,3 +178,53 @@ def test_a_glance_sees_preloads_variables_and_help() -> None:
     seen = glance(["--preload", "a", "--preload=b.c", "train.py", "--preload", "d"], {"PET_NPROC_PER_NODE": "3"})
     assert seen is not None and seen.preload == ("a", "b.c") and seen.workers == "3"
     assert glance(["--help"], {}) is None and glance([], {}) is None and glance(["--nnodes"], {}) is None
+
+
+def test_one_that_has_done_more_takes_over(play: Any, tmp_path: Any) -> None:
+    (tmp_path / "more.py").write_text("import json\ndef prepare():\n    json.prepared = True\n")
+    found = play(
+        """
+from taskd.agent import succession
+succession.COMPILER = "more:prepare"
+first = made()
+first.wait(300)
+told = []
+line = succession.Succession(first, told.append)
+before = first.pid
+line.want()
+line.want()
+while not told:
+    for fd, tend in line.sources().items():
+        if select.select([fd], [], [], 0.05)[0]:
+            tend()
+say(changed=line.current is told[0] and line.current.pid != before, gone=first.pid == 0, sources=len(line.sources()))
+child = line.current.fork(line.current.environment, [request("4")])
+say(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+line.close()
+""".replace("from taskd.agent import succession", "import select\nfrom taskd.agent import succession")
+    )
+    assert found[0] == {"changed": True, "gone": True, "sources": 1}
+    assert found[-1] == {"code": 4}
+
+
+def test_the_first_one_stays_where_the_next_has_threads_or_fails(play: Any, tmp_path: Any) -> None:
+    (tmp_path / "more.py").write_text(
+        "def prepare():\n    import threaded\ndef fail():\n    raise RuntimeError('no')\n"
+    )
+    for function in ("prepare", "fail"):
+        (found,) = play(f"""
+import select
+from taskd.agent import succession
+succession.COMPILER = "more:{function}"
+first = made()
+first.wait(300)
+line = succession.Succession(first, lambda _: say(told=True))
+line.want()
+while len(line.sources()) > 1:
+    for fd, tend in line.sources().items():
+        if select.select([fd], [], [], 0.05)[0]:
+            tend()
+say(kept=line.current is first, ready=first.ready)
+line.close()
+""")
+        assert found == {"kept": True, "ready": True}
