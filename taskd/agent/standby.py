@@ -162,13 +162,15 @@ class Standby:
 
     def close(self) -> None:
         """End it; returns when it is gone."""
-        self.ready = False
+        was_ready, self.ready = self.ready, False
         if self._line is not None:
             self._line.close()
             self._line = None
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
+                if not was_ready:  # it may have started something; children that it forked for us go their own way
+                    os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 

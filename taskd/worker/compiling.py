@@ -15,11 +15,12 @@ from __future__ import annotations
 import glob
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from taskd import log
+from taskd import _native, log
 from taskd.core.types import PageFlag
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def prepare() -> None:
     importlib.import_module(COMPILER)
     pid = os.fork()
     if pid == 0:  # what is not in the caches yet is made by threads, so it is made elsewhere
+        _native.set_parent_death_signal(signal.SIGKILL)
         _compile_something(os._exit)
     os.waitpid(pid, 0)
     _compile_something()
