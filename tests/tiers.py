@@ -52,6 +52,7 @@ FULL = (
     "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[1-inside",
     "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[1-exit",
     "tests/trust/test_done.py::test_a_rank_whose_work_was_done_fails_no_job[2-after",
+    "tests/trust/newcomer/test_newcomer.py::test_a_compiled_model[inside",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[backward",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[averaged",
     "tests/trust/newcomer/test_newcomer.py::test_buffers_of_averages[reduced-3",
@@ -204,7 +205,7 @@ FULL = (
 )
 """How the names of those begin that the gate leaves out."""
 SECONDS = {
-    "tests/trust/newcomer/test_newcomer.py": 30,
+    "tests/trust/newcomer/test_newcomer.py": 75,
     "tests/trust/proof/test_flips.py": 40,
     "tests/trust/test_trust.py": 100,
     "tests/trust/loops/test_loops.py": 170,
