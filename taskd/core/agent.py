@@ -9,6 +9,7 @@ confirmed. What can go wrong, and what follows:
 - *Orders lost, doubled, late*: fenced by term, epoch and stage; one that is in force is relayed until it is followed.
 - *The connection was broken for a while*: ranks may have been given up; none follows an order before it is confirmed.
 - *A seat goes to another incarnation*: the old process is ended first, the new one starts when it has gone.
+- *This agent was stopped for a while*: it says for how long, and looks at what happened meanwhile.
 - *Nobody is left to decide* (a dead worker or none, no manager): a launcher gives up after a while, with the cause.
 
 Invariants: term and epoch only grow; an incarnation starts at most once; a rank has at most one live process here. Not
@@ -47,7 +48,7 @@ from taskd.core.messages import (
 from taskd.core.proof_relay import ProofRelay
 from taskd.core.rail_relay import RailRelay
 from taskd.core.types import EvidenceKind, Stage
-from taskd.core.words import cut
+from taskd.core.words import cut, milliseconds
 
 
 class Agent:
@@ -128,6 +129,13 @@ class Agent:
     # ---- rhythm -----------------------------------------------------------------------------------------------
 
     def _tick(self, now: int) -> None:
+        late_ns = now - self._tick_at if self._tick_at else 0
+        if late_ns >= limits.AWAY_NS:
+            who = "launcher" if self.spawns else "agent"
+            self._warn(
+                f"this {who} (process {self.pid}) did not run for {milliseconds(late_ns)} ms: it was stopped, or got no "
+                "processor; what happened meanwhile is seen now"
+            )
         self._tick_at = now + min(self.interval_ns, limits.ORDER_REPEAT_NS)
         if self.order is not None:
             self._relay(now)

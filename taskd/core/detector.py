@@ -12,7 +12,9 @@ failed), or a very long silence, makes them DEAD. What can go wrong, and what fo
   their time limit, is the same silence seen from elsewhere and no second witness: nothing has broken.
 - *A side agent died, its workers live*: its broken connection is no witness, and as long as ranks elsewhere finish
   steps, which they could not without these, silence alone is none either.
-- *Every rank is silent*: then it may be the manager that is cut off; a broken connection is no witness for that.
+- *A launcher is stopped, its workers live*: as long as ranks elsewhere finish steps, silence alone is no witness. Where
+  no node at all is heard, nobody could take over, and it may be the manager that is cut off: a broken connection is no
+  witness for that, and whoever has not broken it is waited for, as long as for any stage of a repair.
 - *A witness long before the silence, or a connection that came back*: it has expired, or is forgotten.
 
 Cost: a report touches four fields of its node. One heap entry per node, moved only when it falls due: a node that
@@ -157,14 +159,20 @@ class Detector:
         witness = self._second_witness(node, now) if others or not node.ranks else ""
         if witness:
             return Verdict(node.name, RankState.DEAD, age_ns, f"{silence} and {witness}")
-        alone_at = node.heard_at + limits.SILENCE_ALONE_NS
+        alone_at = node.heard_at + self._alone_ns(node)
         if now < alone_at:
-            self._check(node, alone_at)
+            self._check(node, min(alone_at, now + limits.SILENCE_ALONE_NS))
             return None
-        if not node.spawns and progress_at >= max(now - limits.WITNESS_NS, 0):
+        if progress_at >= max(now - limits.WITNESS_NS, 0):
             self._check(node, progress_at + limits.WITNESS_NS + 1)
             return None
         return Verdict(node.name, RankState.DEAD, age_ns, f"{silence}, too long to wait for a second witness")
+
+    def _alone_ns(self, node: NodeRecord) -> int:
+        """After how long its silence alone is enough."""
+        nobody_is_heard = len(self._silent) == len(self._nodes)
+        broken = node.connection_lost_at >= max(node.heard_at, 0)
+        return limits.LONGEST_STAGE_NS if node.spawns and nobody_is_heard and not broken else limits.SILENCE_ALONE_NS
 
     @staticmethod
     def _silence_words(node: NodeRecord, age_ns: int) -> str:

@@ -168,6 +168,8 @@ LINGER_NS = 5 * SECOND
 """A side agent whose workers have all ended waits this long for others to come, or for the manager to know."""
 STOP_GRACE_NS = 5 * SECOND
 """How long a worker may take to end when the job stops, before it is ended."""
+AWAY_NS = 5 * SECOND
+"""An agent that is so late for its own tick was stopped, or got no processor: it says so."""
 ABANDONED_NS = 60 * SECOND
 """A launcher with a dead worker and no manager to decide gives the job up after this."""
 MAX_KEPT_EVIDENCE = 64

@@ -220,12 +220,14 @@ class Manager:
             self._detector.heard(node, at)
             return
         self._mattered = True
-        was = node.state
+        was = node.state.value
+        if node.state is NodeState.SILENT:
+            was += f" for {milliseconds(at - node.heard_at)} ms"
         self._members.move_node(node, NodeCause.HEARD)
         self._detector.watch(node, at)
         for rank in node.ranks:
             self._members.ranks[rank].doubt_report()  # SUSPECT ends with the rank's own next report
-        self._job.note("node", f"node {node.name}, which was {was.value}, is heard again", node=node.name)
+        self._job.note("node", f"node {node.name}, which was {was}, is heard again", node=node.name)
         self._answer(node, Filed(), want_hello=True)
         self._repairs.roomier(now, at)
 

@@ -22,7 +22,7 @@ from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Sender
 from taskd.core.messages import AgentHello, Confirmed, RankReport, Refused
-from taskd.core.records import LIVE, NODE, RANK, NodeCause, NodeRecord, RankCause, RankRecord
+from taskd.core.records import LIVE, NODE, RANK, NodeCause, NodeRecord, NodeState, RankCause, RankRecord
 from taskd.core.types import Phase, RankState
 
 
@@ -72,6 +72,11 @@ class Membership:
     def in_state(self, *states: RankState) -> list[int]:
         """Every rank in one of these states. Walks the job: for decisions, never for a report."""
         return [record.rank for record in self.ranks if record.state in states]
+
+    @property
+    def heard(self) -> bool:
+        """Some node is. Walks them all: for decisions, never for a report."""
+        return any(node.state is NodeState.UP for node in self.nodes.values())
 
     def free_slots(self, node: NodeRecord) -> int:
         """How many more workers can be started on this node."""

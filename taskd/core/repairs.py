@@ -390,7 +390,9 @@ class Repairs:
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
-        if self.attempts.placing:
+        if not self.members.heard:
+            recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
+        elif self.attempts.placing:
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)
             text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"

@@ -16,6 +16,7 @@ import hashlib
 import os
 import socket
 import struct
+import termios
 
 from taskd.core.limits import MAX_MESSAGE_BYTES
 
@@ -120,6 +121,14 @@ def _send(sock: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> boo
     except BlockingIOError:
         return False
     return True
+
+
+def unread(sock: socket.socket) -> int:
+    """Bytes that the other end has not taken yet, as the system counts them; 0 where it does not tell."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])
+    except OSError:
+        return 0
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:

@@ -192,6 +192,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     patience = settings.recover.unrepaired_ms / 1000
     repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited, patience)
     there.link.on_message = line.to(repair)
+    repair.hold.unread = there.link.unread
     _copy(request, record, bell)
     cpu.configure(settings, ran_before=request.incarnation > 1)
     guard.install()

@@ -32,7 +32,7 @@ from taskd.comm.adapter import Fault
 from taskd.core import limits
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
-from taskd.core.messages import Evidence, Order, Proof, Stop
+from taskd.core.messages import Evidence, Order, Proof, StageReached, Stop
 from taskd.core.telling import NO_SESSION
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
@@ -42,6 +42,7 @@ from taskd.state.digests import Digests
 from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
 from taskd.worker import lateness
+from taskd.worker.hold import Hold
 
 PROBE_MS = 1000.0
 """How often groups on devices are asked how they are: they tell nobody by themselves."""
@@ -164,6 +165,7 @@ class LaunchedRepair(Repair):
         self._inherited = inherited
         self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
         self._unrepaired_seconds = unrepaired_seconds
+        self.hold = Hold(self._ask)
         self._lock = threading.Lock()
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
         self._has_session = False
@@ -202,12 +204,11 @@ class LaunchedRepair(Repair):
 
         poller = select.poll()
         poller.register(self._control.event_fd, select.POLLIN)
-        let_go_at, failed_in, ailing_in = 0.0, -1, -1
+        ailing_in = -1
         while True:
-            left_ms = (let_go_at - time.monotonic()) * 1000 if failed_in >= 0 else None
+            left_ms = self.hold.look()
             if left_ms is not None and left_ms <= 0:
-                self._let_go(failed_in)
-                failed_in = -1
+                self._let_go(self.hold.end())
                 continue
             poller.poll(min(left_ms or PROBE_MS, PROBE_MS) if guard.on_devices() else left_ms)
             if self._core.epoch != ailing_in and (ailing := guard.probe()):
@@ -222,7 +223,13 @@ class LaunchedRepair(Repair):
                     continue
                 fault = guard.classify(group, error)
                 self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
-                let_go_at, failed_in = time.monotonic() + self._patience(fault, error), epoch
+                self.hold.begin(epoch, self._patience(fault, error))
+
+    def _ask(self) -> None:
+        """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
+        core = self._core
+        if core.state is WorkerState.RUNNING:
+            self._say(StageReached(core.rank, core.incarnation, core.epoch, Stage.RUNNING, core.updates, True, ""))
 
     def _patience(self, fault: Fault, error: str) -> float:
         """How long a repair is awaited that could mend this. What the script did wrong itself is mended by none. Of a

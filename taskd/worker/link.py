@@ -124,6 +124,13 @@ class Link:
         with self._lock:
             return self._send(message)
 
+    def unread(self) -> bool:
+        """Whether the agent has yet to take what was said to it: one that does not run takes nothing."""
+        if not self._ours():
+            return False
+        with self._lock:
+            return self._socket is not None and local.unread(self._socket) > 0
+
     def show_counters(self, transport: str, fd: int) -> None:
         """Hand what the rails of this transport count to the agent, now and whenever it welcomes us anew."""
         if not self._ours():

@@ -366,3 +366,12 @@ def test_a_spare_whose_manager_is_gone_for_good_ends() -> None:
     core.step(SECOND, Disconnected())
     assert not of(Leave, core.step(SECOND + limits.ABANDONED_NS - 1, Tick()))
     assert [effect.exit_code for effect in of(Leave, core.step(SECOND + limits.ABANDONED_NS, Tick()))] == [1]
+
+
+def test_a_launcher_that_was_stopped_says_so() -> None:
+    core = agent(spawns=True)
+    core.step(0, Tick())
+    core.step(100 * MS, Tick())
+    assert not of(Warn, core.step(200 * MS + limits.AWAY_NS - 1, Tick()))
+    (said,) = of(Warn, core.step(30 * SECOND + 300 * MS + limits.AWAY_NS, Tick()))
+    assert said.text.startswith("this launcher (process 1) did not run for 30")

@@ -51,6 +51,14 @@ def test_a_peer_that_does_not_read_is_never_waited_for(pair):
     assert sent > 0
 
 
+def test_what_a_peer_has_not_taken_is_counted(pair):
+    assert local.unread(pair[0]) == 0
+    assert local.send(pair[0], b"x")
+    assert local.unread(pair[0]) > 0
+    local.receive(pair[1])
+    assert local.unread(pair[0]) == 0
+
+
 def test_the_end_of_the_other_side_is_told(pair):
     pair[0].close()
     with pytest.raises(EOFError):
