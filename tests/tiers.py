@@ -212,6 +212,7 @@ SECONDS = {
     "tests/trust/loops/test_loaders.py": 35,
     "tests/train/test_loaders.py": 25,
     "tests/trust/test_done.py": 25,
+    "tests/trust/test_launcher_stopped.py": 12,
     "tests/shell/test_worker_ends.py": 45,
     "tests/shell/test_said_aloud.py": 35,
     "tests/rail/test_sessions.py": 155,

@@ -133,8 +133,8 @@ class Agent:
         if late_ns >= limits.AWAY_NS:
             who = "launcher" if self.spawns else "agent"
             self._warn(
-                f"this {who} (process {self.pid}) did not run for {milliseconds(late_ns)} ms: it was stopped, or got no "
-                "processor; what happened meanwhile is seen now"
+                f"this {who} (process {self.pid}) did not run for {milliseconds(late_ns)} ms: it was stopped, or got "
+                "no processor; what happened meanwhile is seen now"
             )
         self._tick_at = now + min(self.interval_ns, limits.ORDER_REPEAT_NS)
         if self.order is not None:

@@ -14,7 +14,8 @@ failed), or a very long silence, makes them DEAD. What can go wrong, and what fo
   steps, which they could not without these, silence alone is none either.
 - *A launcher is stopped, its workers live*: as long as ranks elsewhere finish steps, silence alone is no witness. Where
   no node at all is heard, nobody could take over, and it may be the manager that is cut off: a broken connection is no
-  witness for that, and whoever has not broken it is waited for, as long as for any stage of a repair.
+  witness for that, and whoever has not broken it is waited for, as long as for any stage of a repair. When one is
+  heard again, the others' time begins anew.
 - *A witness long before the silence, or a connection that came back*: it has expired, or is forgotten.
 
 Cost: a report touches four fields of its node. One heap entry per node, moved only when it falls due: a node that
@@ -44,14 +45,17 @@ class Detector:
     """Watches the rhythm of all nodes. `now` is always the manager's waking time."""
 
     def __init__(self) -> None:
-        self._checks: list[tuple[int, str]] = []
+        self._checks: list[tuple[int, bool, str]] = []  # when, whether it is silent, who
         self._nodes: dict[str, NodeRecord] = {}
         self._silent: dict[str, NodeRecord] = {}
+        self._deaf_until = -1  # nobody at all was heard just before
         self._collective_error_at = -1
         self._collective_witness: tuple[str, str] = ("", "")
 
     def watch(self, node: NodeRecord, now: int) -> None:
         """From now on this node is expected to speak (a new one, or one that is back)."""
+        if self._nobody_is_heard:
+            self._deaf_until = now
         self._nodes[node.name] = node
         self._silent.pop(node.name, None)
         node.heard_at = now
@@ -133,9 +137,12 @@ class Detector:
         are ranks whose nodes are not silent.
         """
         while (due := self.next_check()) is not None and due <= now:
-            _, name = heappop(self._checks)
+            _, silent, name = heappop(self._checks)
             node = self._nodes[name]
             node.check_at = -1
+            if silent and due < now:  # who else has fallen silent by now is found first
+                self._check(node, now)
+                continue
             age = now - node.heard_at
             if node.state is NodeState.UP:
                 if age >= threshold_ns(node):
@@ -159,7 +166,7 @@ class Detector:
         witness = self._second_witness(node, now) if others or not node.ranks else ""
         if witness:
             return Verdict(node.name, RankState.DEAD, age_ns, f"{silence} and {witness}")
-        alone_at = node.heard_at + self._alone_ns(node)
+        alone_at = self._alone_at(node)
         if now < alone_at:
             self._check(node, min(alone_at, now + limits.SILENCE_ALONE_NS))
             return None
@@ -168,11 +175,17 @@ class Detector:
             return None
         return Verdict(node.name, RankState.DEAD, age_ns, f"{silence}, too long to wait for a second witness")
 
-    def _alone_ns(self, node: NodeRecord) -> int:
-        """After how long its silence alone is enough."""
-        nobody_is_heard = len(self._silent) == len(self._nodes)
-        broken = node.connection_lost_at >= max(node.heard_at, 0)
-        return limits.LONGEST_STAGE_NS if node.spawns and nobody_is_heard and not broken else limits.SILENCE_ALONE_NS
+    @property
+    def _nobody_is_heard(self) -> bool:
+        return 0 < len(self._nodes) == len(self._silent)
+
+    def _alone_at(self, node: NodeRecord) -> int:
+        """When its silence alone is enough."""
+        if not node.spawns or node.connection_lost_at >= max(node.heard_at, 0):
+            return node.heard_at + limits.SILENCE_ALONE_NS
+        if self._nobody_is_heard:
+            return node.heard_at + limits.LONGEST_STAGE_NS
+        return max(node.heard_at, self._deaf_until) + limits.SILENCE_ALONE_NS
 
     @staticmethod
     def _silence_words(node: NodeRecord, age_ns: int) -> str:
@@ -181,8 +194,8 @@ class Detector:
     def _check(self, node: NodeRecord, at: int) -> None:
         if node.check_at != at:
             node.check_at = at
-            heappush(self._checks, (at, node.name))
+            heappush(self._checks, (at, node.state is not NodeState.UP, node.name))
 
-    def _current(self, check: tuple[int, str]) -> bool:
-        node = self._nodes.get(check[1])
+    def _current(self, check: tuple[int, bool, str]) -> bool:
+        node = self._nodes.get(check[2])
         return node is not None and node.check_at == check[0]

@@ -222,7 +222,7 @@ class Manager:
         self._mattered = True
         was = node.state.value
         if node.state is NodeState.SILENT:
-            was += f" for {milliseconds(at - node.heard_at)} ms"
+            was += f" for {milliseconds(at - node.silent_since)} ms"
         self._members.move_node(node, NodeCause.HEARD)
         self._detector.watch(node, at)
         for rank in node.ranks:
@@ -416,6 +416,7 @@ class Manager:
             if node.state is NodeState.SILENT:
                 return
             self._members.move_node(node, NodeCause.SILENT)
+            node.silent_since = at - verdict.age_ns
             self._detector.suspect(node, at)
             doubted = [rank for rank in sorted(node.ranks) if self._members.doubt(self._members.ranks[rank])]
             what = f": {rank_words(doubted)} suspected" if doubted else ""

@@ -74,9 +74,10 @@ class Membership:
         return [record.rank for record in self.ranks if record.state in states]
 
     @property
-    def heard(self) -> bool:
-        """Some node is. Walks them all: for decisions, never for a report."""
-        return any(node.state is NodeState.UP for node in self.nodes.values())
+    def all_silent(self) -> bool:
+        """No node is heard, and some may be again. Walks them all: for decisions, never for a report."""
+        states = {node.state for node in self.nodes.values()}
+        return NodeState.SILENT in states and NodeState.UP not in states
 
     def free_slots(self, node: NodeRecord) -> int:
         """How many more workers can be started on this node."""

@@ -104,6 +104,7 @@ class NodeRecord:
     connection_lost_at: int = -1
     collective_error_at: int = -1
     witness: str = ""  # who saw that, and what
+    silent_since: int = -1  # of one that is silent, as far as the journal says
     order_told_at: int = -1
 
     @property

@@ -390,7 +390,7 @@ class Repairs:
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
-        if not self.members.heard:
+        if self.members.all_silent:
             recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
         elif self.attempts.placing:
             self.incident.exhausted.add(recovery.strategy)

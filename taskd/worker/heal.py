@@ -227,9 +227,10 @@ class LaunchedRepair(Repair):
 
     def _ask(self) -> None:
         """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
-        core = self._core
-        if core.state is WorkerState.RUNNING:
-            self._say(StageReached(core.rank, core.incarnation, core.epoch, Stage.RUNNING, core.updates, True, ""))
+        with self._lock:
+            core = self._core
+            if core.state is WorkerState.RUNNING:
+                self._say(StageReached(core.rank, core.incarnation, core.epoch, Stage.RUNNING, core.updates, True, ""))
 
     def _patience(self, fault: Fault, error: str) -> float:
         """How long a repair is awaited that could mend this. What the script did wrong itself is mended by none. Of a

@@ -18,8 +18,8 @@ from tests.verdicts import same_bits
 
 SCRIPT = Path(__file__).with_name("stopped.py")
 NEVER = "-1"
-FAILS_SOON = {"TASKD_RETRY": "off", "TASKD_RECOVER_UNREPAIRED_MS": "1000"}
-"""What has failed is known at once, and held for a second where nobody repairs it."""
+FAILS_SOON = {"TASKD_RETRY": "off", "TASKD_RECOVER_UNREPAIRED_MS": "5000"}
+"""What has failed is known at once, and held for 5 s where nobody repairs it: longer than a manager settles."""
 
 
 def words(folder: Path, at: str) -> list[str]:
