@@ -120,12 +120,16 @@ def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
     return room
 
 
-def take_seats(members: Membership, chosen: dict[int, NodeRecord]) -> list[Seat]:
-    """Give these ranks their new seats; a rank that had died is started once more."""
+def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int) -> list[Seat]:
+    """Give these ranks their new seats in this epoch; a rank that had died is started once more.
+
+    Of a rank that was never heard of, processes may live all the same, on a node that has yet to say so. No rank had
+    more incarnations than there were epochs, so the epoch's own number is newer than any of theirs.
+    """
     seats = []
     for rank in sorted(chosen):
         record, node = members.ranks[rank], chosen[rank]
         record.restarts += record.state is RankState.DEAD
-        members.seat(record, record.incarnation + 1, node)
+        members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)
         seats.append(Seat(rank, record.incarnation, node.name))
     return seats
