@@ -123,7 +123,7 @@ class Repairs:
         if incident is None or incident.state is IncidentState.REPAIRING:
             return
         incident.missing.difference_update(ranks)
-        if not incident.missing:
+        if not incident.missing and not self._troubled:  # else that nobody is missing mends nothing
             self._close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", now)
 
     def returned(self, ranks: list[int], now: int, at: int) -> None:
@@ -390,13 +390,13 @@ class Repairs:
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
-        if self.members.all_silent:
-            recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
-        elif self.attempts.placing:
+        if self.attempts.placing:
             self.incident.exhausted.add(recovery.strategy)
             self.attempts.drop(self.incident, now, at)
             text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"
             self.troubled("spare", text, [], now, at)
+        elif self.members.all_silent:
+            recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
         elif not (late := recovery.overdue(at)):
             if text := telling.waits(recovery, at):
                 self.job.note("waits", text)
