@@ -14,7 +14,7 @@ failed), or a very long silence, makes them DEAD. What can go wrong, and what fo
   steps, which they could not without these, silence alone is none either.
 - *A launcher is stopped, its workers live*: as long as ranks elsewhere finish steps, silence alone is no witness. Where
   no node at all is heard, nobody could take over, and it may be the manager that is cut off: a broken connection is no
-  witness for that, and whoever has not broken it is waited for, as long as for any stage of a repair. When one is
+  witness for that, and whose connection stands is waited for, as long as for any stage of a repair. When one is
   heard again, the others' time begins anew.
 - *A witness long before the silence, or a connection that came back*: it has expired, or is forgotten.
 
@@ -49,6 +49,7 @@ class Detector:
         self._nodes: dict[str, NodeRecord] = {}
         self._silent: dict[str, NodeRecord] = {}
         self._deaf_until = -1  # nobody at all was heard just before
+        self._away_until = -1  # the manager was; whose connection broke meanwhile it was not told
         self._collective_error_at = -1
         self._collective_witness: tuple[str, str] = ("", "")
 
@@ -79,6 +80,7 @@ class Detector:
     def rebase(self, now: int) -> None:
         """The manager was away: nobody could be heard, so everybody was just heard."""
         self._collective_error_at = -1
+        self._away_until = now
         for node in list(self._nodes.values()):
             if node.state is NodeState.UP:
                 self.watch(node, now)
@@ -181,7 +183,8 @@ class Detector:
 
     def _alone_at(self, node: NodeRecord) -> int:
         """When its silence alone is enough."""
-        if not node.spawns or node.connection_lost_at >= max(node.heard_at, 0):
+        stands = node.connection_lost_at < max(node.heard_at, 0) and node.heard_at > self._away_until
+        if not node.spawns or not stands:
             return node.heard_at + limits.SILENCE_ALONE_NS
         if self._nobody_is_heard:
             return node.heard_at + limits.LONGEST_STAGE_NS
