@@ -246,6 +246,7 @@ class SimNode:
     def adopt(self, worker: SimWorker) -> None:
         """A process has begun here: a launcher's own child is reported at once, another's when it says hello."""
         self.workers[worker.pid] = worker
+        self.world.codes.pop(worker.rank, None)
         if not self.world.scenario.launches:
             self.start_agent()  # the first worker that finds no agent starts one
         elif self.core is not None:

@@ -37,10 +37,12 @@ ATTEMPT_NS = (
 )
 STUCK_NS = limits.LONGEST_STAGE_NS
 """And so long an attempt waits, besides, for a survivor that hangs and may hold the last whole state."""
+COMES_UP_NS = 10 * SECOND
+"""Within this a newcomer shows the last of what it shows before its set-up, and what it shows begins its time anew."""
 PHASE_NS = {
     "spare": limits.DEADLINE_SPARE_NS,
     "quiesce": limits.DEADLINE_SETUP_NS,
-    "set-up": limits.DEADLINE_SETUP_NS,
+    "set-up": limits.DEADLINE_SETUP_NS + COMES_UP_NS,
     "rebuild": limits.DEADLINE_REBUILD_NS,
     "restore": limits.DEADLINE_RESTORE_NS,
     "resume": limits.DEADLINE_SETUP_NS,

@@ -339,5 +339,6 @@ class SimWorker(Member):
             self.group.settle(self, abandon=True)
         self.world.watch.holds(self)
         self.alive = False
+        self.world.codes[self.rank] = exit_code
         self.world.loop.tell(f"rank {self.rank}", f"process {self.pid} ends with {exit_code}: {reason}")
         self.home.worker_died(self, exit_code, reason)

@@ -69,6 +69,7 @@ class World:
         self.ending = False
         self.orders = 0
         self.restarts = Counter[int]()
+        self.codes: dict[int, int] = {}  # of the ranks whose last process has ended
         self.generation = 0  # of starts by a launcher that is not ours
         self.capacity_short_at = -1
         self.harms: list[int] = []
@@ -189,9 +190,12 @@ class World:
         if trains and not worker.harmed and not worker.home.disturbed and not self.over():
             raise Violation("healthy-stays", f"{worker} trained in good health and is ended: {reason}")
         held = worker.updates if group is None else group.held_by(worker, self.loop.now)
-        known = self.crowd.trained_at >= 0 and self.loop.now - self.crowd.trained_at > KNOWN_NS
-        if held > 0 and known and not worker.harmed and not worker.out_of_reach():
+        if held > 0 and self._known_to_train() and not worker.harmed and not worker.out_of_reach():
             self.wasted[self.loop.now] = max(held, self.wasted.get(self.loop.now, 0))
+
+    def _known_to_train(self) -> bool:
+        """A step was made, and the manager has had the time to hear of it."""
+        return self.crowd.trained_at >= 0 and self.loop.now - self.crowd.trained_at > KNOWN_NS
 
     def started_from_nothing(self) -> None:
         """All ranks begin again with fresh parameters: only where no rank that held more was ended for it."""
@@ -214,7 +218,10 @@ class World:
             raise Violation("live", f"the job was given up without need: {end.reason}")
 
     def _earned(self) -> bool:
-        """Whether the ladder had really ended: too many restarts, no room, or attempts used up."""
+        """Whether the ladder had really ended: too many restarts, no room, attempts used up, or no set-up succeeds."""
+        codes = self.codes.values()
+        if len(codes) == self.scenario.options.ranks and min(codes) > 0 and not self._known_to_train():
+            return True
         most = max(self.restarts.values(), default=0)
         if most >= self.scenario.max_restarts:
             return True
