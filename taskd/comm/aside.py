@@ -3,6 +3,7 @@
 A group waits for all its members, and one of them may be dying. Alone in this file because groups are made in two
 places, a script's own and a repair, and both must get out.
 
+Nothing here asks by the clock: whoever takes an order calls `look()`, and those who wait ask whether it concerns them.
 It does NOT end what it leaves behind: whoever begins the next epoch does.
 """
 
@@ -11,33 +12,52 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from taskd.errors import StepAbandoned
 
-LOOK_S = 0.02
-"""How often to ask whether it is still needed."""
 Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_waiting: list[queue.SimpleQueue[Any]] = []
+
+
+def look() -> None:
+    """An order was taken: whoever waits here may not be needed any more."""
+    with _lock:
+        for told in _waiting:
+            told.put(None)
 
 
 def do(work: Callable[[], Result], is_over: Callable[[], bool], why: str) -> Result:
     """The result of `work`, or what it raises. Raises StepAbandoned with `why` once `is_over` says so."""
-    ended: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+    told: queue.SimpleQueue[Callable[[], Result] | None] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            ended.put((work(), None))
+            result = work()
         except BaseException as error:
-            ended.put((None, error))
+            failure = error
 
-    threading.Thread(target=run, name="taskd-aside", daemon=True).start()
-    while True:
-        try:
-            result, error = ended.get(timeout=LOOK_S)
-        except queue.Empty:
-            if is_over():
-                raise StepAbandoned(why) from None
-            continue
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
+            def ended() -> Result:
+                raise failure
+        else:
+
+            def ended() -> Result:
+                return result
+
+        told.put(ended)
+
+    with _lock:
+        _waiting.append(told)
+    try:
+        threading.Thread(target=run, name="taskd-aside", daemon=True).start()
+        while True:
+            if is_over():  # also what was ordered just before
+                raise StepAbandoned(why)
+            ended = told.get()
+            if ended is not None:
+                return ended()
+    finally:
+        with _lock:
+            _waiting.remove(told)

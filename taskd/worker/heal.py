@@ -181,6 +181,7 @@ class LaunchedRepair(Repair):
         with self._lock:
             for effect in self._core.step(time.monotonic_ns(), event):
                 self._carry_out(effect)
+        aside.look()
 
     def _carry_out(self, effect: WorkerEffect) -> None:
         if isinstance(effect, Reach):

@@ -1,0 +1,48 @@
+"""What may block for ever is left behind when an order says so, and nobody asks by the clock."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from taskd.comm import aside
+from taskd.errors import StepAbandoned
+
+
+def test_the_result_and_the_error_are_the_works_own() -> None:
+    assert aside.do(lambda: 7, lambda: False, "never") == 7
+    with pytest.raises(ZeroDivisionError):
+        aside.do(lambda: 1 // 0, lambda: False, "never")
+
+
+def test_what_is_over_already_is_not_waited_for() -> None:
+    ends = threading.Event()
+    with pytest.raises(StepAbandoned, match="no longer"):
+        aside.do(ends.wait, lambda: True, "no longer")
+    ends.set()
+
+
+def test_an_order_ends_the_wait_and_others_do_not() -> None:
+    ends, asked, over = threading.Event(), threading.Semaphore(0), threading.Event()
+
+    def is_over() -> bool:
+        asked.release()
+        return over.is_set()
+
+    def orders() -> None:
+        asked.acquire()  # it waits
+        aside.look()
+        asked.acquire()  # and was not concerned
+        over.set()
+        aside.look()
+
+    ordering = threading.Thread(target=orders)
+    ordering.start()
+    with pytest.raises(StepAbandoned, match="given up"):
+        aside.do(ends.wait, is_over, "given up")
+    ordering.join()
+    ends.set()
+    assert asked.acquire(blocking=False), "it asks at first, and for each order"
+    assert not asked.acquire(blocking=False), "and at no other time"
+    aside.look()  # nobody is left to be told
