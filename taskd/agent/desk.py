@@ -24,8 +24,8 @@ from taskd.core.limits import KEY_BYTES, MS
 from taskd.core.messages import (
     CountersShown,
     Evidence,
+    Order,
     Proof,
-    RailOrder,
     RailsFollowed,
     StageReached,
     Stop,
@@ -220,7 +220,7 @@ class Desk:
             if message.accepted and not message.acknowledged and not message.reason:
                 message = replace(message, reason=cut(self._reason))
             worker.welcome = message
-        elif worker.page is not None and not isinstance(message, RailOrder):
+        elif worker.page is not None and isinstance(message, (Order, Stop)):
             # The word in the page reaches the guard in C++ at once, whoever holds the GIL; the socket brings the rest.
             word = (local.STOP_WORD, 0) if isinstance(message, Stop) else (int(message.stage), message.epoch)
             if worker.order != word:

@@ -42,6 +42,7 @@ from taskd.core.messages import (
     StageReached,
     Stop,
     ToAgent,
+    Unmended,
     WorkerHello,
     WorkerWelcome,
 )
@@ -231,6 +232,8 @@ class Agent:
             self.term = message.term
             self.rails.ordered(message)
             self._effects += self.rails.due(now)
+        elif isinstance(message, Unmended):
+            self._effects.append(Relay(tuple(record.rank for record in self.crew.live()), message))
         else:
             self._ordered(message, now)
 

@@ -152,6 +152,13 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo:
+    """Raise in the script what has failed in this epoch: no repair will come."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Quit:
     """End this process: its seat is another's, or the job stops."""
 
@@ -159,4 +166,4 @@ class Quit:
     reason: str
 
 
-WorkerEffect = Reach | Park | Rebuild | Restore | Resume | Quit
+WorkerEffect = Reach | Park | Rebuild | Restore | Resume | LetGo | Quit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core.messages import FromAgent, FromWorker, Order, RailReport, Stop, ToAgent, WorkerWelcome
+from taskd.core.messages import FromAgent, FromWorker, Order, RailReport, Stop, ToAgent, Unmended, WorkerWelcome
 from taskd.core.types import Phase, ProofFinding, RailFinding, RankState, Stage
 
 
@@ -201,4 +201,4 @@ class Done:
     reason: str
 
 
-WorkerEvent = Order | Stop | WorkerWelcome | Done | Tick
+WorkerEvent = Order | Stop | Unmended | WorkerWelcome | Done | Tick

@@ -34,6 +34,7 @@ from taskd.core.events import (
     Verdict,
 )
 from taskd.core.filing import act_on, learn, lose_ranks, stranger
+from taskd.core.held import Held
 from taskd.core.job import Job
 from taskd.core.lateness import Lateness
 from taskd.core.membership import Filed, Membership
@@ -73,6 +74,7 @@ class Manager:
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
         self._lateness = Lateness(self._job)
+        self._held = Held(self._job)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._now = -1  # the shell's clock at the last step
@@ -312,6 +314,8 @@ class Manager:
             act_on(filed, node, self._job, self._repairs, now, at)
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
+            if filed.left:
+                self._let_go()
         if report.full and self._repairs.told_all(node.name, at):
             self._mattered = True
         self._watch.file(node.name, report.rails, at)
@@ -368,6 +372,14 @@ class Manager:
             self._detector.collective_error(against, f"{seen_by} saw: {reason}", node.name, at)
         about = f" about rank {evidence.rank}" if record is not None else ""
         self._job.note("evidence", f"{seen_by} says{about}: {reason}", evidence.rank, node.name)
+        if kind is EvidenceKind.COLLECTIVE_ERROR and evidence.witness in node.ranks:
+            self._held.failed(evidence.witness)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody holds what no repair can come for."""
+        if self._repairs.incident is None and self._job.over is None and self._held.let_go():
+            self._mattered = True
 
     def _judge(self, now: int) -> list[ManagerEffect]:
         """What silence means by now. Each verdict is journaled, so that a replay needs none of the quiet beats."""

@@ -277,6 +277,15 @@ class Stop:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class Unmended:
+    """What has failed in this epoch is not going to be repaired: whoever holds it may raise it in the script."""
+
+    term: Count
+    epoch: Epoch
+    reason: Text
+
+
 # ---- the job's store (between an agent's relay and the manager's values; the machines of the core never see it) ----
 
 
@@ -407,13 +416,14 @@ MESSAGES: tuple[type, ...] = (
     CountersShown,
     Proof,
     Proofs,
+    Unmended,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs
-ToAgent = Answer | Order | Stop | RailOrder
+ToAgent = Answer | Order | Stop | RailOrder | Unmended
 FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed | Proof
-ToWorker = WorkerWelcome | Order | Stop | RailOrder
-ToSession = WorkerWelcome | Order | Stop
+ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended
+ToSession = WorkerWelcome | Order | Stop | Unmended
 """What of it moves a worker's machine; rail orders are followed by the link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

@@ -18,9 +18,9 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from taskd.core.counters import Counters
-from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
-from taskd.core.messages import Order, StageReached, Stop, WorkerWelcome
+from taskd.core.messages import Order, StageReached, Stop, Unmended, WorkerWelcome
 from taskd.core.table import Table
 from taskd.core.types import PROGRESS, Stage
 from taskd.core.words import cut
@@ -131,6 +131,9 @@ class Worker:
             if event.accepted and event.incarnation > self.incarnation:
                 self.incarnation = event.incarnation
             return []
+        if isinstance(event, Unmended):
+            holds = self.state is WorkerState.RUNNING and event.epoch >= self.epoch  # the first one it does not know
+            return [LetGo(self.epoch)] if holds else []
         if isinstance(event, Stop):
             if event.term < self.term:
                 self.counters.count("stop of an older term")

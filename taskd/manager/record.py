@@ -28,7 +28,18 @@ from taskd.core.events import (
     Tick,
     Verdict,
 )
-from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Order, Proofs, RailOrder, Report, ToAgent
+from taskd.core.messages import (
+    AgentHello,
+    Answer,
+    Evidence,
+    Goodbye,
+    Order,
+    Proofs,
+    RailOrder,
+    Report,
+    ToAgent,
+    Unmended,
+)
 from taskd.core.types import ProofFinding, RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
@@ -198,6 +209,8 @@ def _words(message: ToAgent) -> str:
     if isinstance(message, RailOrder):
         out = f"without {', '.join(message.out)}" if message.out else "all in use"
         return f"rails: {out} ({message.reason})"
+    if isinstance(message, Unmended):
+        return f"nothing that failed in epoch {message.epoch} is repaired ({message.reason})"
     return f"stop with exit code {message.exit_code} ({message.reason})"
 
 

@@ -43,6 +43,7 @@ from taskd.core.messages import (
     Stop,
     StoreAnswer,
     StoreAsk,
+    Unmended,
     WorkerHello,
     WorkerLeaving,
     WorkerWelcome,
@@ -51,7 +52,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 8
+VERSION = 9
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -83,6 +84,7 @@ Message = (
     | CountersShown
     | Proof
     | Proofs
+    | Unmended
 )
 
 

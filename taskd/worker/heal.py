@@ -30,7 +30,7 @@ from taskd import log
 from taskd.comm import aside
 from taskd.comm.adapter import Fault
 from taskd.core import limits
-from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Proof, StageReached, Stop
 from taskd.core.telling import NO_SESSION
@@ -188,6 +188,9 @@ class LaunchedRepair(Repair):
             self._say(effect.message)
         elif isinstance(effect, Quit):
             _leave_at_once(effect)
+        elif isinstance(effect, LetGo):
+            self.hold.end()
+            self._raise_what_failed(effect.epoch)
         elif isinstance(effect, Park) and not self._has_session and not self.newcomer:
             for answer in self._core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
                 self._carry_out(answer)
@@ -223,8 +226,8 @@ class LaunchedRepair(Repair):
                     self._say(late)
                     continue
                 fault = guard.classify(group, error)
-                self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
                 self.hold.begin(epoch, self._patience(fault, error))
+                self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
 
     def _ask(self) -> None:
         """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
@@ -249,12 +252,15 @@ class LaunchedRepair(Repair):
     def _let_go(self, epoch: int) -> None:
         """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
         with self._lock:
-            if self._control.mode != self._normal or self._core.state is not WorkerState.RUNNING:
-                return
-            try:
-                self._control.resume(epoch)
-            except ValueError:
-                return  # a repair has begun just now
+            self._raise_what_failed(epoch)
+
+    def _raise_what_failed(self, epoch: int) -> None:
+        if self._control.mode != self._normal or self._core.state is not WorkerState.RUNNING:
+            return
+        try:
+            self._control.resume(epoch)
+        except ValueError:
+            return  # a repair has begun just now
         _logger.warning("a collective has failed and nobody repairs it: its error is raised in the script")
 
     # ---- the training thread ----------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, Tell
-from taskd.core.messages import Order, RailOrder, Stop
+from taskd.core.effects import LetGo, Park, Quit, Rebuild, Restore, Resume, Tell
+from taskd.core.messages import Order, RailOrder, Stop, Unmended
 from taskd.core.words import rank_words
 
 
@@ -28,6 +28,8 @@ def tell(effect: Tell) -> str:
         return f"-> {effect.node} | {order_words(message)}"
     if isinstance(message, Stop):
         return f"-> {effect.node} | stop, exit code {message.exit_code}"
+    if isinstance(message, Unmended):
+        return f"-> {effect.node} | what failed in epoch {message.epoch} is not repaired"
     if isinstance(message, RailOrder):
         out = f"without {' '.join(message.out)}" if message.out else "all in use"
         return f"-> {effect.node} | rail order {message.number}: {out}"
@@ -42,6 +44,8 @@ def worker_effect(effect: object) -> str:
         return f"rebuilds, epoch {effect.order.epoch}"
     if isinstance(effect, Restore):
         return f"restores updates {effect.order.updates}"
+    if isinstance(effect, LetGo):
+        return "raises what has failed"
     if isinstance(effect, Resume):
         return f"resumes after updates {effect.updates}"
     assert isinstance(effect, Quit)

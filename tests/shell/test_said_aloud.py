@@ -62,6 +62,21 @@ for step in range(9):
         sys.exit(0)
     dist.all_reduce(torch.ones(1))
 """
+SESSION_QUITS = """
+import sys, torch, torch.distributed as dist, taskd
+dist.init_process_group("gloo")
+model = torch.nn.Linear(2, 2)
+session = taskd.session()
+session.register(model=model)
+try:
+    for step in session.steps(range(9)):
+        with step:
+            if step.number == 4 and dist.get_rank() == 1:
+                sys.exit(0)
+            dist.all_reduce(torch.ones(1))
+except RuntimeError as error:
+    print("raised", type(error).__name__, flush=True)
+"""
 OVER = "all ranks start over"
 
 
@@ -166,6 +181,16 @@ def test_ranks_that_all_leave_inside_a_step_have_ended(start: Start, tmp_path: P
     with start("--nproc-per-node", "2", "together.py") as launched:
         launched.end()
     assert launched.text.count("begin") == 2 and OVER not in launched.text, launched.text
+
+
+def test_a_rank_that_leaves_a_session_early_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    """Whoever is in a collective with it has the error at once, as under torchrun, and may deal with it."""
+    (tmp_path / "quits.py").write_text(SESSION_QUITS)
+    with start(
+        "--nproc-per-node", "2", "quits.py", TASKD_RECOVER_UNREPAIRED_MS=str(int(PATIENCE_S * 2000))
+    ) as launched:
+        launched.end()
+    assert launched.said("raised") == ["DistBackendError"], launched.text
 
 
 def test_a_rank_that_leaves_a_plain_script_early_ends_the_job(start: Start, tmp_path: Path) -> None:
