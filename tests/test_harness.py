@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -202,3 +203,10 @@ def test_a_forked_script_is_like_a_started_one(tmp_path: Path) -> None:
     for level in ("INFO", "WARNING"):
         environment["TASKD_STD_LOG_LEVEL"] = level
         assert start(0, "tells").communicate(PATIENCE_S)[0] == f"level {getattr(logging, level)}\n"
+
+
+def test_every_planted_fault_has_its_line() -> None:
+    """A line that was written otherwise since could no longer be broken, and nobody would ask."""
+    for fault in runpy.run_path(str(ROOT / "tools" / "planted.py"))["FAULTS"]:
+        found = (ROOT / fault.file).read_text().count(fault.line + "\n")
+        assert found == 1, f"{fault.file} has this line {found} times: {fault.line}"

@@ -103,7 +103,7 @@ FAULTS = (
     Fault(
         "buffers are not put back into a step that is done again",
         "taskd/state/local.py",
-        "            buffer.detach().copy_(buffers[name])",
+        "            buffer.detach().copy_(buffers.models[name])",
         "            pass",
         ("tests/train/test_session.py", "tests/train/test_heal.py::test_killed_in_turn_at_every_place"),
     ),
