@@ -12,6 +12,7 @@ Alone, since it knows nothing of groups and orders: heal.py holds, and lets go. 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -24,13 +25,14 @@ _logger = log.get(__name__)
 
 
 class Hold:
-    """One failure is held at a time, the last one. For one thread."""
+    """One failure is held at a time, the last one. One thread begins and looks; any may end it."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         """`ask` says something to the launcher that changes nothing."""
         self.unread: Callable[[], bool] = lambda: False
         """Whether the launcher has yet to take what was said."""
         self._ask = ask
+        self._lock = threading.Lock()
         self._epoch = -1  # in which it failed; -1: nothing is held
         self._seconds = 0.0
         self._until = self._most = 0.0
@@ -40,27 +42,34 @@ class Hold:
     def begin(self, epoch: int, seconds: float) -> None:
         """Something has failed in this epoch; a repair is awaited so long."""
         now = time.monotonic()
-        self._epoch, self._seconds = epoch, seconds
-        self._until, self._most = now + seconds, now + max(seconds, LONGEST_SECONDS)
-        self._taken_at, self._told = now, False
+        with self._lock:
+            self._epoch, self._seconds = epoch, seconds
+            self._until, self._most = now + seconds, now + max(seconds, LONGEST_SECONDS)
+            self._taken_at, self._told = now, False
 
     def end(self) -> int:
-        """Nothing is held any more; the epoch in which it had failed."""
-        epoch, self._epoch = self._epoch, -1
-        return epoch
+        """Nothing is held any more; the epoch in which it had failed, or -1 if nothing was held."""
+        with self._lock:
+            epoch, self._epoch = self._epoch, -1
+            return epoch
 
     def look(self) -> float | None:
         """After how many milliseconds to look again; 0: the wait is over; None: nothing is held."""
-        if self._epoch < 0:
-            return None
-        now = time.monotonic()
-        if self.unread():
-            self._until = min(now + self._seconds, self._most)
-            self._tell(now)
-        elif now < self._until:
-            self._taken_at = now
+        taken = not self.unread()
+        with self._lock:
+            if self._epoch < 0:
+                return None
+            now = time.monotonic()
+            if not taken:
+                self._until = min(now + self._seconds, self._most)
+                self._tell(now)
+            elif now < self._until:
+                self._taken_at = now
+            left = max(0.0, self._until - now)
+            again = min(left, LOOK_SECONDS, self._seconds / 4)
+        if taken and left:
             self._ask()
-        return max(0.0, min(self._until - now, LOOK_SECONDS, self._seconds / 4)) * 1000
+        return again * 1000
 
     def _tell(self, now: float) -> None:
         silent = now - self._taken_at
