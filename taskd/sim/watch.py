@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.sim.model import Oracle
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ class Watch:
     def told(self, member: Member, effect: WorkerEffect) -> None:
         """A worker's machine asks its process for something: in one order only, and never for an older epoch."""
         self.actions += 1
-        if isinstance(effect, Quit | Reach):
+        if isinstance(
+            effect, Quit | Reach | LetGo
+        ):  # here no rank holds what has failed, so there is nothing to let go
             return
         epoch = effect.order.epoch if isinstance(effect, Rebuild | Restore) else effect.epoch
         last_epoch, last = self._following.get(member.pid, (0, Resume))

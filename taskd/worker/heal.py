@@ -189,8 +189,8 @@ class LaunchedRepair(Repair):
         elif isinstance(effect, Quit):
             _leave_at_once(effect)
         elif isinstance(effect, LetGo):
-            self.hold.end()
-            self._raise_what_failed(effect.epoch)
+            if self.hold.end() >= 0:
+                self._raise_what_failed(effect.epoch)
         elif isinstance(effect, Park) and not self._has_session and not self.newcomer:
             for answer in self._core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
                 self._carry_out(answer)
