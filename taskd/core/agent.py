@@ -10,7 +10,8 @@ confirmed. What can go wrong, and what follows:
 - *The connection was broken for a while*: ranks may have been given up; none follows an order before it is confirmed.
 - *A seat goes to another incarnation*: the old process is ended first, the new one starts when it has gone.
 - *This agent was stopped for a while*: it says for how long, and looks at what happened meanwhile.
-- *Nobody is left to decide* (a dead worker or none, no manager): a launcher gives up after a while, with the cause.
+- *Nobody is left to decide* (a dead worker, none, or ranks in a repair, and no manager): a launcher gives up after
+  a while, with the cause.
 
 Invariants: term and epoch only grow; an incarnation starts at most once; a rank has at most one live process here. Not
 here: processes, sockets, pages, and whether a rank is worth replacing.
@@ -209,8 +210,12 @@ class Agent:
     def _manage_alone(self, now: int) -> None:
         """A launcher without a manager: nobody is going to decide anything."""
         self._alone_since = now if self._alone_since < 0 else self._alone_since
+        alone_ns = now - self._alone_since
+        if alone_ns >= limits.AWAY_NS and (sentence := alone.waits(self.crew, self.order)):
+            self._warn(sentence)
         idle_ns = now - self._idle_since if self._idle_since >= 0 else -1
-        given_up = alone.verdict(self.crew, self.term, now - self._alone_since, idle_ns, self.linger_ns)
+        given_up = alone.verdict(self.crew, self.term, alone_ns, idle_ns, self.linger_ns)
+        given_up = given_up or alone.lease_over(self.crew, self.order, alone_ns)
         if isinstance(given_up, Stop):
             self._stop(given_up, now)
         elif given_up is not None:

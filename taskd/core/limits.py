@@ -171,7 +171,7 @@ STOP_GRACE_NS = 5 * SECOND
 AWAY_NS = 5 * SECOND
 """An agent that is so late for its own tick was stopped, or got no processor: it says so."""
 ABANDONED_NS = 60 * SECOND
-"""A launcher with a dead worker and no manager to decide gives the job up after this."""
+"""A launcher with a dead worker, or with ranks in a repair, and no manager to decide gives the job up after this."""
 MAX_KEPT_EVIDENCE = 64
 """Evidence that an agent keeps while it has no connection; the oldest goes first."""
 MAX_KEPT_LIVES = 8

@@ -152,6 +152,17 @@ class Faults:
             world.loop.after(rng.randint(0, 50 * MS), node.disconnect, node.life)
         world.loop.after(rng.randint(50 * MS, 8 * SECOND), world.manager.restart)
 
+    def _orphan(self) -> None:
+        """Mostly in the middle of a repair."""
+        self._kill()
+        self.world.loop.after(self.world.rng.randint(0, 3_000) * MS, self._forsake)
+
+    def _forsake(self) -> None:
+        if self._active and self.world.manager.alive:
+            self._manager()
+            self.world.loop.tell(NAME, "never comes back")
+            self.world.manager.gone = True
+
     def _sleep(self) -> None:
         world = self.world
         if world.manager.alive and world.manager.awake:

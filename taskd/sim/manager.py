@@ -38,6 +38,8 @@ class SimManager:
         self.journal: list[tuple[int, Any]] = []
         self.alive = True
         self.awake = True
+        self.gone = False
+        """It is dead, and never comes back."""
         self._away_ns = 0
         self._away_since = -1  # -1: it runs
         self.began_ns = 0  # when the present process began, and with it every clock of what is open
@@ -165,7 +167,7 @@ class SimManager:
 
     def restart(self) -> None:
         """A new process reads the journal and goes on."""
-        if self.alive:
+        if self.alive or self.gone:
             return
         world = self.world
         self.core = self._fresh()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskd.core import limits
+from taskd.core.worker import WorkerState
 from taskd.sim.network import CALM
 from taskd.sim.watch import Violation
 from taskd.sim.world import World
@@ -23,6 +24,8 @@ QUIET_NS = 5 * SECOND
 END_NS = 60 * SECOND
 RETURN_NS = 3 * SECOND
 """Until then everything that comes back after the faults is there."""
+LEASE_NS = limits.ABANDONED_NS + limits.STOP_GRACE_NS + RETURN_NS
+"""Within this, ranks that wait for a manager which never comes back have ended."""
 RECHECK_NS = 100 * MS
 STEPS_AFTER = 3
 """So many steps after the faults mean that the job trains again."""
@@ -67,6 +70,9 @@ class Play:
         self.world.loop.run(START_NS if not self.world.scenario.faults else 0, self.world.crowd.training)
         self.world.loop.run(self.world.loop.now + self.world.scenario.duration_ns, self.world.over)
         self._calm_down()
+        if self.world.manager.gone and not self.world.over():
+            self._nobody_waits()
+            return
         self._live()
         if not self.world.over():
             self._quiet()
@@ -141,6 +147,14 @@ class Play:
             raise Violation("proof-found", f"{self._liveness_ns // SECOND} s after the last fault: {unlike}")
         rule, standing = ("rails-return", rail) if rail and crowd.training() else ("live", self._standing())
         raise Violation(rule, f"{self._liveness_ns // SECOND} s after the last fault: {standing}")
+
+    def _nobody_waits(self) -> None:
+        """Without a manager the job may train or end, but no rank stays where only a manager could let it go."""
+        self.world.loop.run(self.world.loop.now + LEASE_NS)
+        for worker in self.world.workers():
+            if worker.core.state is not WorkerState.RUNNING and not worker.harmed:
+                state = worker.core.state.name
+                raise Violation("lease", f"{worker} is {state}, {LEASE_NS // SECOND} s after the last of the managers")
 
     def _standing(self) -> str:
         """How things stand, for a complaint."""

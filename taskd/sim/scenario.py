@@ -40,6 +40,7 @@ FAULTS = {
     "operator": "an operator takes a rail out and puts it back later, whatever else is going on",
     "unable": "a rank cannot follow rail orders for a while, or does not answer them",
     "flip": "a bit flips in what one rank holds, and nothing fails",
+    "orphan": "the manager dies and never comes back",
     "railkill": "a rail is lost just before or during the repair of a killed rank",
 }
 """Every kind of fault by the name that `--faults` takes."""
