@@ -185,7 +185,12 @@ class RecoverConfig:
         "Whether just the faulty process may be started again in its pod, whatever the strategies say.",
         env=("ENABLE_RESTART_FAULT_PROCESS",),
     )
-    max_restarts: int = option(3, "How often one rank may be replaced before the job gives up.", low=0, high=10_000)
+    max_restarts: int = option(
+        3,
+        "How often one rank may be replaced before the job gives up; each hour that it lives after one gives one back.",
+        low=0,
+        high=10_000,
+    )
     spare_wait_ms: int = option(
         20_000, "How long the ranks of a lost node wait for a node with room.", low=0, high=3_600_000
     )

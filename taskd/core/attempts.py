@@ -75,7 +75,7 @@ class Attempts:
         fresh = decision.strategy is Strategy.RESPAWN
         seats: list[Seat] = []
         if not (fresh and unplaced):
-            seats = placing.take_seats(self.members, chosen, self.job.epoch)
+            seats = placing.take_seats(self.members, chosen, self.job.epoch, now)
         if fresh:
             self.members.trained = False
         elif old is not None:

@@ -120,7 +120,7 @@ def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
     return room
 
 
-def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int) -> list[Seat]:
+def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
     """Give these ranks their new seats in this epoch; a rank that had died is started once more.
 
     Of a rank that was never heard of, processes may live all the same, on a node that has yet to say so. No rank had
@@ -130,6 +130,7 @@ def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int) -
     for rank in sorted(chosen):
         record, node = members.ranks[rank], chosen[rank]
         record.restarts += record.state is RankState.DEAD
+        record.restarted_at = now
         members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)
         seats.append(Seat(rank, record.incarnation, node.name))
     return seats

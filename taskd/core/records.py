@@ -136,8 +136,14 @@ class RankRecord:
     proved: bool = False  # its process is known to have ended: nothing can bring this incarnation back
     condemned: bool = False  # given up although its process lives: it is to be ended, whatever it reports
     reason: str = ""
-    restarts: int = 0
+    restarts: int = 0  # that count: one is forgotten with every while in which it lived
+    restarted_at: int = 0
     rivals: set[str] = field(default_factory=set)  # nodes whose claim of this rank has been written down
+
+    def forgive(self, now: int) -> None:
+        """It has died: what it has lived since its last start pays for earlier deaths."""
+        paid = (now - self.restarted_at) // limits.RESTART_FORGOTTEN_NS
+        self.restarts = max(0, self.restarts - paid)
 
     def doubt_report(self) -> None:
         """Let its next report count as news, whatever it says."""

@@ -60,6 +60,8 @@ class Repairs:
         """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
         if self.job.over is not None:
             return
+        for rank in ranks:
+            self.members.ranks[rank].forgive(now)
         losses = {rank: placing.loss_of(self.members.ranks[rank]) for rank in ranks}
         incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, now)
         incident.missing.update(ranks)
