@@ -5,6 +5,9 @@ deadline) becomes an event; the core's effects are carried out in order. Beat pa
 same loop serves as a side process (`python -m taskd.agent`), which only watches, and inside a launcher, which gives
 it a `Spawner` and so lets it start and end workers.
 It never blocks on a worker or on the manager, and it does NOT decide anything: core.Agent does.
+
+An error of ours in one event or effect costs that one and no other: reports and orders are repeated, and the end of
+this loop would be the end of a node's ranks. One that comes all the time ends it all the same, or it would spin.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from taskd.agent.workers import Worker, Workers
 from taskd.config import Config
 from taskd.core import effects, events
 from taskd.core.agent import Agent
-from taskd.core.limits import MAX_TEXT, MS
+from taskd.core.budget import Budget
+from taskd.core.limits import MAX_TEXT, MS, SECOND
 from taskd.core.messages import (
     Answer,
     Evidence,
@@ -45,6 +49,9 @@ from taskd.errors import BackendError, UsageError
 from taskd.wire import keys
 
 BEAT_AGE_MS_MAX = 2**31
+ERRORS_MAX = 20
+ERRORS_WINDOW_NS = 10 * SECOND
+"""Errors of ours that this loop survives within this."""
 _logger = log.get(__name__)
 
 
@@ -117,6 +124,7 @@ class AgentLoop:
         self._on_stop = on_stop
         self._queue: deque[events.AgentEvent] = deque()
         self._stop_reason: str | None = None
+        self._errors = Budget(ERRORS_MAX, ERRORS_WINDOW_NS)
         self._ended = False
         self._wake_lock = threading.RLock()  # a signal handler may call stop() while this thread holds it
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -210,8 +218,22 @@ class AgentLoop:
             self._step(self._queue.popleft())
 
     def _step(self, event: events.AgentEvent, asker: Worker | None = None) -> None:
-        for effect in self.core.step(time.monotonic_ns(), event):
-            self._carry_out(effect, asker)
+        try:
+            wanted = self.core.step(time.monotonic_ns(), event)
+        except Exception:
+            self._survive(event)
+            return
+        for effect in wanted:
+            try:
+                self._carry_out(effect, asker)
+            except Exception:
+                self._survive(effect)
+
+    def _survive(self, what: object) -> None:
+        """To be called where an error of ours was caught: it is said, and the loop goes on, if that makes sense."""
+        if not self._errors.take(time.monotonic_ns()):
+            raise  # noqa: PLE0704  the error that is being handled
+        _logger.exception("%s failed: a mistake of taskd's; this node goes on without it", cut(repr(what)))
 
     def _carry_out(self, effect: effects.AgentEffect, asker: Worker | None) -> None:
         if isinstance(effect, effects.Send):
