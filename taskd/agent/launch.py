@@ -213,10 +213,12 @@ class Launcher:
         self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
         if not launch_manager.is_given(settings):
-            port = launch_manager.running(settings)
-            settings = launch_manager.at_port(settings, port or launch_manager.free_port(settings))
-            if not port:
-                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size)
+            if port := launch_manager.running(settings):
+                settings = launch_manager.at_port(settings, port)
+            else:
+                port, holder = launch_manager.take_port(settings)
+                settings = launch_manager.at_port(settings, port)
+                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, holder)
                 self.manager.start()
         board.tell(
             launch_ranks.JOB,
@@ -330,8 +332,10 @@ class Launcher:
 
     def _others(self) -> Mapping[int, Callable[[], None]]:
         found: dict[int, Callable[[], None]] = {}
-        if self.manager is not None and self.manager.fd >= 0:
-            found[self.manager.fd] = self._tend_manager
+        if self.manager is not None:
+            self.manager.look()
+            if self.manager.fd >= 0:
+                found[self.manager.fd] = self._tend_manager
         if self.standbys is not None:
             found.update(self.standbys.sources())
         return found
@@ -339,10 +343,11 @@ class Launcher:
     def _tend_manager(self) -> None:
         """A manager that dies is started again. One that cannot even start is a mistake to be mended first."""
         assert self.manager is not None and self._loop is not None
-        if self._loop.core.term:
+        if self.manager.has_begun:
             self.manager.tend()
             return
-        self.manager.reap()
+        self.manager.end(0)
+        self.manager = None
         self._trouble = "the job has no manager: it could not start, and said why"
         self._loop.stop(self._trouble)
 

@@ -2,7 +2,8 @@
 
 It takes the configured port; where another job has the usual one and the user named none, a free one. It ends with
 the job by itself, and with its launcher whatever happens to that. A job whose manager cannot be had trains all the
-same, unwatched. It does NOT speak with the manager: the launcher's agent does.
+same, unwatched. One that hangs is ended, and so started again. It does NOT speak with the manager: the launcher's agent
+does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +24,21 @@ from pathlib import Path
 from taskd import config as configuration
 from taskd import log
 from taskd.config import Config
+from taskd.core.budget import Budget
+from taskd.core.limits import MS, SECOND
 from taskd.errors import UsageError
+from taskd.wire.pulse import Pulse
 
 STARTS_MAX = 5
+STARTS_WINDOW_NS = 600 * SECOND
+"""So many starts within this; then it is waited until the first of them is so long ago."""
+PAUSE_NS = 500 * MS
+HUNG_NS = 8 * SECOND
+"""A manager that has not gone round its loop for so long hangs. Ranks hold what has failed for longer than this."""
+BEGIN_NS = 300 * SECOND
+"""How long it may take until it does so for the first time: it may have a long journal to read."""
+AWAY_NS = 5 * SECOND
+"""A launcher that did not look for so long was away itself, and knows nothing of its manager."""
 LOOK_SECONDS = 2.0
 _logger = log.get(__name__)
 
@@ -46,18 +60,23 @@ def running(config: Config) -> int:
         return 0
 
 
-def free_port(config: Config) -> int:
-    """The configured port, or any other one where it is taken and nobody insists on it."""
+def take_port(config: Config) -> tuple[int, socket.socket | None]:
+    """The configured port, or any other one where it is taken and nobody insists on it; and what holds it.
+
+    Until that is closed no other launcher finds the port free, and the manager, each of its lives, can listen there:
+    the system lets a second socket in where both allow it and one of them does not listen.
+    """
     address = config.manager.bind if config.manager.bind != "*" else "0.0.0.0"
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        try:
-            probe.bind((address, config.manager.port))
-            return config.manager.port
-        except OSError:
-            if not config.sources.get("manager.port", "default").startswith("default"):
-                return config.manager.port  # the manager says what is wrong with it
-            probe.bind((address, 0))
-            return int(probe.getsockname()[1])
+    holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        holder.bind((address, config.manager.port))
+    except OSError:
+        if not config.sources.get("manager.port", "default").startswith("default"):
+            holder.close()
+            return config.manager.port, None  # the manager says what is wrong with it
+        holder.bind((address, 0))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: it must find the port free
+    return int(holder.getsockname()[1]), holder
 
 
 def at_port(config: Config, port: int) -> Config:
@@ -67,13 +86,18 @@ def at_port(config: Config, port: int) -> Config:
 
 
 class ManagerProcess:
-    """`start`, then `tend` whenever `fd` is readable, then `end`."""
+    """`start`, then `look` in each turn and `tend` whenever `fd` is readable, then `end`."""
 
-    def __init__(self, config: Config, nodes: int, world_size: int) -> None:
+    def __init__(self, config: Config, nodes: int, world_size: int, port_holder: socket.socket | None = None) -> None:
+        """`port_holder` keeps the port for it (take_port), and is closed when it is over."""
         self._config = config
+        self._port_holder = port_holder
         self._nodes, self._world_size = nodes, world_size
         self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._budget = Budget(STARTS_MAX, STARTS_WINDOW_NS, PAUSE_NS)
+        self._pulse = Pulse()
+        self._began_before = False
+        self._since_ns = self._looked_ns = 0  # it could have given a sign since then; when that was last looked at
         self.fd = -1
         """Readable when the manager has ended; -1: there is none."""
 
@@ -82,16 +106,27 @@ class ManagerProcess:
         """Its process; 0: there is none."""
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it, or a life of it before, has come to its work."""
+        return self._began_before or self._pulse.last_ns() > 0
+
     def start(self) -> None:
         """Start it; returns at once. Raises UsageError when the system does not."""
-        self._starts += 1
+        now = time.monotonic_ns()
+        self._began_before = self.has_begun
+        self._budget.take(now)
+        self._since_ns = self._looked_ns = now
+        self._pulse.close()
+        self._pulse = Pulse()
         command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", "taskd.manager"]
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # nothing of its own may stand between the lines of the script
-                env=self._environment(),
+                env=self._environment() | self._pulse.environment,
+                pass_fds=(self._pulse.fd,),
                 start_new_session=True,
             )
             self.fd = os.pidfd_open(self._process.pid)
@@ -118,17 +153,41 @@ class ManagerProcess:
     def tend(self) -> None:
         """It has ended: start it again. It finds its journal, so nothing is lost."""
         code = self.reap()
-        if self._starts < STARTS_MAX:
-            _logger.warning("the job's manager ended with %d and is started again", code)
-            try:
-                self.start()
-                return
-            except UsageError as error:
-                _logger.warning("%s", error)
-        _logger.warning("the job goes on without a manager: faults are not repaired any more")
+        now = time.monotonic_ns()
+        wait_ns = self._budget.free_at(now) - now
+        when = f", in {wait_ns / SECOND:.1f} s, for it has ended again and again" if wait_ns else ""
+        _logger.warning("the job's manager ended with %d and is started again%s", code, when)
+        self.look()
+
+    def look(self) -> None:
+        """Start it if it is time to, end it if it hangs."""
+        now = time.monotonic_ns()
+        if self._process is None:
+            if self._budget.free_at(now) <= now:
+                try:
+                    self.start()
+                except UsageError as error:
+                    _logger.warning("%s", error)
+            return
+        if now - self._looked_ns > AWAY_NS:
+            self._since_ns = now
+        self._looked_ns = now
+        beaten = self._pulse.last_ns()
+        allowed_ns = HUNG_NS if beaten else BEGIN_NS
+        silent_ns = now - max(beaten, self._since_ns)
+        if silent_ns > allowed_ns:
+            self._since_ns = now  # told once; it may take a while to end
+            _logger.warning(
+                "the job's manager (process %d) has done nothing for %d s: it hangs or was stopped, and is ended",
+                self.pid,
+                silent_ns // SECOND,
+            )
+            self._process.kill()
 
     def end(self, seconds: float) -> None:
         """Wait this long for it to end by itself, then tell it to; returns when it is gone."""
+        if self._port_holder is not None:
+            self._port_holder.close()
         if self._process is None:
             return
         poller = select.poll()

@@ -51,6 +51,7 @@ from taskd.manager.store import Due
 from taskd.manager.store_desk import StoreDesk
 from taskd.wire import keys, run_dir
 from taskd.wire.codec import Envelope, Message, WireError, decode, encode
+from taskd.wire.pulse import Heart
 
 _log = log.get(__name__)
 
@@ -82,6 +83,7 @@ class ManagerLoop:
         self._over_at: int | None = None
         self._door: Door | None = None
         self._memory = Memory(config)
+        self._heart = Heart()
         self._store = StoreDesk(config.job.directory if config.manager.journal else None)
         self._epoch = 0
 
@@ -163,6 +165,7 @@ class ManagerLoop:
     # ---- one turn ---------------------------------------------------------------------------------------------
 
     def _turn(self, door: Door) -> None:
+        self._heart.beat()
         if door.wait(self._timeout_ms()):
             for item in door.receive():
                 if isinstance(item, Arrived):
@@ -276,7 +279,11 @@ class ManagerLoop:
         topic = topics.get(question.topic)
         if topic is None:
             return Reply(False, f"{question.topic!r} is no topic; this manager answers: {', '.join(topics)}")
-        return topic()
+        try:
+            return topic()
+        except Exception as error:  # who only looks must not end the manager, whatever there is to be seen
+            _log.exception("the question %r could not be answered: a mistake of taskd's", question.topic)
+            return Reply(False, cut(f"the manager could not answer: {type(error).__name__}: {error}"))
 
     def _wish(self, argument: str, out: bool) -> Reply:
         """An operator's order about a rail: refused with a sentence, or begun; `rails` tells how it goes on."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -155,6 +156,86 @@ def test_a_manager_that_dies_is_replaced(start: Start) -> None:
         wait_until(lambda: len(launched.pids()) == 2, "both ranks known to it")
         launched.launchers[0].send_signal(signal.SIGTERM)
         launched.end(1)
+
+
+def test_a_manager_that_hangs_is_replaced(start: Start) -> None:
+    """Its connections stay, and so does the process: only its own loop shows that it does nothing."""
+    with start("--nproc-per-node", "2", "wait.py") as launched:
+        workers_up(launched, 2)
+        launched.wait_for_line("all 2 ranks are here")
+        hangs = launched.ask("status")["manager"]["pid"]
+        os.kill(hangs, signal.SIGSTOP)
+        launched.wait_for_line(f"(process {hangs}) has done nothing for")
+        launched.wait_for_line("is started again")
+        wait_until(lambda: len(launched.pids()) == 2, "both ranks known to another manager")
+        assert launched.ask("status")["manager"]["pid"] != hangs
+        launched.launchers[0].send_signal(signal.SIGTERM)
+        launched.end(1)
+
+
+STOPS_ITSELF = """
+import os, signal
+from taskd.wire import pulse
+beat = pulse.Heart.beat
+def once(self):
+    beat(self)
+    try:
+        os.close(os.open({mark!r}, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+pulse.Heart.beat = once
+"""
+
+
+def test_a_manager_that_hangs_before_it_is_heard_is_replaced(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "sitecustomize.py").write_text(STOPS_ITSELF.format(mark=str(tmp_path / "stopped")))
+    path = f"{tmp_path / 'planted'}:{ROOT}"
+    with start("--nproc-per-node", "2", "wait.py", warm=False, PYTHONPATH=path) as launched:
+        workers_up(launched, 2)
+        launched.wait_for_line("has done nothing for")
+        launched.wait_for_line("all 2 ranks are here")
+        launched.launchers[0].send_signal(signal.SIGTERM)
+        launched.end(1)
+
+
+def test_a_manager_that_cannot_start_ends_the_job(start: Start, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    with (
+        socket.create_server(("", port)),
+        start("--nproc-per-node", "1", "wait.py", TASKD_MANAGER_PORT=str(port)) as launched,
+    ):
+        launched.end(1)
+    assert f"port {port} is taken" in launched.text
+    assert "the job has no manager: it could not start, and said why" in launched.text
+
+
+BROKEN_AGENT = """
+import sys
+if sys.argv[:1] == ["-m"]:
+    from taskd.core import agent, events
+    step, left = agent.Agent.step, [3]
+    def broken(self, now_ns, event):
+        if isinstance(event, events.Tick) and self.term and left[0]:
+            left[0] -= 1
+            raise KeyError("planted")
+        return step(self, now_ns, event)
+    agent.Agent.step = broken
+"""
+
+
+def test_a_mistake_of_ours_is_not_the_end_of_a_node(start: Start, tmp_path: Path) -> None:
+    """The launcher's core breaks at three of its deadlines; a rank dies after that, and the job goes on."""
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "sitecustomize.py").write_text(BROKEN_AGENT)
+    path = f"{tmp_path / 'planted'}:{ROOT}"
+    with start("--nproc-per-node", "2", "lives.py", "marks", "1", "hold", warm=False, PYTHONPATH=path) as launched:
+        wait_until(lambda: launched.text.count("KeyError: 'planted'") == 3, "three errors")
+        (tmp_path / "go").touch()
+        launched.end()
+    assert launched.text.count("a mistake of taskd's; this node goes on without it") == 3
+    assert sorted(launched.said("done")) == ["0", "1"]
 
 
 def test_two_launchers_of_one_name(start: Start) -> None:

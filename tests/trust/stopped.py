@@ -1,6 +1,6 @@
-"""A training whose launcher is stopped when a rank dies: nobody sees the death until the launcher goes on.
+"""A training whose launcher or manager (STOPS) is stopped when a rank dies: nobody sees the death, or nobody decides.
 
-Rank 1 stops its launcher, says which process that is, and kills itself. Otherwise it is the smallest training here.
+Rank 1 stops it, says which process that is, and kills itself. Otherwise it is the smallest training here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,29 @@ def main() -> None:
             optimizer.zero_grad()
             loss_of(model, batch["x"]).backward()
             if scene.rank == 1 and step.number == scene.args.at and not step.rehearsal:
-                stop_the_launcher(scene.args.folder)
+                stop(scene.args.folder)
             scene.here(step, scene.args.place)
             average_gradients(model)
             optimizer.step()
     scene.end(model)
 
 
-def stop_the_launcher(folder: Path) -> None:
+def stop(folder: Path) -> None:
     """Once, and said before, since nobody writes for it while it is stopped."""
     try:
         (folder / "stopped").touch(exist_ok=False)
     except FileExistsError:
         return
     launcher = os.getppid()
-    say(f"stops {launcher}")
-    os.kill(launcher, signal.SIGSTOP)
+    pid = launcher if os.environ["STOPS"] == "launcher" else manager_of(launcher)
+    say(f"stops {pid}")
+    os.kill(pid, signal.SIGSTOP)
+
+
+def manager_of(launcher: int) -> int:
+    """Its child that is the job's manager."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return next(int(pid) for pid in children if b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 if __name__ == "__main__":

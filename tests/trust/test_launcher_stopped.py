@@ -1,7 +1,8 @@
-"""The launcher is stopped while a rank is dead: whoever survives waits for it, and all is as if nothing had happened.
+"""The launcher or the manager is stopped while a rank is dead: in the end all is as if nothing had happened.
 
-Nobody else can see the death or start another process, so how long it is stopped does not matter. The stories
-launcher_stopped*.txt tell the manager's part, in which half a minute passes.
+Nobody but the launcher can see the death or start another process, so how long it is stopped does not matter. The
+stories launcher_stopped*.txt tell the manager's part, in which half a minute passes. A manager that is stopped is
+replaced, and its successor decides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.verdicts import same_bits
 
 SCRIPT = Path(__file__).with_name("stopped.py")
 NEVER = "-1"
-FAILS_SOON = {"TASKD_RETRY": "off", "TASKD_RECOVER_UNREPAIRED_MS": "5000"}
+FAILS_SOON = {"STOPS": "launcher", "TASKD_RETRY": "off", "TASKD_RECOVER_UNREPAIRED_MS": "5000"}
 """What has failed is known at once, and held for 5 s where nobody repairs it: longer than a manager settles."""
 
 
@@ -39,3 +40,16 @@ def test_survivors_wait_for_a_launcher_that_is_stopped(tmp_path: Path, free_port
     assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
     assert f"the launcher of this node (process {launcher}) has not run for" in job.text, job.text
     assert "respawn" not in job.text and "nobody repairs it" not in job.text, job.text
+
+
+@pytest.mark.slow
+def test_survivors_wait_for_a_manager_that_is_stopped(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    calm, stops = words(tmp_path, NEVER), words(tmp_path, "3")
+    with Launched(tmp_path, free_port(), *calm, env={"STOPS": "manager"}, job="calm", warm=True) as job:
+        job.end()
+        expected = sorted(job.said("weights"))
+    with Launched(tmp_path, free_port(), *stops, env={"STOPS": "manager"}, job="stopped", warm=True) as job:
+        job.end()
+    same_bits(sorted(job.said("weights")), expected, job.text)
+    assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
+    assert f"(process {job.said('stops')[0]}) has done nothing for" in job.text, job.text
