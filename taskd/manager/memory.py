@@ -8,6 +8,10 @@ A journal is taken up only if it is this job's: same sizes and settings, not end
 processes of this host, one of them still lives. Otherwise it is put aside; the term always goes on from it, so that
 no agent follows an older manager.
 
+An event that breaks the core (a mistake of ours) must not end the manager: the agent that has sent it repeats it, and
+would end the next one, too. It is written to a file of its own and never heard again, and a new core goes on from the
+journal, as in a new process. What breaks it without an event, at a deadline say, ends the manager after a few times.
+
 It does NOT know sockets or senders' connections.
 """
 
@@ -16,15 +20,17 @@ from __future__ import annotations
 import json
 import os
 import time
+import traceback
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taskd import log
 from taskd.config import Config
 from taskd.core import limits
+from taskd.core.budget import Budget
 from taskd.core.effects import EndJob, ManagerEffect, Note
-from taskd.core.events import ManagerEvent, Restarted
+from taskd.core.events import ManagerEvent, Restarted, Said
 from taskd.core.manager import Manager
 from taskd.manager import record, replay
 from taskd.manager.journal import Broken, Journal, Row
@@ -33,6 +39,13 @@ _log = log.get(__name__)
 
 JOURNAL_FILE = "journal.db"
 TERM_FILE = "term"
+ASIDE_FILE = "set-aside.txt"
+ASIDE_BYTES_MAX = 1 << 20
+BREAKS_MAX = 8
+BREAKS_WINDOW_NS = 60 * limits.SECOND
+"""So many events may break the core within this; more, and the manager is better started again."""
+ASIDE_MAX = 256
+"""Events that are known to break the core."""
 CLOCK_SLACK_S = 2.0
 """What the clock of the day and the clock since boot may differ by between two looks."""
 FIRST_NS = limits.SECOND
@@ -61,6 +74,8 @@ class Memory:
         self.last_note = 0
         self.taken_up = False  # an earlier life of this job's manager left a journal, and this one goes on from it
         self._quiet_texts: set[str] = set()
+        self._breaks = Budget(BREAKS_MAX, BREAKS_WINDOW_NS)
+        self._aside: deque[Said] = deque(maxlen=ASIDE_MAX)
         self._zero_ns = time.monotonic_ns() - FIRST_NS
 
     @property
@@ -150,12 +165,57 @@ class Memory:
     def step(self, event: ManagerEvent) -> list[ManagerEffect]:
         """Hand the core one event; what matters of it is remembered for `commit`."""
         now_ns = self.now_ns()
-        effects = self.core.step(now_ns, event)
-        events = self.core.to_journal()
+        if self._aside and isinstance(event, Said) and _repeatable(event) in self._aside:
+            return []
+        try:
+            effects = self.core.step(now_ns, event)
+            events = self.core.to_journal()
+        except Exception:
+            if not self._breaks.take(now_ns):
+                raise
+            return self._go_on_without(event)
         if self.journal is not None and (events or self._news(effects)):
             self.journal.append(now_ns, record.events_row(events, self.job), record.effects_row(effects))
         self._tell(effects, time.time_ns())
         return effects
+
+    def _go_on_without(self, event: ManagerEvent) -> list[ManagerEffect]:
+        """The core broke at this event, and what it holds now is worth nothing."""
+        found = traceback.format_exc()
+        if isinstance(event, Said):  # a deadline, or an operator's wish, comes again in another situation
+            self._aside.append(_repeatable(event))
+        path = os.path.join(self._directory, ASIDE_FILE)
+        _log.error(
+            "THE MANAGER BROKE at %s: a mistake of taskd's. The event is set aside in %s, and the manager goes on from "
+            "its journal without it; please report it\n%s",
+            type(event.message if isinstance(event, Said) else event).__name__,
+            path,
+            found,
+        )
+        self._write_aside(path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event!r}\n{found}\n")
+        journal = self.journal
+        if journal is None or journal.trouble:
+            self._begin_new(self._last_term() + 1)
+            return []
+        journal.commit()
+        term = int(journal.meta()["term"])
+        rows = list(journal.rows())
+        self.notes.clear()
+        self.last_note = 0
+        self.core, _ = self._replayed(rows, term)
+        effects = self.step(Restarted())
+        self._keep_term(self.term)
+        return effects
+
+    @staticmethod
+    def _write_aside(path: str, text: str) -> None:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8") as file:
+                if file.tell() < ASIDE_BYTES_MAX:
+                    file.write(text)
+        except OSError as error:
+            _log.warning("the event could not be written to %s: %s", path, error.strerror)
 
     def _news(self, effects: list[ManagerEffect]) -> bool:
         """Whether a step that changed nothing has something for people, such as a refusal, that is not yet written."""
@@ -206,6 +266,11 @@ class Memory:
             if ended:
                 self.journal.set_meta(ended=ended)
             self.journal.close()
+
+
+def _repeatable(event: Said) -> Said:
+    """The event as it will be said again: without the number that its sender gave it."""
+    return replace(event, sender=replace(event.sender, sequence=0))
 
 
 def _all_gone(facts: dict[str, Any], rows: list[Row]) -> str:

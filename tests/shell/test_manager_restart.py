@@ -20,7 +20,7 @@ import pytest
 from taskd.core.messages import Answer, Evidence, Goodbye, Report
 from taskd.core.types import EvidenceKind, RankState
 from tests.patience import PATIENCE_S
-from tests.shell.manager_process import HandAgent, ManagerProcess, wait_for
+from tests.shell.manager_process import ROOT, HandAgent, ManagerProcess, wait_for
 
 MakeManager = Callable[..., ManagerProcess]
 
@@ -148,6 +148,50 @@ def test_membership_and_incidents_survive_kill_9(make: MakeManager) -> None:
     done = replayed(manager)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every decision is the same as the recorded one" in done.stdout and "died" in done.stdout
+
+
+BROKEN_CORE = """
+from taskd.core import manager
+step = manager.Manager.step
+def broken(self, now_ns, event):
+    if getattr(getattr(event, "message", None), "reason", "") == "poison":
+        self._job.epoch = 10**6
+        raise KeyError("planted")
+    return step(self, now_ns, event)
+manager.Manager.step = broken
+def rails(self, now_ns):
+    raise ZeroDivisionError("planted, too")
+manager.Manager.rails = rails
+"""
+
+
+@pytest.mark.parametrize("journal", ["on", "off"])
+def test_a_message_that_breaks_the_core_is_set_aside(make: MakeManager, tmp_path: Path, journal: str) -> None:
+    """The agent repeats it, so another manager would break as well. What half of it did to the core is undone."""
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(BROKEN_CORE)
+    manager = make(PYTHONPATH=f"{planted}:{ROOT}", TASKD_MANAGER_JOURNAL=journal).start()
+    poison = Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 1, 0, 0, "poison")
+    with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
+        agent.join()
+        other.join()
+        agent.say(poison)
+        wait_for(lambda: manager.status()["term"] == 2, "another core")
+        agent.say(poison)
+        if journal == "off":
+            agent.hello()
+            other.hello()
+        with agent.beating(), other.beating():
+            wait_for(lambda: states(manager) == ["up"] * 2 + ["alive"] * 4, "it knows them as before")
+        assert manager.status()["epoch"] < 1000
+        die(agent, 1)
+        wait_for(lambda: incidents(manager), "it still sees who dies")
+        assert manager.cli("rail", "list").returncode != 0
+        assert manager.note(), "who only looks does not end it"
+    assert manager.said().count("THE MANAGER BROKE at Evidence") == 1
+    assert "poison" in (manager.folder / "set-aside.txt").read_text()
+    assert manager.end() == 0
 
 
 def test_three_lives_give_the_same_decisions_again(make: MakeManager) -> None:
