@@ -21,14 +21,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from taskd import log
+from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.ledger import Ledger
 from taskd.state.local import Captured, LocalState
 from taskd.state.moving import Moving
 from taskd.state.strange import Doubts
+from taskd.worker import hooks
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
+from taskd.worker.place import Place
 
 MOVED = "parameters moved in the work between two loops that is given up, and no copy of them is"
 TALKS = (
@@ -39,7 +42,7 @@ _logger = log.get(__name__)
 
 
 class Host(Protocol):
-    """The session, as far as this concerns it."""
+    """The transaction, as far as this concerns it."""
 
     def given_up(self) -> bool: ...
     def heal(self) -> None: ...
@@ -51,13 +54,18 @@ class Between:
     """All of one session."""
 
     def __init__(
-        self, host: Host, ledger: Ledger, local: LocalState, repair: Repair, passage: Passage, doubts: Doubts
+        self,
+        host: Host,
+        ledger: Ledger,
+        local: LocalState,
+        repair: Repair,
+        passage: Passage,
+        doubts: Doubts,
+        place: Place,
     ) -> None:
         self._host, self._ledger, self._local, self._repair, self._passage = host, ledger, local, repair, passage
-        self._doubts = doubts
+        self._doubts, self._place = doubts, place
         self.moving = Moving(local.replica)
-        self.entered = 0
-        """How many were come by after the first loop."""
         self._early = 0
         self._before: Captured | None = None
         self._number = -1
@@ -78,17 +86,17 @@ class Between:
             self._ledger.save()
         return result
 
-    def run(self, work: Callable[[], Any], then: Callable[[Any], Any] | None, goes_on: Callable[[], bool]) -> Any:
-        """The result. `goes_on`: whether the giver of this rank's state is still ahead of this place."""
-        number, self.entered = self.entered, self.entered + 1
+    def run(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
+        """The result."""
+        number, self._place.works = self._place.works, self._place.works + 1
         if self._doubts.sentence:  # a death makes all start over
             result = work()
-            self._repair.all_arrived(self._host.heal)
+            self._repair.all_arrived(self._heal)
             self._follow(then, result)
             return result
         ledger = self._ledger
         if number < ledger.passed or (self._repair.newcomer and number < len(ledger)):
-            return self._over(number, then, goes_on)
+            return self._over(number, then)
         if self._repair.newcomer:
             raise PeerError("the life before of this rank has left no result of work that it has ended")
         if self._passage.under_way:
@@ -101,7 +109,7 @@ class Between:
 
     def _attempt(self, number: int, work: Callable[[], Any]) -> None:
         if self._host.given_up():
-            self._host.heal()
+            self._heal()
             return
         self._number, self._before = number, self._local.capture(self._host.carries_on())
         self.moving.look()
@@ -111,15 +119,19 @@ class Between:
                 self._result = work()
             after = self._local.capture(self._host.carries_on())
             self._ledger.ended(number, self._result, self._host.pack(after))
-            if self._repair.all_arrived(self._host.heal):
+            if self._repair.all_arrived(self._heal):
                 self._ledger.passed = number + 1
                 self._ledger.save()
         except StepAbandoned:
-            self._host.heal()
+            self._heal()
         finally:
             self._before = None
 
-    def _over(self, number: int, then: Callable[[Any], Any] | None, goes_on: Callable[[], bool]) -> Any:
+    def _heal(self) -> None:
+        self._host.heal()
+        hooks.mark_phase(Phase.BETWEEN)
+
+    def _over(self, number: int, then: Callable[[Any], Any] | None) -> Any:
         """A newcomer comes by work that is over."""
         result = self._ledger.result(number)
         if self._repair.newcomer:
@@ -129,7 +141,7 @@ class Between:
         if number == len(self._ledger) - 1:
             self._local.adopt(self._ledger.after)
         self._then(number, then, result)
-        if goes_on():
+        if self._place.giver_is_ahead:
             self._passage.go_after()
         return result
 

@@ -60,8 +60,8 @@ _logger = log.get(__name__)
 class Loop(Protocol):
     """What a repair needs of the session."""
 
-    ends: list[int]
-
+    @property
+    def ends(self) -> list[int]: ...
     @property
     def replica(self) -> Any: ...
     @property

@@ -6,7 +6,7 @@ would be written all the same stops it, writes.py), and the state comes last. On
 leaves a newcomer which has the state already, perhaps from one that had done what stands there: then that state is kept
 aside and put back.
 
-Not here: which loop that is (the record of the life before says it), and what a rehearsed step is (session.py).
+Not here: which loop that is (the record of the life before says it), and what a rehearsed step is (newcomer.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from taskd.worker.loaders import Loaders
 
 
 class Listener(Protocol):
-    """The session, as far as these calls concern it."""
+    """Whom these calls concern (listener.py)."""
 
     def forward_ended(self) -> None: ...
     def saves(self) -> bool: ...
@@ -27,8 +27,11 @@ class Listener(Protocol):
 class Patches:
     """A context manager that may be entered again, also while it lasts."""
 
-    def __init__(self, session: Listener, loaders: Loaders) -> None:
-        self._session, self.loaders = session, loaders
+    listener: Listener
+
+    def __init__(self, loaders: Loaders) -> None:
+        """`listener` is to be set before this is entered."""
+        self.loaders = loaders
         self._kept: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
         self._depth = 0
@@ -44,15 +47,15 @@ class Patches:
             self._take_out()
 
     def _put_in(self) -> None:
-        session = self._session
+        listener = self.listener
         backward, save = torch.autograd.backward, torch.save
 
         def backward_of_step(*args: Any, **kwargs: Any) -> Any:
-            session.forward_ended()
+            listener.forward_ended()
             return backward(*args, **kwargs)
 
         def save_of_step(*args: Any, **kwargs: Any) -> Any:
-            return save(*args, **kwargs) if session.saves() else None
+            return save(*args, **kwargs) if listener.saves() else None
 
         loaders, iterate = self.loaders, DataLoader.__iter__
 
@@ -66,16 +69,16 @@ class Patches:
         data: Any = torch.Tensor.data
 
         def get(parameter: torch.nn.Parameter) -> torch.Tensor:
-            session.data_is_asked_for(parameter)
+            listener.data_is_asked_for(parameter)
             found: torch.Tensor = data.__get__(parameter)
             return found
 
         def put(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-            session.data_is_asked_for(parameter)
+            listener.data_is_asked_for(parameter)
             data.__set__(parameter, value)
 
         torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
-        told = torch.compiler.disable(lambda optimizer, *_: session.optimizer_steps(optimizer))  # see updates.py
+        told = torch.compiler.disable(lambda optimizer, *_: listener.optimizer_steps(optimizer))  # see calls.py
         self._hook = register_optimizer_step_pre_hook(told)
 
     def _take_out(self) -> None:

@@ -14,9 +14,10 @@ from taskd.core.records import NODE, RANK
 from taskd.core.recovery import RECOVERY
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
+from taskd.worker.step_state import STEP
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER, RAIL, USE]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER, RAIL, USE, STEP]
 
 
 def page(table: Table[Enum, Enum]) -> str:

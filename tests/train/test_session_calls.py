@@ -22,14 +22,36 @@ from taskd.state import tree
 from taskd.state.coverage import Coverage
 from taskd.state.living import living
 from taskd.state.replica import Replica
+from taskd.state.strange import Doubts
+from taskd.worker.calls import Calls, Outcome
 from taskd.worker.feed import Feed
 from taskd.worker.session import Session
-from taskd.worker.updates import NONE, WHOLE, Updates
+from taskd.worker.step_state import StepEvent, StepMachine
 from tests.train.test_session import FakeRepair
 
 STEPS = 12
 # Some of these steps are left early, or have their scheduler in an unusual place, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+
+
+class Followed:
+    """The calls of a training that has no session."""
+
+    def __init__(self, replica: Replica, repair: FakeRepair) -> None:
+        self.step = StepMachine()
+        self.calls = Calls(replica, repair.ordered, repair.operations, self.step, Doubts(lambda _: None))
+
+    def begin(self, rehearsal: bool = False) -> bool:
+        self.step.happens(StepEvent.ENTERED)
+        return self.calls.begin(rehearsal)
+
+    def commit(self) -> None:
+        self.step.happens(StepEvent.COMMITTED)
+        self.calls.commit()
+
+    def give_up(self) -> Outcome:
+        self.step.happens(StepEvent.ABANDONED)
+        return self.calls.give_up(False)
 
 
 class Trainer(FakeRepair):
@@ -224,38 +246,37 @@ def test_an_optimizer_whose_step_is_compiled_is_followed() -> None:
 def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
     trainer = Trainer("plain")
     trainer.train()
-    assert trainer.session is not None and not trainer.session._updates._aside
+    assert trainer.session is not None and not trainer.session._registered.calls.undo.keeps_memory
 
 
 @pytest.mark.parametrize("inherits", [False, True])
 def test_a_newcomer_finishes_what_the_dead_rank_would_have_finished(inherits: bool) -> None:
     """It knows from the record what follows an optimizer; one that knows nothing can only undo its first step."""
 
-    def life() -> tuple[Updates, torch.optim.Optimizer, Any]:
+    def life() -> tuple[Followed, torch.optim.Optimizer, Any]:
         replica = Replica()
         weight = nn.Parameter(torch.ones(3))
         weight.grad = torch.ones(3)
         optimizer = torch.optim.SGD([weight], lr=0.5)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         replica.optimizers["optimizer"], replica.others["scheduler"] = optimizer, scheduler
-        repair = FakeRepair()
-        updates = Updates(replica, repair.ordered, repair.operations)
-        updates.follow_optimizer("optimizer", optimizer)
-        updates.follow_call("scheduler", scheduler, "step")
-        return updates, optimizer, scheduler
+        followed = Followed(replica, FakeRepair())
+        followed.calls.follow_optimizer("optimizer", optimizer)
+        followed.calls.follow_call("scheduler", scheduler, "step")
+        return followed, optimizer, scheduler
 
     before, optimizer, scheduler = life()
     before.begin()
     optimizer.step()
     scheduler.step()
     before.commit()
-    record = b"".join(tree.pack(before.habits()))
+    record = b"".join(tree.pack(before.calls.pack_habits()))
     newcomer, optimizer, scheduler = life()
     if inherits:
-        newcomer.inherit(tree.unpack(record))
+        newcomer.calls.inherit(tree.unpack(record))
     newcomer.begin()
     optimizer.step()
-    assert newcomer.give_up(False) == (WHOLE if inherits else NONE)
+    assert newcomer.give_up() is (Outcome.WHOLE if inherits else Outcome.NOTHING)
     assert scheduler.last_epoch == int(inherits)
     weight = optimizer.param_groups[0]["params"][0]
     assert torch.equal(weight, torch.full((3,), 0.5 if inherits else 1.0))
@@ -290,36 +311,37 @@ def test_an_optimizer_with_numbers_of_its_own_is_undone() -> None:
 
 def test_what_is_communicated_between_two_steps_is_noticed_once() -> None:
     repair = FakeRepair()
-    updates = Updates(Replica(), repair.ordered, repair.operations)
+    followed = Followed(Replica(), repair)
     told = []
     for step in range(4):
-        updates.loop_begins() if step == 0 else None
-        told.append(updates.begin())
+        followed.calls.loop_begins() if step == 0 else None
+        told.append(followed.begin())
         repair.here(step, "in a step")
-        updates.commit()
+        followed.commit()
         if step:
             repair.here(step, "between")
     assert told == [False, False, True, False]
-    updates = Updates(Replica(), repair.ordered, repair.operations)
+    followed = Followed(Replica(), repair)
     for _loop in range(2):
         repair.here(0, "before a loop")
-        updates.loop_begins()
-        assert not updates.begin()
-        updates.commit()
+        followed.calls.loop_begins()
+        assert not followed.begin()
+        followed.commit()
 
 
 def test_a_rehearsal_goes_through_the_closure_and_no_further() -> None:
     repair = FakeRepair()
     repair.on = True
-    updates = Updates(Replica(), repair.ordered, repair.operations)
+    followed = Followed(Replica(), repair)
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.LBFGS([weight])
-    updates.follow_optimizer("optimizer", optimizer)
+    followed.calls.follow_optimizer("optimizer", optimizer)
     calls = []
     for rehearsal in (True, False):
-        updates.begin(rehearsal)
+        followed.begin(rehearsal)
         with pytest.raises(StepAbandoned):
             optimizer.step(lambda: calls.append(torch.is_grad_enabled()))
+        followed.step.happens(StepEvent.REHEARSED)
     assert calls == [True] and torch.equal(weight, torch.ones(2))
 
 

@@ -100,6 +100,7 @@ def test_what_changes_after_the_backward_began_is_in_no_record(run: Run) -> None
     ("place", "sentence"),
     [
         ("backward", "scheduler.step() is called in the loop and outside of `with step:`"),
+        ("backward, before", "scheduler.step() is called in the loop and outside of `with step:`"),
         ("backward, clip", "the parameters are changed in the loop and outside of `with step:`"),
     ],
 )

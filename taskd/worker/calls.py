@@ -1,0 +1,277 @@
+"""Follows the update of a step: which optimizers and schedulers were called, and what that means when it is given up.
+
+A step that is given up before its first optimizer has changed nothing that matters. One that is given up after its
+last optimizer is finished instead of undone: the calls that earlier steps made after it are made here, if the body did
+not reach its own end. What a step's calls usually are is learned from the steps before (habits.py). Where that does not
+tell what is missing, the step can only be undone: between two optimizers, inside of one that communicates, where steps
+went on in more than one way, or where objects were registered whose changes are no calls that could be made here (an
+average of the weights). So parameters and state of an optimizer are kept aside before it steps whenever its step may
+have to be undone (undo.py).
+
+Invariants: in a step that is being given up no optimizer steps (its pre-hook raises StepAbandoned: with gradients of
+zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them. What is missing of a
+step is known, or it is not finished: a wrong guess would be a wrong weight.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+from taskd.core.types import Phase
+from taskd.errors import StepAbandoned, UsageError
+from taskd.state.moving import Moving
+from taskd.state.replica import Replica
+from taskd.state.strange import Doubts
+from taskd.worker import hooks
+from taskd.worker.habits import Habits
+from taskd.worker.step_state import StepEvent, StepMachine, StepState
+from taskd.worker.undo import Undo
+
+MOVED = "parameters moved without an optimizer in the step that is given up, and no copy of them is"
+UNFINISHED = "the step that is given up was left after an update, and what it would have changed then is not known"
+
+
+class Outcome(Enum):
+    """What this rank holds of a step that was given up."""
+
+    NOTHING = auto()  # nothing was updated, or it was undone
+    WHOLE = auto()  # its update, finished
+    TORN = auto()  # a part of it
+
+
+class Calls:
+    """Those of the step under way."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        given_up: Callable[[], bool],
+        operations: Callable[[], int],
+        step: StepMachine,
+        doubts: Doubts,
+    ) -> None:
+        """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
+        self._replica, self._doubts, self._step = replica, doubts, step
+        self._given_up = given_up
+        self._operations = operations
+        self.moving = Moving(replica)
+        self.habits = Habits()
+        self.undo = Undo(replica)
+        self.torn_by = ""
+        """Why the last step that was given up is torn."""
+        self._followed: set[str] = set()
+        self._outside: dict[str, None] = {}
+        self._made: list[str] = []
+        self._at_work = ""  # the optimizer that is; one that is left there was left in the middle
+        self._rehearsal = False
+        self._spoilt = False  # an optimizer that is no function of its gradients was at work when this was given up
+        self._operations_before = 0  # when the optimizer at work began
+        self._operations_then = 0  # when the last optimizer had stepped
+        self._operations_at_end: int | None = None  # of the last step; None: that tells nothing
+        self._told_between = False
+
+    # ---- registration -----------------------------------------------------------------------------------------
+
+    def follow_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Be told before and after each of its steps."""
+        if not hasattr(optimizer, "register_step_pre_hook"):
+            raise UsageError(
+                f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed"
+            )
+        # A step may be compiled. What looks at the job's state is no part of what a compiler may take for constant.
+        before = torch.compiler.disable(lambda _, args, more: self._before_optimizer(name, (*args[1:], *more.values())))
+        after = torch.compiler.disable(lambda *_: self._after_optimizer(name))
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
+
+    def follow_call(self, name: str, item: Any, method: str) -> None:
+        """Be told of each call of `item.method` (a scheduler's step, a scaler's update).
+
+        Through a class of its own, because a scheduler's state_dict is all that stands in its `__dict__`.
+        """
+        kind = type(item)
+        original = getattr(kind, method)
+        self._followed.add(name)
+
+        def followed(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._step.under_way and self._given_up() and not self._optimizers():
+                raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
+            result = original(this, *args, **kwargs)
+            self._called(name, method, bool(args or kwargs))
+            return result
+
+        names = {method: functools.wraps(original)(followed), "__module__": kind.__module__, "__doc__": kind.__doc__}
+        item.__class__ = type(kind.__name__, (kind,), names)
+
+    def _called(self, name: str, method: str, with_arguments: bool) -> None:
+        if self._step.state is StepState.LOOP:
+            self._outside[f"{name}.{method}() is called"] = None
+        self.habits.called.add(name)
+        if with_arguments:
+            self.habits.with_arguments.add(name)
+        if self._step.under_way:
+            self._made.append(name)
+
+    # ---- between steps ----------------------------------------------------------------------------------------
+
+    def pack_habits(self) -> dict[str, Any]:
+        """What is known of steps by now, for whoever goes on in this rank's place."""
+        return self.habits.pack() | {"usual": self.moving.usual}
+
+    def inherit(self, packed: dict[str, Any]) -> None:
+        """Go on with what this rank knew in its life before."""
+        self.habits.inherit(packed)
+        self.moving.usual |= packed["usual"]
+
+    def loop_begins(self) -> None:
+        """What was done since the last step was no part of a loop."""
+        self._operations_at_end = None
+        self.moving.look()
+
+    def repaired(self) -> None:
+        """A repair communicates, and puts parameters in place."""
+        self._operations_at_end = None
+        self.moving.forget()
+
+    def outside(self) -> list[str]:
+        """What the body of the loop has done outside of its steps, of which nobody knows how often it has happened."""
+        return [*self._outside]
+
+    # ---- a step -----------------------------------------------------------------------------------------------
+
+    def begin(self, rehearsal: bool = False) -> bool:
+        """A step begins. Whether something was communicated since the one before, which is said once."""
+        at_end = self._operations_at_end
+        between = at_end is not None and at_end < self._operations() and not self._told_between
+        self._told_between |= between
+        self._rehearsal = rehearsal
+        if self.moving.begin():
+            self._outside["the parameters are changed"] = None
+        self._made, self._at_work = [], ""
+        self._spoilt = False
+        self.undo.begin()
+        return between
+
+    def forward_ended(self) -> None:
+        """A backward begins."""
+        if self._at_work:
+            self.habits.closures.add(self._at_work)
+
+    def may_end_here(self) -> None:
+        """The step calls something, no collective, at which it would end if it were given up."""
+        self.habits.ends_late |= bool(self._optimizers())
+
+    def commit(self) -> bool:
+        """The step ended as it should; its calls are remembered. Whether an optimizer was among them."""
+        self.habits.remember(tuple(self._made))
+        updated = bool(self._optimizers())
+        self.habits.unseen |= self.moving.end()
+        self._operations_at_end = self._operations()
+        self.habits.ends_late |= updated and self._operations_at_end != self._operations_then
+        return updated
+
+    def rehearsed(self) -> None:
+        """The rehearsal of a step is over; nothing of it is kept."""
+        self._leave()
+        if not self._optimizers():
+            self._clear_halves()
+            self.moving.put_back()
+
+    def give_up(self, to_its_end: bool, moved: bool = False) -> Outcome:
+        """The step is given up.
+
+        `to_its_end`: the body ran to its end all the same, so nothing is missing of it. `moved`: it has changed what no
+        call of those that are followed changes, so nobody knows what is missing.
+        """
+        moved |= self._leave()
+        if not self._optimizers():
+            self._clear_halves()
+            return self._put_back()
+        if self._spoilt:
+            return self._undo()
+        if to_its_end:
+            return Outcome.WHOLE
+        rest = self.habits.rest(tuple(self._made), self._replica.optimizers, self._followed)
+        if rest is None or moved:
+            return self._undo()
+        for name in rest:
+            item = self._replica.others[name]
+            item.update() if hasattr(item, "update") else item.step()
+        return Outcome.WHOLE
+
+    def _leave(self) -> bool:
+        """The body was left. Whether parameters have moved after an update."""
+        self._operations_at_end = None
+        if self._at_work:
+            self._made.append(self._at_work)
+            self.moving.optimizer_ended(self._at_work)
+            self._at_work, self._spoilt = "", True
+        moved = self.moving.end()
+        self.moving.forget()
+        return moved
+
+    def _optimizers(self) -> list[str]:
+        return [name for name in self._made if name in self._replica.optimizers]
+
+    def _before_optimizer(self, name: str, given: tuple[Any, ...] = ()) -> None:
+        if not self._step.under_way:
+            return
+        if self._given_up():
+            for closure in filter(callable, given if self._rehearsal else ()):
+                with torch.enable_grad():
+                    closure()  # in which forward and backward are, and all that there is to rehearse
+            raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
+        if not self._optimizers():
+            hooks.mark_phase(Phase.OPTIMIZER)
+        self._doubts.look(f"what {name} changes", self._keep_before, name)
+        self._operations_before = self._operations()
+        self._step.happens(StepEvent.OPTIMIZER_BEGAN)
+        self._at_work = name
+
+    def _keep_before(self, name: str) -> None:
+        if self.habits.may_be_undone((*self._made, name), self._replica.optimizers, self._followed):
+            self.undo.keep(name)
+        self.moving.optimizer_begins()
+
+    def _after_optimizer(self, name: str) -> None:
+        if not self._step.under_way:
+            return
+        self._step.happens(StepEvent.OPTIMIZER_ENDED)
+        self._at_work = ""
+        self._spoilt |= name in self.habits.closures and self._given_up()
+        self._made.append(name)
+        self._doubts.look(f"what {name} has changed", self.moving.optimizer_ended, name)
+        self._operations_then = self._operations()
+        if self._operations_then != self._operations_before:
+            self.habits.talkers.add(name)
+        hooks.mark_phase(Phase.APPLIED)
+
+    # ---- undoing ----------------------------------------------------------------------------------------------
+
+    def _clear_halves(self) -> None:
+        """What a scaler and its optimizers say to each other within one step, and what it has not come to: done again,
+        a scaler that has divided the gradients of this step would not divide those of the next attempt."""
+        for item in self._replica.others.values():
+            getattr(item, "_per_optimizer_states", {}).clear()
+        for optimizer in self._replica.optimizers.values():
+            for word in ("grad_scale", "found_inf"):
+                vars(optimizer).pop(word, None)
+
+    def _undo(self) -> Outcome:
+        self._clear_halves()
+        if not self.undo.put_back(self._optimizers()):
+            self.torn_by = UNFINISHED
+            return Outcome.TORN
+        return self._put_back()
+
+    def _put_back(self) -> Outcome:
+        """Parameters that moved without an optimizer stand again as the step found them, or the step is torn."""
+        if self.moving.put_back():
+            return Outcome.NOTHING
+        self.torn_by = MOVED
+        return Outcome.TORN

@@ -1,0 +1,52 @@
+"""Whom it concerns when the script calls what patches.py has replaced: the step under way, or the work between loops.
+
+Alone, since the patches know nothing of steps, and the step knows nothing of the work between loops.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from taskd.worker.between import Between
+from taskd.worker.passage import Passage
+from taskd.worker.registered import Registered
+from taskd.worker.step_state import StepState
+from taskd.worker.transaction import Transaction
+
+
+class Listener:
+    """Of one session."""
+
+    def __init__(self, registered: Registered, transaction: Transaction, between: Between, passage: Passage) -> None:
+        self._registered, self._transaction = registered, transaction
+        self._between, self._passage = between, passage
+
+    def forward_ended(self) -> None:
+        """Called before any gradient leaves this rank."""
+        self._transaction.forward_ended()
+
+    def saves(self) -> bool:
+        """Whether something is to be saved; nothing in a rehearsal. Raises StepAbandoned in a step that is given up."""
+        if self._passage.under_way:
+            return False
+        self._transaction.saves()
+        return True
+
+    def data_is_asked_for(self, parameter: torch.Tensor) -> None:
+        """Somebody may write into it."""
+        step = self._transaction.current
+        if self._between.under_way:
+            self._between.moving.touched(parameter)
+        elif step is not None and not step.rehearsal and not self._optimizer_is_at_work():
+            moving = self._registered.calls.moving
+            self._registered.doubts.look("a parameter whose data is asked for", moving.touched, parameter)
+
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """Any optimizer, registered or not; not those that are parts of a registered one."""
+        if self._between.under_way:
+            self._between.refuse_optimizer()
+        if self._transaction.current is not None and not self._optimizer_is_at_work():
+            self._registered.optimizer_steps(optimizer)
+
+    def _optimizer_is_at_work(self) -> bool:
+        return self._transaction.step.state is StepState.UPDATING

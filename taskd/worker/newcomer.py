@@ -1,0 +1,77 @@
+"""What a newcomer does before it trains: it rehearses a step, comes to the loop where the others are, takes the state.
+
+A rehearsed step runs the script's body on some batch and sends nothing, so that DistributedDataParallel learns its
+layout. If the life before of this rank was in a later loop, all that comes before that one is a rehearsal, too
+(passage.py). The state comes last, in a repair. A newcomer whose life before died behind an update may owe what
+step.on_commit() was to do: that step is rehearsed for its functions, and they are called with the values of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from taskd.worker.feed import Feed
+from taskd.worker.heal import Repair
+from taskd.worker.passage import Passage
+from taskd.worker.place import Place
+from taskd.worker.refusal import Refusal
+from taskd.worker.registered import Registered
+from taskd.worker.step import Step
+from taskd.worker.transaction import Transaction
+
+
+class Newcomer:
+    """The way of one process; of one that is no newcomer it is nothing."""
+
+    def __init__(
+        self,
+        registered: Registered,
+        transaction: Transaction,
+        repair: Repair,
+        passage: Passage,
+        place: Place,
+        refusal: Refusal,
+    ) -> None:
+        self._registered, self._transaction, self._repair = registered, transaction, repair
+        self._passage, self._place, self._refusal = passage, place, refusal
+
+    def comes_to(self, feed: Feed) -> Generator[Step, None, bool]:
+        """The script has come to a loop. Whether it is trained in; if not, the others have it behind them."""
+        repair, place, doubts = self._repair, self._place, self._registered.doubts
+        if repair.newcomer:
+            if doubts.sentence:
+                self._refusal.refuse(doubts.sentence)
+            self._passage.begin()
+            if not place.epoch or place.loops >= repair.loop_before:
+                yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
+            if place.loops < repair.loop_before:
+                return False
+        if self._passage.under_way:
+            self._passage.end()
+        if repair.newcomer:
+            self._transaction.heal()
+            self._registered.coverage.rebase()
+        return True
+
+    def _rehearse(self, feed: Feed) -> Iterator[Step]:
+        replica = self._registered.replica
+        static = any(getattr(model, "static_graph", False) for model in replica.parallel())
+        for _ in range(2 if static else 1):  # of a static graph DDP learns in the second one
+            yield self._transaction.hand_out_rehearsal(0, feed.sample())
+            self._transaction.check_used()
+        for model in replica.models.values():
+            for parameter in model.parameters():
+                parameter.grad = None
+
+    def pay(self, feed: Feed) -> Iterator[Step]:
+        """It owes what the step before was to do when its update is agreed."""
+        transaction, local = self._transaction, self._registered.local
+        moment = local.capture(transaction.carries_on())
+        self._passage.go_after()
+        yield transaction.hand_out_rehearsal(transaction.updates - 1, feed.sample())
+        transaction.check_used()
+        self._passage.end()
+        local.restore(moment)
+        if sentence := transaction.effects.differ():
+            self._refusal.refuse(sentence)
+        transaction.effects.pay(transaction.updates)

@@ -1,0 +1,68 @@
+"""Why this rank must not go on: its script has failed by itself, or going on would be wrong.
+
+A sentence of its own reaches the others in the next repair (restore.py), and whoever replaces this rank finds it in the
+ledger: a newcomer must not go on behind an error that the script has raised, for nobody does that step again.
+It judges nothing: it is told.
+"""
+
+from __future__ import annotations
+
+from taskd import log
+from taskd.state.ledger import NEVER, Ledger
+from taskd.worker.heal import Repair
+from taskd.worker.passage import Passage
+from taskd.worker.transaction import Transaction
+
+RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
+PUT_IT = "put it into session.between(work, then) as `then`"
+_logger = log.get(__name__)
+
+
+class Refusal:
+    """Of one session."""
+
+    def __init__(self, transaction: Transaction, ledger: Ledger, repair: Repair, passage: Passage) -> None:
+        self._transaction, self._ledger, self._repair, self._passage = transaction, ledger, repair, passage
+        self._sentence = ""
+
+    def of(self, updates: int) -> str:
+        """Why going on after so many updates would be wrong, or nothing."""
+        ledger = self._ledger
+        if not self._sentence and self._repair.newcomer and NEVER < ledger.failed_at < updates:
+            return ledger.failure
+        return self._sentence
+
+    def script_failed(self, sentence: str) -> None:
+        """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
+        if self._repair.newcomer and self._passage.under_way:
+            self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
+        step = self._transaction.current or self._transaction.failed
+        at = step.number if step is not None else self._transaction.updates - 1
+        if at < 0 or self._repair.newcomer:
+            return
+        where = "in" if step is not None else "after"
+        self._note(at, f"its script failed {where} step {at}, which the others have done: {sentence}")
+
+    def writes(self, sentence: str) -> None:
+        """The script is about to write, in what it runs again. Never returns."""
+        if not self._sentence:
+            self.refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
+
+    def refuse(self, sentence: str) -> None:
+        """Going on would be wrong: all start over. Never returns."""
+        _logger.warning("%s", sentence)
+        self._sentence = sentence
+        if self._repair.newcomer:
+            self._passage.end()
+            self._transaction.heal()
+        self._note(self._transaction.updates - 1, sentence)
+        self._repair.refuse(sentence)
+
+    def begin_anew(self) -> None:
+        """What has failed is done again by this rank."""
+        if self._ledger.failed_at != NEVER:
+            self._note(NEVER, "")
+
+    def _note(self, at: int, sentence: str) -> None:
+        self._ledger.failed_at, self._ledger.failure = at, sentence
+        self._ledger.save()

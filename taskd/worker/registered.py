@@ -1,0 +1,114 @@
+"""What a script has registered, and every look at it: the objects, how their calls are followed, what is found amiss.
+
+Whatever raises when it is looked at is left alone from then on (state/strange.py); what is not registered and moves all
+the same is a flaw, which is said once and makes a death start all over (state/coverage.py).
+It does NOT know of steps or repairs.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from taskd import log
+from taskd.errors import UsageError
+from taskd.state.coverage import Coverage
+from taskd.state.local import LocalState
+from taskd.state.replica import Replica, follows
+from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
+from taskd.worker.calls import Calls
+from taskd.worker.heal import Repair
+from taskd.worker.naming import named
+from taskd.worker.step_state import StepMachine
+
+_logger = log.get(__name__)
+
+
+class Registered:
+    """Of one session."""
+
+    def __init__(self, repair: Repair, step: StepMachine) -> None:
+        self._repair = repair
+        self.replica = Replica()
+        self.local = LocalState(self.replica)
+        self.doubts = Doubts(self.warn)
+        self.coverage = Coverage(self.replica, self.local.objects)
+        self.calls = Calls(self.replica, repair.ordered, repair.operations, step, self.doubts)
+
+    def add(
+        self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, local: dict[str, Any], replicated: dict[str, Any]
+    ) -> None:
+        """See Session.register. Raises UsageError."""
+        for name, item in named("model", model, torch.nn.Module):
+            if follows(item):
+                replicated[name] = item
+            else:
+                self._put(self.replica.models, name, item)
+        for name, item in named("optimizer", optimizer, torch.optim.Optimizer):
+            self.doubts.look(f"{name}, a {type(item).__name__}", self._add_optimizer, name, item)
+        for label, group, method in (("scheduler", scheduler, "step"), ("scaler", scaler, "update")):
+            for name, item in named(label, group, object):
+                self.doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item, method)
+        for name, item in replicated.items():
+            self.doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item)
+        for name, item in local.items():
+            self._put(self.local.objects, name, item)
+        self.calls.habits.unseen |= bool(replicated or local)
+
+    def _add_optimizer(self, name: str, given: torch.optim.Optimizer) -> None:
+        item = real_optimizer(given)
+        self.calls.follow_optimizer(name, item)
+        self._put(self.replica.optimizers, name, item)
+
+    def _add_other(self, name: str, item: Any, method: str = "") -> None:
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise UsageError(
+                f"{name} is a {type(item).__name__} without state_dict() and load_state_dict(): it cannot be kept"
+            )
+        self._put(self.replica.others, name, item)
+        if method:
+            self.calls.follow_call(name, item, method)
+
+    @staticmethod
+    def _put(table: dict[str, Any], name: str, item: Any) -> None:
+        if table.get(name, item) is not item:
+            raise UsageError(f"{name} is registered already; give the second one another name")
+        table[name] = item
+
+    # ---- looking ----------------------------------------------------------------------------------------------
+
+    def loop_begins(self) -> None:
+        """Look at what there is when a loop begins."""
+        self.doubts.look("the registered objects", self._look_round)
+
+    def _look_round(self) -> None:
+        if sentence := among(self.replica):
+            self.doubts.begin(sentence)
+            return
+        self.calls.loop_begins()
+        unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self.local.modules.look(self.replica.models)]
+        self.coverage.flaws += unfit
+        if self._repair.records:
+            self.warn([*unfit, *self.coverage.look()])
+
+    def check(self) -> None:
+        """Say what has moved, or was changed, though nobody registered it."""
+        self.warn(self.doubts.look("what a step has changed", self.coverage.check) or [])
+
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """One does, registered or not."""
+        if not self._repair.records:
+            return
+        if sentence := self.doubts.look("an optimizer that steps", self.coverage.steps, optimizer):
+            self.warn([sentence])
+
+    def done_outside(self, done: list[str]) -> None:
+        """This was done in the loop and outside of its steps."""
+        self.warn(self.coverage.outside(done))
+
+    def warn(self, sentences: list[str]) -> None:
+        """Said by one rank aloud, and by the others quietly."""
+        for sentence in sentences:
+            _logger.log(logging.WARNING if self._repair.speaks else logging.INFO, "%s", sentence)

@@ -1,0 +1,275 @@
+"""The step as a transaction: what is noted when it begins, and what is done when it ends or is given up.
+
+In a healthy step it sends nothing and asks nobody: it notes the random generators, buffers and the like, and leaves a
+copy in this rank's record. When a repair is ordered the step is left by StepAbandoned, the `with` catches it, and the
+training thread itself goes through the repair (heal.py); then the loop hands out the agreed step. Where a step stands,
+and what may happen next, is the table in step_state.py.
+
+Failure modes: a fault before, in and after the optimizer (calls.py decides what this rank then holds); a fault while a
+repair is under way (the repair starts over); a step whose body communicates, saves or draws outside of `with step:`.
+
+Invariants: `updates` counts steps whose update this rank holds, whole; a step that was given up has reached no
+optimizer, no file, no log; nothing of a rehearsal is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core.types import Phase
+from taskd.errors import StepAbandoned, UsageError
+from taskd.state import rng
+from taskd.state.ledger import Ledger
+from taskd.state.local import Captured
+from taskd.state.manifest import contents
+from taskd.state.modules import Noted
+from taskd.state.record import Occasion
+from taskd.worker import hooks
+from taskd.worker.calls import Outcome
+from taskd.worker.carried import Carried
+from taskd.worker.effects import Effects
+from taskd.worker.feed import Feed
+from taskd.worker.heal import Repair
+from taskd.worker.loaders import Loaders
+from taskd.worker.naming import told
+from taskd.worker.prover import Prover
+from taskd.worker.registered import Registered
+from taskd.worker.step import Step
+from taskd.worker.step_state import StepEvent, StepMachine
+
+BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
+LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
+UNREHEARSED = "a newcomer cannot rehearse the step"
+
+
+@dataclass(slots=True, frozen=True)
+class Begun:
+    """A step as it found things."""
+
+    number: int
+    moment: Captured
+
+
+class Transaction:
+    """The step under way, or the last one, of one session."""
+
+    def __init__(
+        self,
+        step: StepMachine,
+        registered: Registered,
+        repair: Repair,
+        ledger: Ledger,
+        loaders: Loaders,
+        run_repair: Callable[[], None],
+        refuse: Callable[[str], None],
+    ) -> None:
+        """`run_repair` goes through a repair that was ordered; `refuse` makes all start over and never returns."""
+        self.step, self.registered = step, registered
+        self._repair, self._loaders = repair, loaders
+        self._run_repair, self._refuse = run_repair, refuse
+        self.updates = 0
+        """How many steps are done: the number of the next one."""
+        self.carried = Carried(registered.replica, registered.local)
+        self.effects = Effects(ledger, repair.operations)
+        self.prover = Prover(registered.replica, repair)
+        self.feed: Feed | None = None
+        self.begun: Begun | None = None
+        self.current: Step | None = None
+        self.failed: Step | None = None
+        """The one that an error of the script's has left."""
+        self.checked = False
+        """A step of this life was seen to its end, and what it changed was looked at."""
+        self._handed: Step | None = None
+        self._last_number = -1
+        self._forward: Noted | None = None  # modules, when the last step's backward began
+
+    # ---- handing out ------------------------------------------------------------------------------------------
+
+    def given_up(self) -> bool:
+        """Whether the step under way is given up, or the next one will not begin."""
+        return self._repair.ordered()
+
+    def hand_out(self, feed: Feed, start: int) -> Step:
+        """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates."""
+        begun, number = self._repair.operations(), self.updates
+        batch = feed.batch(number - start)
+        if self._repair.operations() != begun:
+            self.registered.done_outside([LOADER_TALKS])
+        step = self._handed = Step(self, number, batch, again=number == self._last_number)
+        self._last_number = number
+        self.step.happens(StepEvent.HANDED_OUT)
+        return step
+
+    def hand_out_rehearsal(self, number: int, batch: Any) -> Step:
+        """A step of which nothing is kept."""
+        step = self._handed = Step(self, number, batch, rehearsal=True)
+        return step
+
+    def take_back(self) -> None:
+        """The script asks for the next step, or has left the loop."""
+        self.step.happens(StepEvent.TAKEN_BACK)
+
+    def check_used(self) -> None:
+        """Raises UsageError if the step that was handed out was not entered."""
+        if self._handed is not None and not self._handed.used:
+            raise UsageError("a step was not used: put the body of the loop inside `with step:`")
+
+    # ---- `with step:` -----------------------------------------------------------------------------------------
+
+    def enter(self, step: Step) -> None:
+        """The body begins. Raises UsageError inside of another one."""
+        if self.current is not None:
+            raise UsageError("a step was entered inside of another one")
+        self.effects.begin()
+        self.current, self.failed = step, None
+        self.step.happens(StepEvent.ENTERED)
+        self.registered.doubts.look("what a step begins with", self._note, step)
+        if not step.rehearsal:
+            hooks.mark_step(step.number, Phase.BODY)
+
+    def _note(self, step: Step) -> None:
+        """Note all that this step may change."""
+        calls, local = self.registered.calls, self.registered.local
+        if calls.begin(step.rehearsal):
+            self.registered.warn([BETWEEN])
+        if step.rehearsal:
+            return
+        self.registered.done_outside(self.outside())
+        if local.origin < 0 and self._repair.records:
+            local.origin = contents(self.registered.replica)
+        before = self.begun
+        if before is not None and before.number == step.number and step.again:
+            rng.restore(before.moment.generators)  # whatever the loop's body has drawn before it came here again
+            return
+        moment = local.capture(self.carries_on())
+        calls.habits.unseen |= before is not None and not before.moment.modules.alike(moment.modules)
+        calls.habits.late |= self._forward is not None and not self._forward.alike(moment.modules)
+        self.begun = Begun(step.number, moment)
+        assert self.feed is not None
+        self._write(Occasion.START, self.begun, moment, self.feed.before)
+
+    def outside(self) -> list[str]:
+        """What was done where nobody can do it again."""
+        return [*self.registered.calls.outside(), *self.effects.outside()]
+
+    def forward_ended(self) -> None:
+        """Called before any gradient leaves this rank."""
+        step, doubts = self.current, self.registered.doubts
+        self.registered.calls.forward_ended()
+        doubts.look("models that reduce gradients", self.carried.forward_ended)
+        if step is None or step.rehearsal or self.given_up():
+            return
+        self.effects.forward_ended(step.number)
+        if self._repair.records:
+            doubts.look("what a forward has left", self._record_forward)
+
+    def _record_forward(self) -> None:
+        assert self.begun is not None
+        moment = self.registered.local.capture(False)
+        self._forward = moment.modules
+        self._write(Occasion.FORWARD, self.begun, moment, moment.generators)
+
+    def _write(self, occasion: Occasion, begun: Begun, moment: Captured, generators: bytes) -> None:
+        if self._repair.records:
+            calls = self.registered.calls
+            late = calls.habits.late and occasion is Occasion.FORWARD
+            opened = self._loaders.pack()
+            pieces = self.registered.local.pack(moment, generators, opened, calls.pack_habits(), late)
+            self._repair.record(occasion, begun.number, pieces)
+
+    def saves(self) -> None:
+        """The body saves something by itself. Raises StepAbandoned in a step that is given up."""
+        if self.current is None:
+            return
+        if self.given_up():
+            raise StepAbandoned("torch.save() belongs to a step that is given up")
+        self.registered.calls.may_end_here()
+        self.registered.warn(self.effects.saves())
+
+    def on_commit(self, step: Step, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
+        """See Step.on_commit."""
+        if step is not self.current:
+            raise UsageError("step.on_commit() was called outside of `with step:`")
+        self.effects.add(function, values)
+
+    def leave(self, step: Step, error: BaseException | None) -> bool:
+        """The body is left. Whether the error that has left it, if any, is to go no further."""
+        self.current = None
+        if step.rehearsal:
+            self.registered.calls.rehearsed()
+            self.step.happens(StepEvent.REHEARSED)
+            if isinstance(error, Exception):
+                self._refuse(f"{UNREHEARSED}: {told(error)}")
+            return error is None or isinstance(error, StepAbandoned)
+        given_up = self.given_up() or isinstance(error, StepAbandoned)
+        if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
+            self.failed = step
+            self.step.happens(StepEvent.RAISED)
+            return False  # the user's own error, or an interrupt: neither is ours to swallow
+        if given_up:
+            self._give_up(step, to_its_end=error is None)
+        else:
+            self._end(step)
+        self.step.happens(StepEvent.HANDED_OUT)
+        return True
+
+    def _end(self, step: Step) -> None:
+        self.registered.warn(self.effects.late(step.number))
+        self.step.happens(StepEvent.COMMITTED)
+        doubts = self.registered.doubts
+        self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
+        self._commit(step)
+        doubts.look("what a step has left", self.prover.committed, self.updates)
+
+    def _give_up(self, step: Step, *, to_its_end: bool) -> None:
+        self.step.happens(StepEvent.ABANDONED)
+        if self.registered.doubts.sentence:
+            self.heal()
+            return
+        assert self.begun is not None
+        local, moment = self.registered.local, self.begun.moment
+        outcome = self.registered.calls.give_up(to_its_end, local.modules.moved(moment.modules))
+        if outcome is Outcome.TORN:
+            self.step.happens(StepEvent.TORE)
+        elif outcome is Outcome.WHOLE:
+            self.carried.updated = True
+            local.clear_gradients(moment)
+            if not to_its_end:
+                local.modules.put_back_attributes(moment.modules)
+            self._commit(step)
+        self.heal()
+        self.effects.pay(self.updates)  # if it was another rank that brought the update
+
+    def _commit(self, step: Step) -> None:
+        self.updates = step.number + 1
+        self.carried.committed()
+        self._repair.committed(self.updates)
+        hooks.mark_step(step.number, Phase.BETWEEN)
+        self.effects.pay(self.updates)
+        if not self.checked:
+            self.checked = True
+            self.registered.check()
+            self.registered.warn([*filter(None, [self._loaders.flaw()])])
+
+    # ---- between steps ----------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Go through the repair that was ordered."""
+        hooks.mark_phase(Phase.PARKED)
+        if not self.step.in_repair:
+            self.step.happens(StepEvent.ABANDONED)
+        self._run_repair()
+        self.prover.healed()
+        self.registered.calls.repaired()
+        self.step.happens(StepEvent.RESUMED)
+
+    def carries_on(self) -> bool:
+        """Whether gradients of steps before count on: the last step made some and no optimizer used them."""
+        return self.updates > 0 and not self.carried.updated
+
+    def pack(self, moment: Captured) -> list[bytes]:
+        """A moment between two loops, as it goes into the ledger."""
+        habits = self.registered.calls.pack_habits()
+        return self.registered.local.pack(moment, moment.generators, b"", habits, False)
