@@ -35,6 +35,8 @@ MAY_IMPORT = {
     "cli": {"core", "wire", "sim", "bench", "manager", "_native", *COMMON},
     "run": {"agent", *COMMON},
 }
+# Subject of taskd/core -> the other subjects that it may import. What lies in core itself is below or above them all.
+CORE_SUBJECTS = {"repair": set[str](), "rails": {"repair"}, "proof": {"repair"}}
 NATIVE = {"_native", "_c10d"}
 TORCH_ROOMS = {"worker", "comm", "state", "bench"}
 # agent/ is mostly the torch-free side process; these are its launcher side.
@@ -93,6 +95,32 @@ def test_the_map_has_no_circle() -> None:
     while ready := {room for room, allowed in left.items() if not allowed & left.keys()}:
         left = {room: allowed for room, allowed in left.items() if room not in ready}
     assert not left, f"these rooms may import each other in a circle: {sorted(left)}"
+
+
+def test_subjects_of_the_core_import_what_the_map_allows() -> None:
+    breaches = []
+    for source in python("taskd/core"):
+        subject = source.path.parent.name
+        for module, line in source.imports():
+            other = module.split(".")[2] if module.startswith("taskd.core.") else ""
+            if subject in CORE_SUBJECTS and other in CORE_SUBJECTS.keys() - {subject, *CORE_SUBJECTS[subject]}:
+                breaches.append(f"{source.at(line)} {subject} may not import {module}; let core/manager.py bring both")
+    clean(breaches)
+
+
+def test_the_core_has_no_circle_of_imports() -> None:
+    left: dict[str, set[str]] = {}
+    for source in python("taskd/core"):
+        real = set(source.imports())
+        left[source.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = {
+            name
+            for node in source.nodes(ast.ImportFrom)
+            if (node.module, node.lineno) in real
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+    while ready := {module for module, needs in left.items() if not needs & left.keys()}:
+        left = {module: needs for module, needs in left.items() if module not in ready}
+    assert not left, f"these modules import each other in a circle: {sorted(left)}"
 
 
 def test_nobody_imports_cli_and_sim_imports_no_shell() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 UNLIKE = re.compile(r"after update \d+ ranks? .* (holds? other contents of|do not hold the same of) ")
-"""What the manager says of a difference (core/proof.py)."""
+"""What the manager says of a difference (core/proof/proofs.py)."""
 
 
 def same_bits(found: Any, wanted: Any, text: str) -> None:

@@ -67,7 +67,7 @@ FAULTS = (
     ),
     Fault(
         "a repair begins no epoch",
-        "taskd/core/attempts.py",
+        "taskd/core/repair/attempts.py",
         "        self.job.epoch += 1",
         "        self.job.epoch += 0",
         ("tests/scripts", "tests/core"),

@@ -2,8 +2,8 @@
 
 A deadline that a working process cannot move condemns it in the middle of a long step, an import or a fetch. Its beat
 says nothing here, since a thread of its own beats even where the training thread hangs. Alone, since these are numbers
-of the system's: core/patience.py decides what they mean. Not seen: bytes that pass through a socket of gloo's; for
-those the processor's time speaks, which copying them takes.
+of the system's: core/repair/patience.py decides what they mean. Not seen: bytes that pass through a socket of gloo's;
+for those the processor's time speaks, which copying them takes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each worker hands over the descriptor of its counters (csrc/rail/counters.hpp) once it uses rails; the sums by rail and
 peer node are made in C++ (taskd._native.RailTally) and turned into reports here, bounded, since a worker may have
 written anything. A worker that dies leaves what it has counted. Reading does not cost the workers anything.
-It does NOT decide what is told when (core.rail_news) or what a state means (core.rails).
+It does NOT decide what is told when (core.rails.news) or what a state means (core.rails.rails).
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ from taskd.core.messages import (
     WorkerHello,
     WorkerWelcome,
 )
-from taskd.core.proof_relay import ProofRelay
-from taskd.core.rail_relay import RailRelay
+from taskd.core.proof.relay import ProofRelay
+from taskd.core.rails.relay import RailRelay
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut, milliseconds
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from taskd.core.counters import Counters
 from taskd.core.job import Job
-from taskd.core.proof import Proofs
-from taskd.core.rails import Rails
+from taskd.core.proof.proofs import Proofs
+from taskd.core.rails.rails import Rails
 from taskd.core.records import NodeRecord, RankRecord
-from taskd.core.repairs import Repairs
+from taskd.core.repair.repairs import Repairs
 from taskd.core.words import milliseconds
 
 _MOST_EXCEPTED = 64

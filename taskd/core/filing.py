@@ -10,7 +10,7 @@ from taskd.core.job import Job
 from taskd.core.membership import Filed
 from taskd.core.messages import AgentHello, Report
 from taskd.core.records import NodeRecord, NodeState
-from taskd.core.repairs import Repairs
+from taskd.core.repair.repairs import Repairs
 from taskd.core.words import rank_words
 
 

@@ -215,7 +215,7 @@ LEAVE_NS = 300 * MS
 MAX_INCIDENT_NOTES = 64
 DEADLINE_QUIESCE_NS = 60 * SECOND
 """A survivor may be in the middle of a long forward. This deadline and the following ones are for ranks that show no
-work at all; core/patience.py says how they move."""
+work at all; core/repair/patience.py says how they move."""
 DEADLINE_SETUP_NS = 300 * SECOND
 """A newcomer runs the whole of the user's set-up: imports, model, data."""
 LONGEST_STAGE_NS = 1_800 * SECOND

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskd.core import facts, limits, rail_facts
+from taskd.core import facts, limits
 from taskd.core.counters import Counters
 from taskd.core.detector import Detector
-from taskd.core.doubts import Doubts
 from taskd.core.effects import ManagerEffect
 from taskd.core.events import (
     ConnectionLost,
@@ -40,12 +39,14 @@ from taskd.core.lateness import Lateness
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
 from taskd.core.messages import Proofs as ProofsTold
-from taskd.core.placing import Rules
-from taskd.core.proof import Proofs
-from taskd.core.rail_watch import RailWatch
-from taskd.core.rails import Rails
+from taskd.core.proof.doubts import Doubts
+from taskd.core.proof.proofs import Proofs
+from taskd.core.rails import facts as rail_facts
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeCause, NodeRecord, NodeState
-from taskd.core.repairs import Repairs
+from taskd.core.repair.placement import Rules
+from taskd.core.repair.repairs import Repairs
 from taskd.core.types import EvidenceKind, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words
 

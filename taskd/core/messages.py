@@ -30,10 +30,10 @@ from taskd.core.fields import (
     StoreItem,
     Text,
 )
-from taskd.core.rail_messages import CountersShown as CountersShown
-from taskd.core.rail_messages import RailOrder as RailOrder
-from taskd.core.rail_messages import RailReport as RailReport
-from taskd.core.rail_messages import RailsFollowed as RailsFollowed
+from taskd.core.rails.messages import CountersShown as CountersShown
+from taskd.core.rails.messages import RailOrder as RailOrder
+from taskd.core.rails.messages import RailReport as RailReport
+from taskd.core.rails.messages import RailsFollowed as RailsFollowed
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
 
 # ---- worker and agent -----------------------------------------------------------------------------------------

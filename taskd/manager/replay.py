@@ -16,9 +16,9 @@ from typing import Any
 from taskd.config import Config
 from taskd.core import limits
 from taskd.core.effects import ManagerEffect, Tell
-from taskd.core.incident import REPAIRS
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer
+from taskd.core.repair.incident import REPAIRS
 from taskd.core.types import Strategy
 from taskd.manager import record
 from taskd.manager.journal import Row

@@ -33,7 +33,7 @@ from taskd.core import limits
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.messages import Evidence, Order, Proof, StageReached, Stop
-from taskd.core.telling import NO_SESSION
+from taskd.core.repair.notices import NO_SESSION
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut
 from taskd.core.worker import Worker, WorkerState

@@ -1,7 +1,7 @@
 """A rank's part in the proof that all hold the same: digests at the right updates, told and never awaited.
 
 At the end of a step that was seen to its end, a slice of the state is digested if it is that slice's turn
-(core/proof_plan.py); the whole state after the first update, after each of the first two that follow a repair, and
+(core/proof/plan.py); the whole state after the first update, after each of the first two that follow a repair, and
 whenever an optimizer has come to more state. Whatever fails in here costs the proofs of this rank and one warning,
 never a step. It compares nothing: the manager does.
 """
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from taskd import _native, log
 from taskd.core import limits
-from taskd.core.proof_plan import Rhythm, due, slices
+from taskd.core.proof.plan import Rhythm, due, slices
 from taskd.state.digests import Digests
 from taskd.state.replica import Replica
 from taskd.worker.heal import Repair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskd.core.limits import LONGEST_STAGE_NS, MS, SECOND
-from taskd.core.patience import Patience
+from taskd.core.repair.patience import Patience
 from taskd.core.types import Phase
 from tests.core.builders import rank_report
 

@@ -13,7 +13,7 @@ from taskd.core.events import Restarted
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, Proof, Proofs
-from taskd.core.proof_plan import Rhythm, due, slices
+from taskd.core.proof.plan import Rhythm, due, slices
 from taskd.core.types import RankState, Stage
 from tests.core.builders import Node, manager, rank_report
 

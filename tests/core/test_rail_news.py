@@ -11,8 +11,8 @@ from taskd.core.crew import Crew
 from taskd.core.limits import MS, SECOND
 from taskd.core.local import LocalRank
 from taskd.core.messages import RailOrder, RailReport, RailsFollowed
-from taskd.core.rail_news import RailNews
-from taskd.core.rail_relay import RailRelay
+from taskd.core.rails.news import RailNews
+from taskd.core.rails.relay import RailRelay
 from taskd.core.types import RailState, RankState, Stage
 
 UP = RailReport("a", "n1", RailState.UP, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -15,7 +15,7 @@ from taskd.core.events import RailVerdict, RailWish, Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import RailReport, Report
-from taskd.core.rail_records import Rail
+from taskd.core.rails.records import Rail
 from taskd.core.types import RailFinding, RailState
 from tests.core.builders import Node, manager, rank_report
 from tests.core.rail_job import UP, Job, wish

@@ -6,10 +6,10 @@ from enum import Enum, auto
 
 import pytest
 
-from taskd.core.incident import INCIDENT
 from taskd.core.local import LOCAL
 from taskd.core.records import NODE, RANK
-from taskd.core.recovery import RECOVERY
+from taskd.core.repair.incident import INCIDENT
+from taskd.core.repair.recovery import RECOVERY
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 

@@ -9,7 +9,7 @@ from taskd.core.events import Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RankReport
-from taskd.core.telling import AGAIN, CURE, NO_SESSION
+from taskd.core.repair.notices import AGAIN, CURE, NO_SESSION
 from taskd.core.types import Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY
 from tests.core.builders import Node, manager, rank_report

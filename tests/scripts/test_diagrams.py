@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core.incident import INCIDENT
 from taskd.core.local import LOCAL
-from taskd.core.rail_records import RAIL, USE
+from taskd.core.rails.records import RAIL, USE
 from taskd.core.records import NODE, RANK
-from taskd.core.recovery import RECOVERY
+from taskd.core.repair.incident import INCIDENT
+from taskd.core.repair.recovery import RECOVERY
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 from taskd.worker.step_state import STEP

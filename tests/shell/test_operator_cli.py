@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from taskd.cli.incidents import story
-from taskd.core.incident import Incident, IncidentCause
 from taskd.core.messages import Evidence, Proof, Proofs
+from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
 from tests.patience import PATIENCE_S
 from tests.ready import readable

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
-from taskd.core import attempts, incident, limits, patience, proof, recovery, repairs
+from taskd.core import limits
 from taskd.core.agent import Agent
-from taskd.core.attempts import Attempts
 from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
 from taskd.core.manager import Manager
 from taskd.core.messages import Evidence, Order, Report, Stop
-from taskd.core.proof import Proofs
-from taskd.core.rail_records import Rail
-from taskd.core.rail_relay import RailRelay
-from taskd.core.rail_watch import RailWatch
-from taskd.core.recovery import Recovery, RepairState
-from taskd.core.repairs import Repairs
+from taskd.core.proof import proofs
+from taskd.core.proof.proofs import Proofs
+from taskd.core.rails.records import Rail
+from taskd.core.rails.relay import RailRelay
+from taskd.core.rails.watch import RailWatch
+from taskd.core.repair import attempts, incident, patience, recovery, repairs
+from taskd.core.repair.attempts import Attempts
+from taskd.core.repair.recovery import Recovery, RepairState
+from taskd.core.repair.repairs import Repairs
 from taskd.core.types import Stage, Strategy
 from taskd.core.worker import Worker
 from taskd.sim.scenario import Options, draw
@@ -237,9 +239,9 @@ def nobody_compares(patch: Patch) -> None:
 
 def everything_counts_as_alike(patch: Patch) -> None:
     """What differs from the start, as a number of this rank's own does, is held against it."""
-    patch.setattr(proof, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
-    patch.setattr(proof, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
-    patch.setattr(proof, "_taken_apart", lambda values, takers: True)
+    patch.setattr(proofs, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
+    patch.setattr(proofs, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
+    patch.setattr(proofs, "_taken_apart", lambda values, takers: True)
 
 
 def rails_return_at_once(patch: Patch) -> None:

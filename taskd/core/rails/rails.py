@@ -1,6 +1,6 @@
 """Rails decided: which lines are lost, which rails are lent and come back, and what operators want of them.
 
-The transport heals in milliseconds; here stands what lasts. Every change is a verdict (rail_watch finds it, the journal
+The transport heals in milliseconds; here stands what lasts. Every change is a verdict (watch finds it, the journal
 keeps it) or an operator's wish, so that a replay needs no report. What can go wrong, and what follows:
 
 - *A rail flaps*: it stays lent until K probes and a quiet time have passed, which doubles each time, up to a bound.
@@ -13,8 +13,8 @@ keeps it) or an operator's wish, so that a replay needs no report. What can go w
 - *The journal is lost*: an agent holds an order that this manager never gave: the next number says what holds now.
 
 Invariants: one change of use at a time; numbers of orders only grow; no order of this machine's own takes the last
-rail between two nodes; an incident is open exactly as long as a rail is lost or lent. Not here: reports (rail_watch),
-proof (rail_proof).
+rail between two nodes; an incident is open exactly as long as a rail is lost or lent. Not here: reports (watch),
+proof (verification).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections import deque
 
 from taskd.core import limits
 from taskd.core.events import RailVerdict, RailWish
-from taskd.core.incident import Incident, IncidentCause
 from taskd.core.job import Job
 from taskd.core.messages import RailOrder
-from taskd.core.rail_records import CARRIES, RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
+from taskd.core.rails.records import CARRIES, RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
 from taskd.core.records import NodeState
+from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.types import Outcome, RailFinding, RailState, Strategy
 from taskd.core.words import cut, join, milliseconds, verb
 
@@ -103,7 +103,7 @@ class Rails:
         self._close(now)
 
     def wish(self, wish: RailWish, now: int, at: int) -> None:
-        """An operator's order, with which `rail_facts.wish` found nothing wrong."""
+        """An operator's order, with which `facts.wish` found nothing wrong."""
         if self.shuffle is not None:
             return
         cause = UseCause.TAKE_OUT if wish.out else UseCause.PUT_BACK

@@ -12,7 +12,7 @@ script's own checkpoint if it takes one up. What can go wrong, and what follows:
   It is said, and nothing is done before a setting, a weight or a moment differs, too.
 - *Recovery is off, or ranks have left already*: the same.
 
-Invariants: a difference is an incident in any case; a job is never ended for it. Not here: comparing (proof.py).
+Invariants: a difference is an incident in any case; a job is never ended for it. Not here: comparing (proofs.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections import deque
 
 from taskd.core import limits
 from taskd.core.events import ProofVerdict
-from taskd.core.incident import Incident, IncidentCause
 from taskd.core.job import Job
-from taskd.core.proof import Proofs
-from taskd.core.repairs import Repairs
+from taskd.core.proof.proofs import Proofs
+from taskd.core.repair.incident import Incident, IncidentCause
+from taskd.core.repair.repairs import Repairs
 from taskd.core.types import Outcome, ProofFinding, RankState, Strategy
 from taskd.core.words import cut, verb
 

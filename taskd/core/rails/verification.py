@@ -12,7 +12,7 @@ every line and for every pair of ranks that has something to say. What can go wr
 - *Nothing is sent at all*: after a while the rail stays, unproved.
 
 Invariants: no rail goes out again because somebody had nothing to send; none is called proved without bytes on every
-line that was to be looked at. Not here: what is lost, lent and when it returns (rail_watch).
+line that was to be looked at. Not here: what is lost, lent and when it returns (watch).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RankReport
-from taskd.core.rail_records import RESTING, Shuffle
-from taskd.core.rails import Rails
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.records import RESTING, Shuffle
 from taskd.core.types import RailFinding, RailState, RankState
 from taskd.core.words import cut, join, rank_words, verb
 
 if TYPE_CHECKING:
-    from taskd.core.rail_watch import Key, RailWatch, Seen
+    from taskd.core.rails.watch import Key, RailWatch, Seen
 
 
 class RailProof:

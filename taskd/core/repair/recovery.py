@@ -23,7 +23,7 @@ from enum import Enum, auto
 
 from taskd.core import limits
 from taskd.core.messages import Fetch, Order, RankReport, Seat
-from taskd.core.patience import Patience
+from taskd.core.repair.patience import Patience
 from taskd.core.table import Table
 from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
 

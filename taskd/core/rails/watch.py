@@ -9,7 +9,7 @@ Reports are many and none is journaled; `find` turns them into the few verdicts 
 - *An agent was started again*: its counters begin anew, and are compared with nothing older.
 
 Nothing of this is needed after a restart: levels come again. Whether a change was followed and
-proved is in rail_proof. It does NOT change anything of what was decided.
+proved is in verification.py. It does NOT change anything of what was decided.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RailReport
-from taskd.core.rail_proof import RailProof
-from taskd.core.rail_records import RESTING, Rail, Use
-from taskd.core.rails import Rails
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.records import RESTING, Rail, Use
+from taskd.core.rails.verification import RailProof
 from taskd.core.records import NodeState
 from taskd.core.types import RailFinding, RailState
 from taskd.core.words import cut, join, verb

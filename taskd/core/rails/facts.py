@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from taskd.core.events import RailWish
-from taskd.core.rail_records import RESTING, Use
-from taskd.core.rail_watch import RailWatch, Seen
-from taskd.core.rails import Rails
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.records import RESTING, Use
+from taskd.core.rails.watch import RailWatch, Seen
 from taskd.core.types import RailState
 from taskd.core.words import join, milliseconds
 

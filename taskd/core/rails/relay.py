@@ -13,7 +13,7 @@ from taskd.core.crew import Crew
 from taskd.core.effects import AgentEffect, Relay
 from taskd.core.local import LocalRank
 from taskd.core.messages import RailOrder, RailsFollowed
-from taskd.core.rail_news import RailNews
+from taskd.core.rails.news import RailNews
 from taskd.core.types import RankState
 
 

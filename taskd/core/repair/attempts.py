@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from taskd.core import limits, placing
-from taskd.core.incident import Decision, Incident
+from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.messages import Seat
 from taskd.core.records import RankRecord
-from taskd.core.recovery import Recovery, RepairCause, RepairState
+from taskd.core.repair import placement
+from taskd.core.repair.incident import Decision, Incident
+from taskd.core.repair.recovery import Recovery, RepairCause, RepairState
 from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import rank_words, verb
 
@@ -71,11 +72,11 @@ class Attempts:
         if not same_try:
             incident.tries[decision.strategy] = incident.tries.get(decision.strategy, 0) + 1
         avoid_home = decision.strategy is Strategy.RECOVER and Strategy.IN_PLACE in incident.exhausted
-        chosen, unplaced = placing.choose_nodes(self.members, decision.strategy, avoid_home)
+        chosen, unplaced = placement.choose_nodes(self.members, decision.strategy, avoid_home)
         fresh = decision.strategy is Strategy.RESPAWN
         seats: list[Seat] = []
         if not (fresh and unplaced):
-            seats = placing.take_seats(self.members, chosen, self.job.epoch, now)
+            seats = placement.take_seats(self.members, chosen, self.job.epoch, now)
         if fresh:
             self.members.trained = False
         elif old is not None:

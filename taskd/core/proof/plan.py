@@ -9,7 +9,7 @@ is slice u modulo their number. `every` is a power of two, and the number of sli
   at, so a slower rank makes proofs rarer and never wrong. Nobody has to agree on anything.
 
 `Rhythm` chooses `every` from what proofs and steps take on this rank. It knows no clock: durations come from outside.
-Not here: what a unit is (state/digests.py), and who compares (proof.py).
+Not here: what a unit is (state/digests.py), and who compares (proofs.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether all ranks hold the same: the manager's part. Digests come in, and what differs comes out with a name.
 
-Each rank digests the same units of its state after the same updates (proof_plan.py) and tells it with its node's beat.
+Each rank digests the same units of its state after the same updates (plan.py) and tells it with its node's beat.
 When all have told what they hold after an update, it is compared. What can go wrong, and what follows:
 
 - *A proof is lost, or a rank is slower and tells fewer*: an update that not all have told is judged when enough newer

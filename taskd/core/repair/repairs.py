@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from taskd.core import limits, placing, telling
-from taskd.core.attempts import Attempts, Progress
-from taskd.core.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
+from taskd.core import limits
 from taskd.core.effects import EndJob
-from taskd.core.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
 from taskd.core.job import Job
-from taskd.core.placing import Rules
 from taskd.core.records import RankRecord
-from taskd.core.recovery import Recovery, RepairState
+from taskd.core.repair import notices, placement
+from taskd.core.repair.attempts import Attempts, Progress
+from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
+from taskd.core.repair.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
+from taskd.core.repair.placement import Rules
+from taskd.core.repair.recovery import Recovery, RepairState
 from taskd.core.standing import Standing
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, rank_words, verb
@@ -62,16 +63,16 @@ class Repairs:
             return
         for rank in ranks:
             self.members.ranks[rank].forgive(now)
-        losses = {rank: placing.loss_of(self.members.ranks[rank]) for rank in ranks}
+        losses = {rank: placement.loss_of(self.members.ranks[rank]) for rank in ranks}
         incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, now)
         incident.missing.update(ranks)
         for rank, loss in losses.items():
             incident.fallen.setdefault(rank, loss)  # what began it, and not the newcomers that died of it
         done = tuple(loss for loss in losses.values() if loss.finished)
         if done and self.rules.recover:
-            self.job.note("done", telling.done(done))
+            self.job.note("done", notices.done(done))
         settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
-        if settles and placing.others_may_follow(self.members, self.rules):
+        if settles and placement.others_may_follow(self.members, self.rules):
             if incident.settles_at < 0:
                 incident.settles_at = at + limits.SETTLE_NS
             return
@@ -207,7 +208,7 @@ class Repairs:
                 self.members.kill(record, 0, False, "it was never seen")
             self.died([record.rank for record in unseen], "absent", 0, now, at)
         elif self.attendance.gone_for_good(at) and self._bystander:
-            lost = placing.losses(self.members)
+            lost = placement.losses(self.members)
             self._finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", now)
         return True
 
@@ -239,11 +240,11 @@ class Repairs:
             return
         good = self.attendance.all_left()
         if good:
-            done = describe(lost) if (lost := placing.losses(self.members)) else ""
+            done = describe(lost) if (lost := placement.losses(self.members)) else ""
             done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
-            self._finish(0, f"{good}{done}{telling.started_over(self.job.restarts)}", now)
+            self._finish(0, f"{good}{done}{notices.started_over(self.job.restarts)}", now)
         elif self.attendance.nobody() and self._bystander:
-            lost = placing.losses(self.members)
+            lost = placement.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):
                 self._finish(exit_code_of(lost), describe(lost), now)  # whoever could start them again has decided
             elif self.attendance.gone_at < 0:
@@ -276,7 +277,7 @@ class Repairs:
         assert incident is not None
         incident.close(cause, outcome, now)
         incident.note(text)
-        self.job.note("closed", telling.closed(incident, text))
+        self.job.note("closed", notices.closed(incident, text))
         self.history.append(incident)
         self.incident = None
         self.attempts.close()
@@ -345,7 +346,7 @@ class Repairs:
         lost = set(self.members.in_state(RankState.DEAD))
         same_try = incident.answers(lost)
         decision = self._ask(incident, repairing)
-        last = placing.last_start(self.members, self.rules)
+        last = placement.last_start(self.members, self.rules)
         while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
             incident.exhausted.add(decision.strategy)
             decision = self._ask(incident, repairing)
@@ -364,11 +365,13 @@ class Repairs:
             incident.move(IncidentCause.REPAIR)
             self._trouble = ""
             self.standing.forget()
-            told = telling.beginning(incident, decision, self.members, self.rules)
+            told = notices.beginning(incident, decision, self.members, self.rules)
             self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, now, at)
 
     def _ask(self, incident: Incident, repairing: bool) -> Decision:
-        return decide(placing.situation(self.members, incident, self.rules, self._trouble, self._state_lost, repairing))
+        return decide(
+            placement.situation(self.members, incident, self.rules, self._trouble, self._state_lost, repairing)
+        )
 
     def _go_on(self, now: int, at: int) -> None:
         """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
@@ -386,7 +389,7 @@ class Repairs:
         """Training goes on: with all that was done, or from the beginning."""
         assert self.incident is not None
         if not self.incident.restarts:
-            self.job.note("healed", telling.healed(self.incident, proof, now))
+            self.job.note("healed", notices.healed(self.incident, proof, now))
         self._close(IncidentCause.HEALED, self.incident.good_end, proof, now)
 
     def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
@@ -400,7 +403,7 @@ class Repairs:
         elif self.members.all_silent:
             recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
         elif not (late := recovery.overdue(at)):
-            if text := telling.waits(recovery, at):
+            if text := notices.waits(recovery, at):
                 self.job.note("waits", text)
         elif recovery.state is RepairState.REDO:
             self._mended(f"{rank_words(late)} showed no finished step in time", now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from taskd.core import limits
-from taskd.core.incident import Incident
+from taskd.core.repair.incident import Incident
 from taskd.core.table import Table
 from taskd.core.types import RailState
 
@@ -83,7 +83,7 @@ CARRIES = "the rail carries again"
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One rail of a node toward one peer node, as decided. What was merely seen of it is in rail_watch."""
+    """One rail of a node toward one peer node, as decided. What was merely seen of it is in watch.py."""
 
     peer: str
     state: RailState = RailState.UP

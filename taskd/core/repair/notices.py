@@ -7,11 +7,11 @@ decides nothing, and knows no step: what quiet beats say is in no journal, so th
 
 from __future__ import annotations
 
-from taskd.core.incident import ALL_AGAIN, Decision, Incident, Loss, describe
 from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
-from taskd.core.placing import Rules
-from taskd.core.recovery import Recovery
+from taskd.core.repair.incident import ALL_AGAIN, Decision, Incident, Loss, describe
+from taskd.core.repair.placement import Rules
+from taskd.core.repair.recovery import Recovery
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words, verb
 

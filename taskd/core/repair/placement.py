@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskd.core import limits
-from taskd.core.incident import Incident, Loss, Situation
 from taskd.core.membership import Membership
 from taskd.core.messages import Seat
 from taskd.core.records import NodeRecord, NodeState, RankRecord
+from taskd.core.repair.incident import Incident, Loss, Situation
 from taskd.core.types import RankState, Strategy
 
 

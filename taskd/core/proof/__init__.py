@@ -1,0 +1,1 @@
+"""Whether all ranks hold the same state: what is compared when, what differs, and what follows."""

@@ -1,0 +1,1 @@
+"""Rails: how the lines between nodes stand, which rail carries traffic, and what operators order."""
