@@ -18,7 +18,7 @@ from taskd.core import limits
 from taskd.core.effects import ManagerEffect, Tell
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer
-from taskd.core.repair.incident import REPAIRS
+from taskd.core.repair.ladder import REPAIRS
 from taskd.core.types import Strategy
 from taskd.manager import record
 from taskd.manager.journal import Row

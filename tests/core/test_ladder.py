@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.repair.incident import REPAIRS, Loss, Situation, decide
+from taskd.core.repair.ladder import REPAIRS, Loss, Situation, decide
 from taskd.core.types import Strategy
 
 KILLED = Loss(2, "a", -9, "", 0, home=True, watched_only=False, finished=False)

@@ -21,7 +21,7 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
 from taskd.core.rails.watch import RailWatch
-from taskd.core.repair import attempts, incident, patience, recovery, repairs
+from taskd.core.repair import attempts, ladder, patience, recovery, repairs
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.recovery import Recovery, RepairState
 from taskd.core.repair.repairs import Repairs
@@ -226,7 +226,7 @@ def whoever_waits_is_a_witness(patch: Patch) -> None:
 
 
 def every_fault_ends_the_job(patch: Patch) -> None:
-    patch.setattr(repairs, "decide", lambda now: incident.Decision(Strategy.EXIT, "it is easier so: exit", 1))
+    patch.setattr(repairs, "decide", lambda now: ladder.Decision(Strategy.EXIT, "it is easier so: exit", 1))
 
 
 def first_report_ends_the_job(patch: Patch) -> None:

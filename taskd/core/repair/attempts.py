@@ -20,7 +20,8 @@ from taskd.core.job import Job
 from taskd.core.messages import Seat
 from taskd.core.records import RankRecord
 from taskd.core.repair import placement
-from taskd.core.repair.incident import Decision, Incident
+from taskd.core.repair.incident import Incident
+from taskd.core.repair.ladder import Decision
 from taskd.core.repair.recovery import Recovery, RepairCause, RepairState
 from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import rank_words, verb

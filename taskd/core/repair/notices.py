@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
-from taskd.core.repair.incident import ALL_AGAIN, Decision, Incident, Loss, describe
+from taskd.core.repair.incident import Incident
+from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, describe
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.recovery import Recovery
 from taskd.core.types import Outcome, RankState, Strategy

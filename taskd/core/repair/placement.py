@@ -12,7 +12,8 @@ from taskd.core import limits
 from taskd.core.membership import Membership
 from taskd.core.messages import Seat
 from taskd.core.records import NodeRecord, NodeState, RankRecord
-from taskd.core.repair.incident import Incident, Loss, Situation
+from taskd.core.repair.incident import Incident
+from taskd.core.repair.ladder import Loss, Situation
 from taskd.core.types import RankState, Strategy
 
 

@@ -1,6 +1,6 @@
 """From a death to an order: one open incident, one attempt at its repair, and the order that says how the job stands.
 
-Composes incident (what is decided) and attempts (how far its repair is). What can go wrong, and what follows:
+Composes the ladder (what is decided) and attempts (how far its repair is). What can go wrong, and what follows:
 
 - *Faults come in a burst*: what follows a decision at once is gathered and answered together.
 - *A fault in any stage*: the incident grows, the ladder is asked again, the next attempt has a newer epoch.
@@ -24,7 +24,8 @@ from taskd.core.records import RankRecord
 from taskd.core.repair import notices, placement
 from taskd.core.repair.attempts import Attempts, Progress
 from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
-from taskd.core.repair.incident import Decision, Incident, IncidentCause, IncidentState, decide, describe, exit_code_of
+from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
+from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.recovery import Recovery, RepairState
 from taskd.core.standing import Standing

@@ -1,0 +1,178 @@
+"""The ladder: which strategy mends what has happened, from the cheapest to the dearest, and the sentence that says why.
+
+`decide` is a pure function of a `Situation`, which holds all that it may look at. What can go wrong, and what follows:
+
+- *A strategy has failed too often in this incident*: it is exhausted and the next rung is taken; EXIT is always there.
+- *A script that fails at start on every rank*: one EXIT with the cause, no restart storm.
+- *Nothing is lost* (the dead had done their work), or only somebody else's launcher can start ranks: OBSERVE.
+
+Not here: who counts as lost and where there is room (placement), and how a strategy is carried out (attempts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core.types import Strategy
+from taskd.core.words import LEFT_EARLY, cut, exit_words, join, rank_words, shell_code, verb
+
+_MOST_REASON = 200
+ALL_AGAIN = ", so all start again: respawn"
+REPAIRS = frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One dead rank, as the ladder sees it."""
+
+    rank: int
+    node: str
+    exit_code: int
+    reason: str
+    restarts: int
+    home: bool  # its node's agent lives and can start it again
+    watched_only: bool  # its node's agent lives (or was) a side process, which starts nothing
+    finished: bool  # its work was done: nothing is lost with it
+
+    @property
+    def left(self) -> bool:
+        """It has left by itself, inside a step: the others may be about to do the same."""
+        return self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def words(self) -> str:
+        """How it died, in brackets."""
+        if not self.exit_code:
+            return self.reason or "no exit code"
+        return exit_words(self.exit_code) + (f": {cut(self.reason, _MOST_REASON)}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the ladder looks at."""
+
+    losses: tuple[Loss, ...]
+    trouble: str  # what else went wrong, when nobody died
+    world_size: int
+    left: tuple[int, ...]  # ranks that have ended in good order
+    recover: bool
+    allowed: frozenset[Strategy]
+    exhausted: frozenset[Strategy]
+    max_restarts: int
+    trained: bool
+    state_lost: bool  # survivors were asked: none of them holds a whole state
+    repairing: bool  # ranks are parked for a repair: it has to come to an end
+    all_start: bool  # every rank's node can start workers, or its rank can be placed elsewhere
+    fallen: tuple[Loss, ...] = ()  # who died in this incident, in time, those that were started again included
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done, and why."""
+
+    strategy: Strategy
+    reason: str
+    exit_code: int = 0
+
+
+def decide(now: Situation) -> Decision:
+    """The cheapest rung that can mend this situation."""
+    what = describe(now.losses) if now.losses else now.trouble
+    if now.left and now.fallen and not now.losses:
+        what = f"{describe(now.fallen)}, and {now.trouble}"
+    if not now.recover or not now.allowed & REPAIRS:
+        return Decision(Strategy.OBSERVE, f"{what}; recovery is off in this job: observe")
+    if now.losses and not now.repairing and all(loss.finished for loss in now.losses):
+        return Decision(
+            Strategy.OBSERVE, f"{what} when {_its(now)} work was done, so nothing is lost or to be repaired: observe"
+        )
+    if now.losses and not now.repairing and all(loss.watched_only for loss in now.losses):
+        return Decision(Strategy.OBSERVE, f"{what}, whose launcher is not ours to start it again: observe")
+    impossible = _impossible(now)
+    if impossible:
+        return Decision(Strategy.EXIT, f"{what}; {impossible}: exit", exit_code_of(now.losses or now.fallen))
+    return _climb(now, what)
+
+
+def describe(losses: tuple[Loss, ...]) -> str:
+    """`rank 2 died (SIGKILL) on node a`."""
+    assert losses
+    first = losses[0]
+    same = {(loss.words, loss.node) for loss in losses}
+    ranks = rank_words(loss.rank for loss in losses)
+    if len(same) == 1:
+        return f"{ranks} died ({first.words}) on node {first.node}"
+    if len({loss.words for loss in losses}) == 1:
+        return f"{ranks} died ({first.words}) on nodes {join(sorted({loss.node for loss in losses}))}"
+    each = [f"rank {loss.rank} ({loss.words}) on node {loss.node}" for loss in losses[:4]]
+    if len(losses) > 4:
+        each.append(f"{len(losses) - 4} more")
+    return f"{join(each)} died"
+
+
+def _impossible(now: Situation) -> str:
+    """Why no repair can help; empty: one may."""
+    if now.left:
+        has = verb(len(now.left), "has", "have")
+        return f"{rank_words(now.left)} {has} left with exit code 0 before and can repair nothing"
+    own = all(loss.exit_code > 0 for loss in now.losses)
+    if now.losses and len(now.losses) == now.world_size and own and not now.trained:
+        return "every rank failed in its set-up, so starting again would not help"
+    spent = [loss for loss in now.losses if loss.restarts >= now.max_restarts]
+    if spent:
+        times = spent[0].restarts
+        return (
+            f"{rank_words(loss.rank for loss in spent)} {verb(len(spent), 'was', 'were')} started again "
+            f"{times} {verb(times, 'time', 'times')}, which is the limit"
+        )
+    return ""
+
+
+def exit_code_of(losses: tuple[Loss, ...]) -> int:
+    """The job's exit code after these losses, in time: that of the first one whose work was not done."""
+    first = next((loss for loss in losses if not loss.finished), losses[0] if losses else None)
+    return shell_code(first.exit_code) if first is not None else 1
+
+
+def _climb(now: Situation, what: str) -> Decision:
+    """The rungs, from cheap to dear."""
+    open_rungs = now.allowed - now.exhausted
+    everybody = len(now.losses) == now.world_size
+    respawn = Strategy.RESPAWN in open_rungs and now.all_start
+    if respawn and not now.trained:
+        return Decision(Strategy.RESPAWN, f"{what} before any step was seen to be done{ALL_AGAIN}")
+    if respawn and now.state_lost:
+        return Decision(Strategy.RESPAWN, f"{what}{ALL_AGAIN}")
+    if respawn and everybody:
+        return Decision(Strategy.RESPAWN, f"{what} and nobody holds the state{ALL_AGAIN}")
+    if not now.losses and not now.state_lost and Strategy.IN_PLACE in open_rungs:
+        return Decision(Strategy.IN_PLACE, f"{what}: recover-in-place")
+    if not everybody and not now.state_lost:
+        home = all(loss.home for loss in now.losses)
+        if Strategy.IN_PLACE in open_rungs and home:
+            return Decision(Strategy.IN_PLACE, f"{what}, whose agent can start {_them(now)} again: recover-in-place")
+        if respawn and home and Strategy.IN_PLACE in now.exhausted:
+            return Decision(Strategy.RESPAWN, f"{what} and repair in place has failed{ALL_AGAIN}")
+        if Strategy.RECOVER in open_rungs:
+            return Decision(Strategy.RECOVER, f"{what}, {_why_not_home(now, home)}: recover")
+    if respawn:
+        return Decision(Strategy.RESPAWN, f"{what} and every cheaper repair has failed{ALL_AGAIN}")
+    failed = sorted(strategy.value for strategy in now.exhausted)
+    why = f"{join(failed)} {verb(len(failed), 'has', 'have')} failed" if failed else "no allowed strategy can repair it"
+    if now.losses and now.trouble and now.trouble != what:
+        why = f"{now.trouble}, {why}"
+    return Decision(Strategy.EXIT, cut(f"{what}; {why}: exit"), exit_code_of(now.losses))
+
+
+def _why_not_home(now: Situation, home: bool) -> str:
+    if not home:
+        return f"which cannot start {_them(now)} again"
+    return "where it has failed" if Strategy.IN_PLACE in now.exhausted else "in place is not an allowed strategy"
+
+
+def _its(now: Situation) -> str:
+    return verb(len(now.losses), "its", "their")
+
+
+def _them(now: Situation) -> str:
+    return verb(len(now.losses), "it", "them")
