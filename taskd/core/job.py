@@ -1,7 +1,13 @@
 """What the parts of the manager share: the job's term, epoch and order, and the list of effects that a step fills.
 
-It keeps and says; it decides nothing. Invariants: term and epoch only grow; an order that was published is told to
-every node that is up before the step ends.
+It keeps and says; it decides nothing. What can go wrong, and what follows:
+
+- *A rank missed the end of a repair*: it is behind, and its node is told the order again until it has followed.
+- *A rank waits in an epoch that this manager gave no order for*: whoever led that repair has lost its memory, and a
+  new one has to begin.
+
+Invariants: term and epoch only grow; an order that was published is told to every node that is up before the step ends.
+Not here: how an order is said again (manager), and the new repair (repairs).
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from dataclasses import replace
 from taskd.core.effects import ManagerEffect, Note, Tell
 from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
-from taskd.core.records import NodeState
+from taskd.core.records import NodeState, RankRecord
 from taskd.core.types import RankState, Stage
 from taskd.core.words import cut
 
@@ -27,11 +33,12 @@ class Job:
         self.incidents = 0  # that there were
         self.restarts = 0  # how often all ranks were started over
         self.order: Order | None = None
+        self.behind: set[int] = set()  # ranks that have yet to follow the order in force, outside a repair
         self.over: Stop | None = None
         self.effects: list[ManagerEffect] = []
+        self.said = False  # this step has a word for all nodes already
         self._published = False
         self._complete = False  # all ranks have joined once: said once
-        self.said = False  # this step has a word for all nodes already
 
     def note(self, kind: str, text: str, rank: int = -1, node: str = "", incident: int = -1) -> None:
         """Write down what happened; as part of the open repair, unless another incident is named."""
@@ -58,6 +65,19 @@ class Job:
         """This is how the job shall stand from now on."""
         self.order = order
         self._published = self.said = True
+
+    def compare(self, record: RankRecord) -> bool:
+        """A rank has said how it stands, outside a repair. True: it waits in one that nobody leads. Constant time."""
+        report, order = record.report, self.order
+        assert report is not None
+        ahead = order is None or report.epoch > order.epoch
+        behind = not ahead and (order is not None and (report.epoch, report.stage) != (order.epoch, order.stage))
+        record.watched = behind
+        if behind:
+            self.behind.add(record.rank)
+        else:
+            self.behind.discard(record.rank)
+        return ahead and report.stage not in (Stage.RUNNING, Stage.SETUP)
 
     def settle(self) -> None:
         """The repair is over: what it ordered stays as a plain membership, which starts and moves nobody."""

@@ -28,7 +28,6 @@ from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
 from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.recovery import Recovery, RepairState
-from taskd.core.standing import Standing
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, rank_words, verb
 
@@ -43,7 +42,6 @@ class Repairs:
         self.incident: Incident | None = None
         self.attempts = Attempts(job, rules.spare_wait_ns)
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
-        self.standing = Standing(job)
         self._state_lost = False
         self._overtaken = False  # the open incident is of an epoch that is over: somebody led it on and was forgotten
         self._trouble = ""
@@ -163,7 +161,7 @@ class Repairs:
                 refusal = self.attempts.follow(rank, at)
                 if refusal and self._decide_at < 0:
                     self._refused(record, refusal, now, at)
-            elif report.state is RankState.ALIVE and self.standing.compare(record) and self.rules.recover:
+            elif report.state is RankState.ALIVE and self.job.compare(record) and self.rules.recover:
                 text = f"rank {rank} waits in a repair of epoch {report.epoch} that nobody leads"
                 if self.incident is None:
                     self.members.trained = True  # or there would have been nothing to repair
@@ -191,7 +189,7 @@ class Repairs:
         """Ranks that have yet to follow the order in force."""
         recovery = self.recovery
         if recovery is None:
-            return self.standing.behind
+            return self.job.behind
         return set() if recovery.state is RepairState.REDO else recovery.waiting
 
     def tick(self, now: int, at: int) -> bool:
@@ -298,7 +296,7 @@ class Repairs:
     def _overtake(self, text: str, ranks: list[int], now: int, at: int) -> None:
         """What was ordered is over, and what the open incident says: the journal does not know how it went on."""
         self.job.order = None
-        self.standing.forget()
+        self.job.behind.clear()
         if self.incident is not None:
             self._state_lost, self._overtaken = False, True
             self.incident.forgive()
@@ -365,7 +363,7 @@ class Repairs:
         else:
             incident.move(IncidentCause.REPAIR)
             self._trouble = ""
-            self.standing.forget()
+            self.job.behind.clear()
             told = notices.beginning(incident, decision, self.members, self.rules)
             self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, now, at)
 
