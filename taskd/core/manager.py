@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskd.core import facts, limits
+from taskd.core.collectives import FailedCollectives, LateCollectives
 from taskd.core.counters import Counters
 from taskd.core.detector import Detector
 from taskd.core.effects import ManagerEffect
@@ -33,9 +34,7 @@ from taskd.core.events import (
     Verdict,
 )
 from taskd.core.filing import act_on, learn, lose_ranks, stranger
-from taskd.core.held import Held
 from taskd.core.job import Job
-from taskd.core.lateness import Lateness
 from taskd.core.membership import Filed, Membership
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
 from taskd.core.messages import Proofs as ProofsTold
@@ -74,8 +73,8 @@ class Manager:
         self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns))
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
-        self._lateness = Lateness(self._job)
-        self._held = Held(self._job)
+        self._late = LateCollectives(self._job)
+        self._failed = FailedCollectives(self._job)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._now = -1  # the shell's clock at the last step
@@ -365,7 +364,7 @@ class Manager:
         if kind is EvidenceKind.COMPILING and self._repairs.incident is not None:
             self._repairs.incident.note(reason)
         if kind is EvidenceKind.COLLECTIVE_LATE:
-            self._lateness.told(evidence, seen_by, node.name)
+            self._late.told(evidence, seen_by, node.name)
             return
         failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
         if failed and not (record is not None and record.state is RankState.DEAD):
@@ -374,12 +373,12 @@ class Manager:
         about = f" about rank {evidence.rank}" if record is not None else ""
         self._job.note("evidence", f"{seen_by} says{about}: {reason}", evidence.rank, node.name)
         if kind is EvidenceKind.COLLECTIVE_ERROR and evidence.witness in node.ranks:
-            self._held.failed(evidence.witness)
+            self._failed.told(evidence.witness)
             self._let_go()
 
     def _let_go(self) -> None:
         """Nobody holds what no repair can come for."""
-        if self._repairs.incident is None and self._job.over is None and self._held.let_go():
+        if self._repairs.incident is None and self._job.over is None and self._failed.let_go():
             self._mattered = True
 
     def _judge(self, now: int) -> list[ManagerEffect]:
