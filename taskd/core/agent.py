@@ -10,8 +10,9 @@ confirmed. What can go wrong, and what follows:
 - *The connection was broken for a while*: ranks may have been given up; none follows an order before it is confirmed.
 - *A seat goes to another incarnation*: the old process is ended first, the new one starts when it has gone.
 - *This agent was stopped for a while*: it says for how long, and looks at what happened meanwhile.
-- *Nobody is left to decide* (a dead worker, none, or ranks in a repair, and no manager): a launcher gives up after
-  a while, with the cause.
+- *The manager is gone and ranks need it* (a worker is dead, none is left, or some are parked for a repair): a launcher
+  gives up after a while, with the cause. Ranks that train need no manager. Those in a repair do: nobody else can let
+  them go. So such a repair has a lease, and when that is over the node's ranks end, as under another launcher.
 
 Invariants: term and epoch only grow; an incarnation starts at most once; a rank has at most one live process here. Not
 here: processes, sockets, pages, and whether a rank is worth replacing.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from taskd.core import alone, events, limits
+from taskd.core import events, limits
 from taskd.core.counters import Counters
 from taskd.core.crew import Crew
 from taskd.core.effects import AgentEffect, End, Leave, Refuse, Relay, Send, Spawn, Warn
@@ -49,8 +50,10 @@ from taskd.core.messages import (
 )
 from taskd.core.proof.relay import ProofRelay
 from taskd.core.rails.relay import RailRelay
-from taskd.core.types import EvidenceKind, Stage
-from taskd.core.words import cut, milliseconds
+from taskd.core.types import EvidenceKind, RankState, Stage
+from taskd.core.words import cut, exit_words, milliseconds, shell_code
+
+LEASE_SECONDS = limits.ABANDONED_NS // limits.SECOND
 
 
 class Agent:
@@ -211,15 +214,30 @@ class Agent:
         """A launcher without a manager: nobody is going to decide anything."""
         self._alone_since = now if self._alone_since < 0 else self._alone_since
         alone_ns = now - self._alone_since
-        if alone_ns >= limits.AWAY_NS and (sentence := alone.waits(self.crew, self.order)):
-            self._warn(sentence)
-        idle_ns = now - self._idle_since if self._idle_since >= 0 else -1
-        given_up = alone.verdict(self.crew, self.term, alone_ns, idle_ns, self.linger_ns)
-        given_up = given_up or alone.lease_over(self.crew, self.order, alone_ns)
-        if isinstance(given_up, Stop):
-            self._stop(given_up, now)
-        elif given_up is not None:
-            self._leave(1 if not self.crew.ranks else 0, given_up)
+        abandoned = alone_ns >= limits.ABANDONED_NS
+        in_repair = self._in_repair()
+        if alone_ns >= limits.AWAY_NS and in_repair:
+            self._warn(
+                "the manager is gone in the middle of a repair: this node's ranks wait for it, "
+                f"for {LEASE_SECONDS} s at most"
+            )
+        ranks = self.crew.ranks
+        dead = [record for record in ranks.values() if record.state is RankState.DEAD]
+        if dead and abandoned:
+            died = f"rank {dead[0].rank} died ({exit_words(dead[0].exit_code)})"
+            reason = f"{died}, and for {LEASE_SECONDS} s there was no manager to replace it"
+            self._stop(Stop(self.term, shell_code(dead[0].exit_code), reason), now)
+        elif not ranks and self.term and abandoned:
+            self._leave(1, "the manager is gone, and nobody will need this spare")
+        elif ranks and not dead and self._idle_since >= 0 and now - self._idle_since >= self.linger_ns:
+            self._leave(0, "all workers of this node have ended in good order")
+        elif in_repair and abandoned:
+            reason = f"for {LEASE_SECONDS} s there was no manager to end the repair that was under way"
+            self._stop(Stop(self.term, 1, reason), now)
+
+    def _in_repair(self) -> bool:
+        """Ranks of this node wait for what only a manager can bring."""
+        return self.order is not None and self.order.stage is not Stage.RUNNING and bool(self.crew.live())
 
     # ---- the manager's word -----------------------------------------------------------------------------------
 
