@@ -1,4 +1,4 @@
-"""What the parts of the manager share: the job's term, epoch and order, and the list of effects that a step fills.
+"""What the parts of the manager share: the job's term, epoch and order, and what a step fills (effects, journal).
 
 It keeps and says; it decides nothing. What can go wrong, and what follows:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskd.core.effects import ManagerEffect, Note, Tell
+from taskd.core.events import ManagerEvent
 from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
 from taskd.core.records import NodeState, RankRecord
@@ -36,6 +37,8 @@ class Job:
         self.behind: set[int] = set()  # ranks that have yet to follow the order in force, outside a repair
         self.over: Stop | None = None
         self.effects: list[ManagerEffect] = []
+        self.journal: list[ManagerEvent] = []  # what of this step a replay needs
+        self.mattered = False  # the event of this step belongs into the journal, too
         self.said = False  # this step has a word for all nodes already
         self._published = False
         self._complete = False  # all ranks have joined once: said once

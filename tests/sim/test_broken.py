@@ -16,6 +16,7 @@ from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
 from taskd.core.manager import Manager
 from taskd.core.messages import Evidence, Order, Report, Stop
+from taskd.core.nodes import Nodes
 from taskd.core.proof import proofs
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.records import Rail
@@ -216,13 +217,13 @@ def sleep_is_taken_for_silence(patch: Patch) -> None:
 
 
 def whoever_waits_is_a_witness(patch: Patch) -> None:
-    heard = Manager._evidence
+    heard = Nodes._evidence
 
-    def evidence(self: Manager, node: Any, evidence: Evidence, now: int, at: int) -> None:
+    def evidence(self: Nodes, node: Any, evidence: Evidence, now: int, at: int) -> None:
         heard(self, node, evidence, now, at)
         self._detector.collective_error(None, "a rank waits", node.name, at)
 
-    patch.setattr(Manager, "_evidence", evidence)
+    patch.setattr(Nodes, "_evidence", evidence)
 
 
 def every_fault_ends_the_job(patch: Patch) -> None:

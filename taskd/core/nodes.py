@@ -1,0 +1,341 @@
+"""What the agents of the nodes say, what it means here, and what they are answered: the manager's half of that talk.
+
+A beat that changes nothing costs one comparison per rank and gives no effect. What can go wrong, and what follows:
+
+- *Strangers*: other jobs' agents, former lives, unknown nodes, repeated messages change nothing and are counted.
+- *The manager's journal is lost*: agents that know a newer term or epoch teach it; both only grow.
+- *An answer or an order is lost*: it is said again to whoever is seen not to follow it.
+- *A node goes*, by its own word, by a verdict, or under another agent: its ranks are dealt with in one place.
+
+Invariants: nothing from outside raises; an order goes to a node at most once per ORDER_REPEAT_NS unless it is new; when
+the job is over, the only word left is Stop. It files nothing (membership does), weighs no silence (detector) and
+decides nothing (repairs). Deaths go to the repairs last: they see everything else in place.
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.collectives import FailedCollectives, LateCollectives
+from taskd.core.detector import Detector
+from taskd.core.events import Sender, Verdict
+from taskd.core.job import Job
+from taskd.core.membership import Filed
+from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
+from taskd.core.messages import Proofs as ProofsTold
+from taskd.core.proof.proofs import Proofs
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.watch import RailWatch
+from taskd.core.records import NodeCause, NodeRecord, NodeState
+from taskd.core.repair.repairs import Repairs
+from taskd.core.types import EvidenceKind, RankState
+from taskd.core.words import cut, milliseconds, rank_words
+
+
+class Nodes:
+    """The nodes of a job, as the manager talks with their agents."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        detector: Detector,
+        repairs: Repairs,
+        rails: Rails,
+        watch: RailWatch,
+        proofs: Proofs,
+    ) -> None:
+        """`name`: of the job."""
+        self._name = name
+        self._job = job
+        self._members = job.members
+        self._counters = job.members.counters
+        self._detector = detector
+        self._repairs = repairs
+        self._rails = rails
+        self._watch = watch
+        self._proofs = proofs
+        self._late = LateCollectives(job)
+        self._failed = FailedCollectives(job)
+        self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
+
+    def said(self, sender: Sender, message: object, now: int, at: int) -> None:
+        """Take what an agent says, if it is one of the day's."""
+        if isinstance(message, AgentHello):
+            self._hello(sender, message, now, at)
+            return
+        node = self._members.nodes.get(sender.node)
+        if node is None or (node.life != sender.life and sender.life not in node.former_lives):
+            self._ask_who(sender, at)
+            return
+        if node.life != sender.life:
+            self._counters.count("former life of an agent")
+            return
+        if sender.sequence <= node.sequence:
+            self._counters.count("repeated or late message")
+            return
+        node.sequence = sender.sequence
+        if isinstance(message, Goodbye):
+            self._goodbye(node, message, now, at)
+            return
+        self._heard(node, now, at)
+        if isinstance(message, Report):
+            self._report(node, message, now, at)
+        elif isinstance(message, Evidence):
+            self._evidence(node, message, now, at)
+        elif isinstance(message, ProofsTold):
+            self._proofs.file(node.name, message.proofs, at)
+
+    def judged(self, verdict: Verdict, now: int, at: int) -> None:
+        """What the silence of a node means by now."""
+        node = self._members.nodes.get(verdict.node)
+        if node is None or node.state not in (NodeState.UP, NodeState.SILENT):
+            return
+        if verdict.state is RankState.SUSPECT:
+            if node.state is NodeState.SILENT:
+                return
+            self._members.move_node(node, NodeCause.SILENT)
+            node.silent_since = at - verdict.age_ns
+            self._detector.suspect(node, at)
+            doubted = [rank for rank in sorted(node.ranks) if self._members.doubt(self._members.ranks[rank])]
+            what = f": {rank_words(doubted)} suspected" if doubted else ""
+            self._job.note("suspect", f"{verdict.reason}{what}", node=node.name)
+        elif verdict.state is RankState.DEAD:
+            self._members.move_node(node, NodeCause.JUDGED)
+            self._forget(node, now)
+            self._job.note("lost", f"node {node.name} is lost: {verdict.reason}", node=node.name)
+            self._lose_ranks(node, verdict.reason, verdict.age_ns, now, at)
+            self._repairs.check_end(now, at)
+
+    def restarted(self) -> None:
+        """The manager was away: everybody may be told everything again."""
+        self._strangers.clear()
+        for node in self._members.nodes.values():
+            node.order_told_at = -1
+
+    # ---- hello, goodbye ---------------------------------------------------------------------------------------
+
+    def _hello(self, sender: Sender, hello: AgentHello, now: int, at: int) -> None:
+        members = self._members
+        known = members.nodes.get(hello.node)
+        life = known.life if known is not None else 0
+        if known is not None and known.life == sender.life and sender.sequence <= known.sequence:
+            self._counters.count("repeated or late message")
+            return
+        admitted = self._stranger(hello) or members.admit(sender, hello)
+        if isinstance(admitted, str):
+            self._counters.count("agent refused")
+            self._job.mattered = bool(self._job.journal)  # a row holds either all of a step or nothing
+            self._job.note("refused", f"the agent of node {hello.node} was not let in: {admitted}", node=hello.node)
+            self._job.tell(sender.node, Answer(self._job.term, False, cut(admitted), False, 0, (), ()), sender.life)
+            return
+        node = admitted
+        self._job.mattered = True
+        node.sequence = sender.sequence
+        reborn = known is not None and life != sender.life
+        if known is None:
+            self._detector.watch(node, at)
+            self._job.note("node", f"node {node.name} is here ({node.role})", node=node.name)
+            self._repairs.roomier(now, at)
+        else:
+            self._heard(node, now, at)
+        if reborn and node.spawns:
+            self._lose_ranks(node, f"the launcher of node {node.name} was started again", 0, now, at)
+        elif reborn:
+            self._job.note("node", f"the agent of node {node.name} was started again", node=node.name)
+        if not members.world_size and hello.world_size:
+            members.grow(hello.world_size)
+        self._repairs.attendance.node_came(at)
+        self._answer(node, Filed())
+        order = self._job.order
+        if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:
+            node.order_told_at = now
+            self._job.tell(node.name, order)
+
+    def _stranger(self, hello: AgentHello) -> str:
+        """Why this agent has no business with this job; empty: it has."""
+        size = self._members.world_size
+        if hello.job != self._name:
+            return f"it belongs to job {hello.job}, this is the manager of job {self._name}"
+        if size and hello.world_size and hello.world_size != size:
+            return f"its workers believe in a world of {hello.world_size} ranks, the job has {size}"
+        return ""
+
+    def _ask_who(self, sender: Sender, at: int) -> None:
+        """Somebody unknown speaks: an agent that this manager has forgotten, or whose hello was lost."""
+        self._counters.count("message of an unknown agent")
+        asked = self._strangers.get(sender.node)
+        if self._job.journal:
+            return  # this step goes into the journal, and strangers do not: it speaks again soon
+        if asked is not None and at - asked < limits.ORDER_REPEAT_NS:
+            return
+        if asked is None and len(self._strangers) >= limits.MAX_UNHEARD_SENDERS:
+            self._strangers.clear()
+        self._strangers[sender.node] = at
+        answer = Answer(self._job.term, True, "", True, self._job.epoch, (), ())
+        self._job.tell(sender.node, answer, sender.life)
+
+    def _heard(self, node: NodeRecord, now: int, at: int) -> None:
+        """A sign of life of a node's agent."""
+        if node.state is NodeState.UP:
+            self._detector.heard(node, at)
+            return
+        self._job.mattered = True
+        was = node.state.value
+        if node.state is NodeState.SILENT:
+            was += f" for {milliseconds(at - node.silent_since)} ms"
+        self._members.move_node(node, NodeCause.HEARD)
+        self._detector.watch(node, at)
+        for rank in node.ranks:
+            self._members.ranks[rank].doubt_report()  # SUSPECT ends with the rank's own next report
+        self._job.note("node", f"node {node.name}, which was {was}, is heard again", node=node.name)
+        self._answer(node, Filed(), want_hello=True)
+        self._repairs.roomier(now, at)
+
+    def _goodbye(self, node: NodeRecord, goodbye: Goodbye, now: int, at: int) -> None:
+        if node.state is NodeState.LEFT:
+            return
+        self._job.mattered = True
+        self._members.move_node(node, NodeCause.GOODBYE)
+        self._forget(node, now)
+        self._job.note("node", f"node {node.name} has left: {goodbye.reason}", node=node.name)
+        self._lose_ranks(node, f"the launcher of node {node.name} ended", 0, now, at)
+        self._repairs.check_end(now, at)
+
+    def _forget(self, node: NodeRecord, now: int) -> None:
+        self._detector.forget(node)
+        self._rails.forget(node.name, now)
+        self._watch.forget(node.name)
+
+    def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, now: int, at: int) -> None:
+        """A node is gone, and with it whoever still sat there; only workers of a side agent outlive its goodbye."""
+        members = self._members
+        records = [members.ranks[rank] for rank in sorted(node.ranks)]
+        if node.state is NodeState.LEFT and not node.spawns:
+            for record in records:
+                members.doubt(record)
+            return
+        dead = [record.rank for record in records if members.kill(record, 0, False, reason)]
+        if dead:
+            self._repairs.died(dead, "node", age_ns, now, at)
+
+    # ---- reports ----------------------------------------------------------------------------------------------
+
+    def _report(self, node: NodeRecord, report: Report, now: int, at: int) -> None:
+        job, members = self._job, self._members
+        job.mattered |= self._learn(node, report, now, at)
+        trained = members.trained
+        filed = members.file(node, report.ranks, at)
+        job.mattered |= members.trained is not trained or filed is not None
+        if filed is not None:
+            self._detector.explained(node, filed.died)
+            self._act_on(filed, node, now, at)
+            if filed.confirmed or filed.refused:
+                self._answer(node, filed)
+            if filed.left:
+                self._let_go()
+        if report.full and self._repairs.told_all(node.name, at):
+            job.mattered = True
+        self._watch.file(node.name, report.rails, at)
+        if self._rails.remind(node.name, report.rail_order, now):
+            job.mattered = True
+        behind = not node.ranks.isdisjoint(self._repairs.behind)
+        if behind or report.term != job.term or job.over is not None:
+            self._remind(node, now, report.term != job.term, behind)
+
+    def _learn(self, node: NodeRecord, report: Report, now: int, at: int) -> bool:
+        """A node may know a newer term or epoch than a manager that has lost its journal, or its end. True: it did."""
+        job, forgot = self._job, False
+        if job.term < report.term <= job.term + limits.MAX_LEAP:
+            forgot, term = True, report.term + 1
+            text = f"node {node.name} follows term {report.term}, this manager was in {job.term}: now in {term}"
+            job.note("term", text, node=node.name)
+            job.renew_term(term)
+        if report.epoch > job.epoch:
+            forgot |= self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), now, at)
+        if report.term > job.term or report.epoch > job.epoch:
+            self._counters.count("leap of a term or an epoch")
+        return forgot
+
+    def _act_on(self, filed: Filed, node: NodeRecord, now: int, at: int) -> None:
+        """What a report of this node has changed."""
+        job, repairs = self._job, self._repairs
+        for rank in filed.rivals:
+            holder = self._members.ranks[rank].where
+            job.note("refused", f"rank {rank} is claimed on node {node.name}, node {holder} holds it", rank, node.name)
+        if filed.replaced:
+            repairs.replaced(filed.replaced, now, at)
+        if filed.joined:
+            job.note("joined", f"{rank_words(filed.joined)} joined on node {node.name}", node=node.name)
+            repairs.back(filed.joined, now, at)
+        job.tell_when_complete()
+        if filed.returned:
+            repairs.returned(filed.returned, now, at)
+        if filed.moved:
+            repairs.moved(filed.moved, now, at)
+        if job.over is not None:
+            return
+        if filed.left:
+            job.note("left", f"{rank_words(filed.left)} ended in good order", node=node.name)
+        for rank in filed.left:
+            if job.over is None:
+                repairs.left(rank, now, at)
+        if filed.died and job.over is None:
+            repairs.died(filed.died, "process", 0, now, at)
+        if filed.left or filed.died:
+            repairs.check_end(now, at)
+
+    def _answer(self, node: NodeRecord, filed: Filed, want_hello: bool = False) -> None:
+        confirmed, refused = tuple(filed.confirmed), tuple(filed.refused)
+        answer = Answer(self._job.term, True, "", want_hello, self._job.epoch, confirmed, refused)
+        self._job.tell(node.name, answer)
+
+    def _remind(self, node: NodeRecord, now: int, term: bool, order: bool) -> None:
+        """Say the order (or Stop, or the term) again, if it has not just been said."""
+        just_said = node.order_told_at >= 0 and now - node.order_told_at < limits.ORDER_REPEAT_NS
+        if just_said or self._job.said:
+            return
+        self._job.mattered = True
+        node.order_told_at = now
+        if self._job.over is not None:
+            self._job.tell(node.name, self._job.over)
+            return
+        if term:
+            self._answer(node, Filed())
+        if order and self._job.order is not None and not self._repairs.deciding:
+            self._job.tell(node.name, self._job.order)
+
+    # ---- evidence ---------------------------------------------------------------------------------------------
+
+    def _evidence(self, node: NodeRecord, evidence: Evidence, now: int, at: int) -> None:
+        self._job.mattered = True
+        record = self._members.find(evidence.rank)
+        if record is not None and evidence.incarnation != record.incarnation:
+            self._counters.count("evidence against another incarnation")
+            return
+        kind, reason = evidence.kind, evidence.reason
+        seen_by = f"rank {evidence.witness}" if evidence.witness >= 0 else f"the agent of node {node.name}"
+        if kind is EvidenceKind.PROCESS_EXIT and record is not None:
+            if record.node is node and self._members.kill(record, evidence.exit_code, True, reason):
+                self._detector.explained(node, [record.rank])
+                self._repairs.died([record.rank], "process", 0, now, at)
+                self._repairs.check_end(now, at)
+            return
+        if kind is EvidenceKind.COMPILING and self._repairs.incident is not None:
+            self._repairs.incident.note(reason)
+        if kind is EvidenceKind.COLLECTIVE_LATE:
+            self._late.told(evidence, seen_by, node.name)
+            return
+        failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
+        if failed and not (record is not None and record.state is RankState.DEAD):
+            against = record.node if record is not None else None
+            self._detector.collective_error(against, f"{seen_by} saw: {reason}", node.name, at)
+        about = f" about rank {evidence.rank}" if record is not None else ""
+        self._job.note("evidence", f"{seen_by} says{about}: {reason}", evidence.rank, node.name)
+        if kind is EvidenceKind.COLLECTIVE_ERROR and evidence.witness in node.ranks:
+            self._failed.told(evidence.witness)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody holds what no repair can come for."""
+        if self._repairs.incident is None and self._job.over is None and self._failed.let_go():
+            self._job.mattered = True
