@@ -1,7 +1,7 @@
-"""How often something may be tried: so many times within a while, and less and less quickly one after the other.
+"""How often something may be tried. Alone, since the launcher and the manager, who try, count in the same way.
 
-What fails all the time must not be tried all the time, and what failed long ago says nothing of today. Apart from those
-who try, since all of them count in the same way. It has no clock: it is told the time.
+So many tries within a while, and less and less quickly one after the other. What fails all the time must not be tried
+all the time, and what failed long ago says nothing of today. It has no clock: it is told the time.
 """
 
 from __future__ import annotations

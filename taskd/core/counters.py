@@ -1,7 +1,7 @@
-"""Counting what was refused, and why: nothing that a machine drops is dropped silently.
+"""Counting what was refused, and why. Alone, since every machine of the core counts with it.
 
-Every machine owns one `Counters`; shells show it (`taskd status`). It keeps numbers only, no text of the peer's, and
-its keys are literals of the code, so that nobody outside can make it grow.
+Nothing that a machine drops is dropped silently; shells show the counts (`taskd status`). It keeps numbers only, no
+text of the peer's, and its keys are literals of the code, so that nobody outside can make it grow.
 """
 
 from __future__ import annotations

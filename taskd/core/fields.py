@@ -1,7 +1,7 @@
-"""The fields that messages are made of, each with its bounds: a value outside of them is no message.
+"""The fields that messages are made of. Alone, since core/messages.py and core/rails/messages.py both use them.
 
-Apart from the messages, since every message uses them and taskd.wire reads the bounds from here. They hold no
-behaviour; the numbers and the reasons for them stand in `core/limits.py`.
+Each has its bounds, which taskd.wire reads from here: a value outside of them is no message. They hold no behaviour;
+the numbers and the reasons for them stand in `core/limits.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Transition tables: a state machine is a list of rows, and everything else is printed or derived from it.
+"""Transition tables of state machines. Alone, since every machine of the core has one and all are printed alike.
 
-One machine of the core is one `Table`: state x event -> state. Code asks the table for the next state instead of
-assigning one, so a transition that nobody thought of is an assertion at the place where it happens, and the diagrams in
-docs/diagrams cannot lie. What a transition *does* is not here: it stands in the machine, next to the question.
+A machine is a list of rows (state x event -> state), and everything else is printed or derived from it. Code asks the
+table for the next state instead of assigning one, so a transition that nobody thought of is an assertion at the place
+where it happens, and the diagrams in docs/diagrams cannot lie. What a transition *does* is not here: it stands in the
+machine, next to the question.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The numbers that a simulated job trains: one 64-bit hash of the model instead of parameters.
+"""The numbers that a simulated job trains. Alone, since ranks and checkers need the same numbers and nothing else.
 
-After every update the hash is a mix of the hash before, the step, and what each rank contributed in the collective;
-a rank's contribution depends on its own model, so a rank that is behind, twice there or missing gives another hash.
-Because the contributions are weighted sums, the hash that a job without faults has after n updates is known without
-running it: that is the `Oracle`. No rank's model is compared with another's copy of the same mistake.
+The model is one 64-bit hash instead of parameters. After every update the hash is a mix of the hash before, the step,
+and what each rank contributed in the collective; a rank's contribution depends on its own model, so a rank that is
+behind, twice there or missing gives another hash. Because the contributions are weighted sums, the hash that a job
+without faults has after n updates is known without running it: that is the `Oracle`. No rank's model is compared with
+another's copy of the same mistake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Proofs of one node's ranks, on their way from the workers to the manager: kept until the next beat, and no longer.
+"""Proofs of one node's ranks on their way to the manager. Alone, since this part belongs to the agent.
 
-The agent's part of proofs. A node tells those of all its ranks in one message. While nobody hears it, the newest of
-each rank are kept, and the older ones go: what a lost proof would have shown, the next one of the same slice shows.
-It compares nothing.
+They are kept until the next beat, and no longer. A node tells those of all its ranks in one message. While nobody hears
+it, the newest of each rank are kept, and the older ones go: what a lost proof would have shown, the next one of the
+same slice shows. It compares nothing.
 """
 
 from __future__ import annotations
