@@ -36,7 +36,7 @@ def of_job(
             "open": under_way,
             "started_over": job.restarts,  # how often all ranks began anew
         },
-        "stage": None if repairs.recovery is None else repairs.recovery.state.value,
+        "stage": None if repairs.attempt is None else repairs.attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],
         "ranks": [_rank(record) for record in members.ranks],

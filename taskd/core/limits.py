@@ -195,7 +195,7 @@ MAX_KEPT_LATE = 64
 SLEPT_NS = 400 * MS
 """A gap of the manager's own clock beyond this means that the manager slept, not the nodes."""
 
-# ---- incidents and recovery -----------------------------------------------------------------------------------
+# ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3
 """Tries of one strategy before the ladder is climbed. The death of a rank that was well until then is no failed try:
 the strategy had no part in it, and each rank can cause that but once in an incident."""

@@ -195,7 +195,7 @@ class Manager:
     def _judge_rails(self, now: int) -> list[ManagerEffect]:
         """What reports say about rails by now, in the same way."""
         effects: list[ManagerEffect] = []
-        at, repairing = now - self._slept, self._repairs.recovery is not None
+        at, repairing = now - self._slept, self._repairs.attempt is not None
         while self._job.over is None and (verdict := self._watch.find(at, repairing)) is not None:
             self._job.journal.append(verdict)
             self._rails.apply(verdict, now, at)

@@ -11,7 +11,7 @@ allocation; nothing here ever walks the whole job because of a report. What can 
 - *A verdict was wrong* (the node was only cut off): a rank that nobody has replaced simply returns.
 
 Invariants: a rank's incarnation only grows; a rank sits on one node; `node.ranks` and `rank.node` agree.
-Not here: what silence means (detector), what to do about a death (incident, recovery).
+Not here: what silence means (detector), what to do about a death (repairs).
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ import pytest
 
 from taskd.core.local import LOCAL
 from taskd.core.records import NODE, RANK
+from taskd.core.repair.attempt import ATTEMPT
 from taskd.core.repair.incident import INCIDENT
-from taskd.core.repair.recovery import RECOVERY
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 
-TABLES = [RANK, NODE, LOCAL, INCIDENT, RECOVERY, WORKER]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, ATTEMPT, WORKER]
 
 
 class Lamp(Enum):

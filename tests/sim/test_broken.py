@@ -22,9 +22,9 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
 from taskd.core.rails.watch import RailWatch
-from taskd.core.repair import attempts, ladder, patience, recovery, repairs
+from taskd.core.repair import attempt, attempts, ladder, patience, repairs
+from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts
-from taskd.core.repair.recovery import Recovery, RepairState
 from taskd.core.repair.repairs import Repairs
 from taskd.core.types import Stage, Strategy
 from taskd.core.worker import Worker
@@ -142,7 +142,7 @@ def epoch_not_raised(patch: Patch) -> None:
     begin = Attempts.begin
 
     def again(self: Attempts, *arguments: Any) -> None:
-        if self.recovery is not None:
+        if self.attempt is not None:
             self.job.epoch -= 1
         begin(self, *arguments)
 
@@ -162,37 +162,37 @@ def epoch_neither_raised_nor_fenced(patch: Patch) -> None:
 
 
 def nobody_waits_for_parking(patch: Patch) -> None:
-    follow = Recovery.follow
+    follow = Attempt.follow
 
-    def first_is_enough(self: Recovery, report: Any, now: int) -> str:
+    def first_is_enough(self: Attempt, report: Any, now: int) -> str:
         refusal = follow(self, report, now)
-        if self.state is RepairState.QUIESCE and len(self.waiting) < len(self.ranks):
+        if self.state is AttemptState.QUIESCE and len(self.waiting) < len(self.ranks):
             self.waiting.clear()
         return refusal
 
-    patch.setattr(recovery.Recovery, "follow", first_is_enough)
+    patch.setattr(attempt.Attempt, "follow", first_is_enough)
 
 
 def oldest_state_wins(patch: Patch) -> None:
-    def agree(self: Recovery) -> None:
+    def agree(self: Attempt) -> None:
         held = {rank: updates for rank, updates in self._held.items() if rank not in self.newcomers and updates >= 0}
         self.updates = min(held.values(), default=-1)
         sources = [rank for rank, updates in held.items() if updates == self.updates]
         self.complete = set(sources)
         lacking = [rank for rank in self.ranks if rank not in self.complete]
-        self.fetches = tuple(recovery.Fetch(rank, sources[0]) for rank in lacking) if sources else ()
+        self.fetches = tuple(attempt.Fetch(rank, sources[0]) for rank in lacking) if sources else ()
 
-    patch.setattr(recovery.Recovery, "_agree", agree)
+    patch.setattr(attempt.Attempt, "_agree", agree)
 
 
 def newcomers_fetch_nothing(patch: Patch) -> None:
-    agree = Recovery._agree
+    agree = Attempt._agree
 
-    def without_fetches(self: Recovery) -> None:
+    def without_fetches(self: Attempt) -> None:
         agree(self)
         self.fetches = ()
 
-    patch.setattr(recovery.Recovery, "_agree", without_fetches)
+    patch.setattr(attempt.Attempt, "_agree", without_fetches)
 
 
 def deaths_are_ignored(patch: Patch) -> None:
@@ -207,7 +207,7 @@ def deadlines_never_come(patch: Patch) -> None:
 
 
 def the_last_holder_is_given_up(patch: Patch) -> None:
-    patch.setattr(recovery.Recovery, "_may_hold_the_last", lambda self, rank: False)
+    patch.setattr(attempt.Attempt, "_may_hold_the_last", lambda self, rank: False)
     patch.setattr(patience.Patience, "saw", lambda self, report, now: None)
 
 

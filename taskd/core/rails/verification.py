@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from taskd.core.rails.watch import Key, RailWatch, Seen
 
 
-class RailProof:
+class Verification:
     """Looks at the change under way."""
 
     def __init__(self, rails: Rails, watch: RailWatch, members: Membership) -> None:

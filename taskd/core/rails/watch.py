@@ -24,7 +24,7 @@ from taskd.core.membership import Membership
 from taskd.core.messages import RailReport
 from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING, Rail, Use
-from taskd.core.rails.verification import RailProof
+from taskd.core.rails.verification import Verification
 from taskd.core.records import NodeState
 from taskd.core.types import RailFinding, RailState
 from taskd.core.words import cut, join, verb
@@ -70,7 +70,7 @@ class RailWatch:
         self._odd: dict[Key, None] = {}  # lines that are looked at; in the order in which they became so
         self._count: dict[str, int] = {}
         self._swept_at = 0
-        self._proof = RailProof(rails, self, members)
+        self._verification = Verification(rails, self, members)
 
     # ---- reports ----------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class RailWatch:
             if lent and any(self._last_left(node, shuffle.rail) for node in shuffle.nodes):
                 reason = "it stays in use: no other rail is left"
                 return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
-            return self._proof.find(shuffle, at, repairing)
+            return self._verification.find(shuffle, at, repairing)
         return self._lend() or self._return(at, repairing)
 
     def _sweep(self, at: int) -> None:

@@ -1,6 +1,6 @@
 """Carrying out what the ladder chose: seats for the newcomers, one order per stage, and who is watched meanwhile.
 
-Owns the one `Recovery` that is under way, if any. What can go wrong here, and what follows:
+Owns the one `Attempt` that is under way, if any. What can go wrong here, and what follows:
 
 - *No room for a lost rank*: the attempt is PLACING; survivors park meanwhile, and a node that comes up begins another
   epoch of the same try, with the seats that it has room for.
@@ -20,9 +20,9 @@ from taskd.core.job import Job
 from taskd.core.messages import Seat
 from taskd.core.records import RankRecord
 from taskd.core.repair import placement
+from taskd.core.repair.attempt import Attempt, AttemptCause, AttemptState
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Decision
-from taskd.core.repair.recovery import Recovery, RepairCause, RepairState
 from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import rank_words, verb
 
@@ -36,38 +36,38 @@ class Progress(Enum):
 
 
 class Attempts:
-    """The attempt under way: `recovery`, or None."""
+    """The attempt under way: `attempt`, or None."""
 
     def __init__(self, job: Job, spare_wait_ns: int = limits.DEADLINE_SPARE_NS) -> None:
         self.job = job
         self.spare_wait_ns = spare_wait_ns
         self.members = job.members
-        self.recovery: Recovery | None = None
+        self.attempt: Attempt | None = None
         self._told = ""  # to the nodes, with every order of the attempt
 
     @property
     def placing(self) -> bool:
         """Ranks wait for a node with room."""
-        return self.recovery is not None and self.recovery.state is RepairState.PLACING
+        return self.attempt is not None and self.attempt.state is AttemptState.PLACING
 
     def drop(self, incident: Incident, now: int, at: int) -> None:
         """The attempt has failed; its record ends and nobody is waited for. `begin` still looks at its seats."""
-        if self.recovery is not None and self.recovery.state is not RepairState.ENDED:
+        if self.attempt is not None and self.attempt.state is not AttemptState.ENDED:
             incident.end_all(now)
-            self._watch(self.recovery, False)
-            self.recovery.move(RepairCause.FAULT, at)
+            self._watch(self.attempt, False)
+            self.attempt.move(AttemptCause.FAULT, at)
 
     def close(self) -> None:
         """Nothing is under way any more."""
-        if self.recovery is not None:
-            self._watch(self.recovery, False)
-        self.recovery = None
+        if self.attempt is not None:
+            self._watch(self.attempt, False)
+        self.attempt = None
 
     def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, now: int, at: int) -> None:
         """Another epoch, other seats, and what the nodes are `told` of it. `same_try`: the one before did not fail, it
         was overtaken."""
         assert self.job.epoch < limits.MAX_EPOCH
-        old = self.recovery
+        old = self.attempt
         self.job.epoch += 1
         incident.attempts += 1
         if not same_try:
@@ -83,14 +83,14 @@ class Attempts:
         elif old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
-        recovery = self.recovery = Recovery(
+        attempt = self.attempt = Attempt(
             incident.id, decision.strategy, self.job.epoch, ranks, seats, at, self.spare_wait_ns
         )
         self._told = told
         if unplaced:
-            recovery.move(RepairCause.WAIT, at)
+            attempt.move(AttemptCause.WAIT, at)
             incident.waits_since = at if incident.waits_since < 0 else incident.waits_since
-            recovery.deadline = incident.waits_since + self.spare_wait_ns
+            attempt.deadline = incident.waits_since + self.spare_wait_ns
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
             )
@@ -100,10 +100,10 @@ class Attempts:
                 incident.restarts += 1
                 self.job.restarts += 1
                 incident.note(told)
-            recovery.move(RepairCause.START if fresh else RepairCause.PARK, at)
-        self._begin_stage(recovery, incident, now)
+            attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, at)
+        self._begin_stage(attempt, incident, now)
 
-    def _kept_seats(self, old: Recovery, reseated: set[int]) -> list[Seat]:
+    def _kept_seats(self, old: Attempt, reseated: set[int]) -> list[Seat]:
         """Newcomers of the attempt before that are still fine go on with their set-up, or wait where they are."""
         kept = []
         for rank, seat in sorted(old.seats.items()):
@@ -114,79 +114,79 @@ class Attempts:
                 kept.append(Seat(rank, record.incarnation, seat.node))
         return kept
 
-    def _begin_stage(self, recovery: Recovery, incident: Incident, now: int) -> None:
+    def _begin_stage(self, attempt: Attempt, incident: Incident, now: int) -> None:
         """Order the stage, and watch everybody until it is reached."""
-        if recovery.fresh and recovery.state is RepairState.RESUME:
+        if attempt.fresh and attempt.state is AttemptState.RESUME:
             incident.begin("set-up", now)
         else:
-            incident.begin(recovery.state.value, now)
-        if recovery.state is RepairState.QUIESCE and recovery.newcomers:
+            incident.begin(attempt.state.value, now)
+        if attempt.state is AttemptState.QUIESCE and attempt.newcomers:
             incident.begin("set-up", now)
-        self._watch(recovery, True)
-        if recovery.state is RepairState.REDO or (recovery.fresh and recovery.state is RepairState.PLACING):
+        self._watch(attempt, True)
+        if attempt.state is AttemptState.REDO or (attempt.fresh and attempt.state is AttemptState.PLACING):
             return  # nothing new is asked of anybody
-        self.job.publish(recovery.order(self.job.term, self._told))
+        self.job.publish(attempt.order(self.job.term, self._told))
 
-    def _watch(self, recovery: Recovery, watched: bool) -> None:
-        for rank in recovery.ranks:
+    def _watch(self, attempt: Attempt, watched: bool) -> None:
+        for rank in attempt.ranks:
             self.members.ranks[rank].watched = watched
 
     # ---- on the way -------------------------------------------------------------------------------------------
 
     def follow(self, rank: int, at: int) -> str:
         """A watched rank's report was filed. Gives the words of a refusal, or nothing."""
-        record, recovery = self.members.ranks[rank], self.recovery
-        assert recovery is not None
+        record, attempt = self.members.ranks[rank], self.attempt
+        assert attempt is not None
         if record.report is None:
             return ""
-        refusal = recovery.follow(record.report, at)
+        refusal = attempt.follow(record.report, at)
         # In RESUME the quick ones are watched on: their first step may be done before the slowest has resumed.
-        record.watched = rank in recovery.waiting or recovery.state is RepairState.RESUME
+        record.watched = rank in attempt.waiting or attempt.state is AttemptState.RESUME
         return refusal
 
     def leave(self, rank: int) -> bool:
         """A rank ended in good order. False: the attempt cannot do without it."""
         report = self.members.ranks[rank].report
-        return self.recovery is None or (report is not None and self.recovery.leave(report))
+        return self.attempt is None or (report is not None and self.attempt.leave(report))
 
     def advance(self, incident: Incident, now: int, at: int) -> Progress:
         """Everybody has followed: the next stage, or the end."""
-        recovery = self.recovery
-        assert recovery is not None
-        if recovery.state is RepairState.QUIESCE:
-            if recovery.waiting.isdisjoint(recovery.newcomers):
+        attempt = self.attempt
+        assert attempt is not None
+        if attempt.state is AttemptState.QUIESCE:
+            if attempt.waiting.isdisjoint(attempt.newcomers):
                 incident.end("set-up", now)
-            if recovery.waiting <= recovery.newcomers:
+            if attempt.waiting <= attempt.newcomers:
                 incident.end("quiesce", now)
-            if recovery.state_lost:
+            if attempt.state_lost:
                 return Progress.STATE_LOST
-        while not recovery.waiting and not self.placing:
+        while not attempt.waiting and not self.placing:
             incident.end_all(now)
-            recovery.move(RepairCause.FOLLOWED, at)
-            if self._ended(recovery):
+            attempt.move(AttemptCause.FOLLOWED, at)
+            if self._ended(attempt):
                 return Progress.HEALED
-            if recovery.state_lost:
+            if attempt.state_lost:
                 return Progress.STATE_LOST
-            self._begin_stage(recovery, incident, now)
-            if recovery.state is RepairState.REDO:
+            self._begin_stage(attempt, incident, now)
+            if attempt.state is AttemptState.REDO:
                 # All have resumed, so the strategy works; what fails from here on counts against the rank that dies.
-                incident.tries[recovery.strategy] = 0
-                self._look_again(recovery, at)
+                incident.tries[attempt.strategy] = 0
+                self._look_again(attempt, at)
         return Progress.GOES_ON
 
     @staticmethod
-    def _ended(recovery: Recovery) -> bool:
-        return recovery.state is RepairState.ENDED
+    def _ended(attempt: Attempt) -> bool:
+        return attempt.state is AttemptState.ENDED
 
-    def _look_again(self, recovery: Recovery, at: int) -> None:
+    def _look_again(self, attempt: Attempt, at: int) -> None:
         """REDO begins when the slowest has resumed; the quickest may be done by then and have nothing new to say."""
-        for rank in recovery.ranks:
+        for rank in attempt.ranks:
             record = self.members.ranks[rank]
             if record.report is not None:
-                recovery.follow(record.report, at)
+                attempt.follow(record.report, at)
                 if record.state is RankState.LEFT:
-                    recovery.leave(record.report)
-            record.watched = rank in recovery.waiting
+                    attempt.leave(record.report)
+            record.watched = rank in attempt.waiting
 
 
 def _holds(record: RankRecord) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
+from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, describe
 from taskd.core.repair.placement import Rules
-from taskd.core.repair.recovery import Recovery
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words, verb
 
@@ -68,14 +68,14 @@ def started_over(times: int) -> str:
     return f" after all had started over {times} {verb(times, 'time', 'times')}" if times else ""
 
 
-def waits(recovery: Recovery, at: int) -> str:
+def waits(attempt: Attempt, at: int) -> str:
     """A stage takes long, and nobody is given up for that yet; empty: it takes no longer than is usual."""
-    ranks, why = recovery.patient(at)
+    ranks, why = attempt.patient(at)
     if not ranks:
         return ""
-    waited_s = recovery.patience.waited_ns(at) // SECOND
+    waited_s = attempt.patience.waited_ns(at) // SECOND
     has, is_ = verb(len(ranks), "has", "have"), verb(len(ranks), "it is", "they are")
-    return cut(f"{rank_words(ranks)} {has} yet to {recovery.asked} after {waited_s} s; {is_} waited for, since {why}")
+    return cut(f"{rank_words(ranks)} {has} yet to {attempt.asked} after {waited_s} s; {is_} waited for, since {why}")
 
 
 def done(losses: tuple[Loss, ...]) -> str:

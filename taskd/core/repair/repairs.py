@@ -22,12 +22,12 @@ from taskd.core.effects import EndJob
 from taskd.core.job import Job
 from taskd.core.records import RankRecord
 from taskd.core.repair import notices, placement
+from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts, Progress
 from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
 from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
 from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
-from taskd.core.repair.recovery import Recovery, RepairState
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, rank_words, verb
 
@@ -50,9 +50,9 @@ class Repairs:
         self.attendance = Attendance(job.members)
 
     @property
-    def recovery(self) -> Recovery | None:
+    def attempt(self) -> Attempt | None:
         """The attempt under way."""
-        return self.attempts.recovery
+        return self.attempts.attempt
 
     # ---- what happened ----------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Repairs:
     def returned(self, ranks: list[int], now: int, at: int) -> None:
         """These ranks had been given up for their node's silence, and live."""
         self.back(ranks, now, at)
-        if self.recovery is None:
+        if self.attempt is None:
             return
         text = f"{rank_words(ranks)} had only been silent"
         if self.attempts.placing:
@@ -154,8 +154,8 @@ class Repairs:
             report = record.report
             if report is None or self.job.over is not None:
                 continue
-            if self.recovery is not None:
-                if self.recovery.outrun(report) and not self._overtaken:
+            if self.attempt is not None:
+                if self.attempt.outrun(report) and not self._overtaken:
                     text = f"rank {rank} runs in epoch {report.epoch}, this manager remembers no order to do so"
                     self._overtake(text, [rank], now, at)
                 refusal = self.attempts.follow(rank, at)
@@ -181,27 +181,27 @@ class Repairs:
     @property
     def busy(self) -> bool:
         """A fault waits for its decision, or ranks are brought to one state."""
-        recovery = self.recovery
-        return self.deciding or (recovery is not None and recovery.state is not RepairState.REDO)
+        attempt = self.attempt
+        return self.deciding or (attempt is not None and attempt.state is not AttemptState.REDO)
 
     @property
     def behind(self) -> set[int]:
         """Ranks that have yet to follow the order in force."""
-        recovery = self.recovery
-        if recovery is None:
+        attempt = self.attempt
+        if attempt is None:
             return self.job.behind
-        return set() if recovery.state is RepairState.REDO else recovery.waiting
+        return set() if attempt.state is AttemptState.REDO else attempt.waiting
 
     def tick(self, now: int, at: int) -> bool:
         """Deadlines. True: one was due, and something changed."""
         due = self.deadline()
         if due is None or at < due:
             return False
-        incident, recovery = self.incident, self.recovery
+        incident, attempt = self.incident, self.attempt
         if 0 <= self._decide_at <= at or (incident is not None and 0 <= incident.settles_at <= at):
             self._decide(now, at)
-        elif recovery is not None and self._decide_at < 0 and recovery.deadline <= at:
-            self._overdue(recovery, now, at)
+        elif attempt is not None and self._decide_at < 0 and attempt.deadline <= at:
+            self._overdue(attempt, now, at)
         elif (unseen := self.attendance.unseen(at)) and self.rules.recover and incident is None:
             for record in unseen:
                 self.members.kill(record, 0, False, "it was never seen")
@@ -214,7 +214,7 @@ class Repairs:
     def deadline(self) -> int | None:
         """When `tick` has to be called, in waking time."""
         settles_at = -1 if self.incident is None else self.incident.settles_at
-        stage_ends_at = -1 if self.recovery is None or self._decide_at >= 0 else self.recovery.deadline
+        stage_ends_at = -1 if self.attempt is None or self._decide_at >= 0 else self.attempt.deadline
         return earliest(self._decide_at, settles_at, stage_ends_at, self.attendance.deadline())
 
     def restarted(self, at: int) -> None:
@@ -223,8 +223,8 @@ class Repairs:
         self.attendance.restart(at)
         if self.incident is not None:
             self.incident.restart_clocks(at)
-        if self.recovery is not None:
-            self.recovery.restart_clock(at)
+        if self.attempt is not None:
+            self.attempt.restart_clock(at)
 
     def told_all(self, node: str, at: int) -> bool:
         """A node has said how everything stands with it. True: a manager that is back has waited for that."""
@@ -300,15 +300,15 @@ class Repairs:
         if self.incident is not None:
             self._state_lost, self._overtaken = False, True
             self.incident.forgive()
-        if self.recovery is not None:
+        if self.attempt is not None:
             self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
             self.troubled("epoch", text, ranks, now, at)
 
     def _refused(self, record: RankRecord, refusal: str, now: int, at: int) -> None:
         """A rank said that it cannot follow."""
-        assert self.recovery is not None
-        text = f"rank {record.rank} could not {self.recovery.asked}: {refusal}"
-        if record.rank in self.recovery.newcomers and self.recovery.state is RepairState.QUIESCE:
+        assert self.attempt is not None
+        text = f"rank {record.rank} could not {self.attempt.asked}: {refusal}"
+        if record.rank in self.attempt.newcomers and self.attempt.state is AttemptState.QUIESCE:
             if self.members.condemn(record, f"its set-up failed: {refusal}"):
                 self.died([record.rank], "set-up", 0, now, at)
             return
@@ -339,9 +339,9 @@ class Repairs:
             self._close(IncidentCause.BACK, Outcome.OBSERVED, text, now)
             return
         self._overtaken = False
-        recovery = self.recovery
-        waiting = recovery.strategy if recovery is not None and self.attempts.placing else None
-        repairing = recovery is not None and recovery.state is not RepairState.REDO
+        attempt = self.attempt
+        waiting = attempt.strategy if attempt is not None and self.attempts.placing else None
+        repairing = attempt is not None and attempt.state is not AttemptState.REDO
         lost = set(self.members.in_state(RankState.DEAD))
         same_try = incident.answers(lost)
         decision = self._ask(incident, repairing)
@@ -374,7 +374,7 @@ class Repairs:
 
     def _go_on(self, now: int, at: int) -> None:
         """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
-        if self.recovery is None or self._decide_at >= 0:
+        if self.attempt is None or self._decide_at >= 0:
             return
         assert self.incident is not None
         progress = self.attempts.advance(self.incident, now, at)
@@ -382,7 +382,7 @@ class Repairs:
             self._mended("every rank has done its first step", now)
         elif progress is Progress.STATE_LOST:
             self._state_lost = True
-            self.troubled("state", f"no survivor holds a whole state{self.recovery.why_useless}", [], now, at)
+            self.troubled("state", f"no survivor holds a whole state{self.attempt.why_useless}", [], now, at)
 
     def _mended(self, proof: str, now: int) -> None:
         """Training goes on: with all that was done, or from the beginning."""
@@ -391,30 +391,30 @@ class Repairs:
             self.job.note("healed", notices.healed(self.incident, proof, now))
         self._close(IncidentCause.HEALED, self.incident.good_end, proof, now)
 
-    def _overdue(self, recovery: Recovery, now: int, at: int) -> None:
+    def _overdue(self, attempt: Attempt, now: int, at: int) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
         if self.attempts.placing:
-            self.incident.exhausted.add(recovery.strategy)
+            self.incident.exhausted.add(attempt.strategy)
             self.attempts.drop(self.incident, now, at)
             text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"
             self.troubled("spare", text, [], now, at)
         elif self.members.all_silent:
-            recovery.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
-        elif not (late := recovery.overdue(at)):
-            if text := notices.waits(recovery, at):
+            attempt.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
+        elif not (late := attempt.overdue(at)):
+            if text := notices.waits(attempt, at):
                 self.job.note("waits", text)
-        elif recovery.state is RepairState.REDO:
+        elif attempt.state is AttemptState.REDO:
             self._mended(f"{rank_words(late)} showed no finished step in time", now)
-        elif blamed := recovery.to_blame(late):
-            reason = f"did not {recovery.asked} in time"
+        elif blamed := attempt.to_blame(late):
+            reason = f"did not {attempt.asked} in time"
             dead = [rank for rank in blamed if self.members.condemn(self.members.ranks[rank], reason)]
             if dead:
                 self.died(dead, "deadline", 0, now, at)
             else:
                 self._decide_soon(now, at)
         else:
-            text = f"{rank_words(late)} did not {recovery.asked} in time, and nobody in particular is to blame"
+            text = f"{rank_words(late)} did not {attempt.asked} in time, and nobody in particular is to blame"
             self.troubled("deadline", text, late, now, at)
 
     # ---- the end ----------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """One attempt at a repair: quiesce, rebuild, restore, resume, redo, each acknowledged by every rank within a deadline.
 
-One `Recovery` is one epoch. Whatever goes wrong in it ends it, and the manager starts another one with a newer epoch,
+One `Attempt` is one epoch. Whatever goes wrong in it ends it, and the manager starts another one with a newer epoch,
 so no stage has to undo anything. What can go wrong, and what follows:
 
 - *A rank dies, a newcomer dies in its set-up, a node is lost*: FAULT; the next attempt has other seats.
@@ -28,7 +28,7 @@ from taskd.core.table import Table
 from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
 
 
-class RepairState(Enum):
+class AttemptState(Enum):
     """Where one attempt stands."""
 
     PLACING = "spare"
@@ -40,7 +40,7 @@ class RepairState(Enum):
     ENDED = "ended"
 
 
-class RepairCause(Enum):
+class AttemptCause(Enum):
     """What moves it."""
 
     PARK = auto()  # every lost rank has a seat
@@ -50,10 +50,10 @@ class RepairCause(Enum):
     FAULT = auto()  # this epoch cannot be repaired
 
 
-_P, _PC = RepairState, RepairCause
+_P, _PC = AttemptState, AttemptCause
 _OPEN = (_P.QUIESCE, _P.REBUILD, _P.RESTORE, _P.RESUME, _P.REDO)
-RECOVERY = Table(
-    "recovery",
+ATTEMPT = Table(
+    "attempt",
     "One attempt at a repair, in one epoch.",
     _P.PLACING,
     [
@@ -88,7 +88,7 @@ _DEADLINE = {
 }
 
 
-class Recovery:
+class Attempt:
     """One attempt. `newcomers`: ranks whose seat is new in this incident and that hold no state yet."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Recovery:
         self.seats = {seat.rank: seat for seat in seats}
         self.ranks = tuple(sorted(ranks))
         self.newcomers = frozenset(self.seats)
-        self.state = RepairState.PLACING
+        self.state = AttemptState.PLACING
         self.waiting: set[int] = set()
         self.updates = -1
         self.fetches: tuple[Fetch, ...] = ()
@@ -135,26 +135,26 @@ class Recovery:
         """The same as a verb."""
         return _ASKED[self.stage]
 
-    def move(self, cause: RepairCause, now: int) -> None:
+    def move(self, cause: AttemptCause, now: int) -> None:
         """Apply one row of the table; a new stage waits for every rank."""
-        self.state = RECOVERY.after(self.state, cause)
-        if self.state is RepairState.ENDED:
+        self.state = ATTEMPT.after(self.state, cause)
+        if self.state is AttemptState.ENDED:
             self.waiting.clear()
             return
         self.waiting = set(self.ranks)
         self.restart_clock(now)
-        if self.state is RepairState.REBUILD:
+        if self.state is AttemptState.REBUILD:
             self._agree()
 
     @property
     def _allowed_ns(self) -> int:
         """How long a rank that shows nothing may take for this stage; a common start is a set-up."""
-        return limits.DEADLINE_SETUP_NS if self.fresh and self.state is RepairState.RESUME else _DEADLINE[self.state]
+        return limits.DEADLINE_SETUP_NS if self.fresh and self.state is AttemptState.RESUME else _DEADLINE[self.state]
 
     def restart_clock(self, now: int) -> None:
         """The stage's deadline counts from `now`, the manager's waking time."""
         self.patience.begin(now)
-        self.deadline = now + (self.spare_wait_ns if self.state is RepairState.PLACING else self._allowed_ns)
+        self.deadline = now + (self.spare_wait_ns if self.state is AttemptState.PLACING else self._allowed_ns)
 
     # ---- what ranks say ---------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Recovery:
         self.patience.saw(report, now)
         if report.epoch != self.epoch or report.state is not RankState.ALIVE or rank not in self.waiting:
             return ""
-        if self.state is RepairState.REDO:
+        if self.state is AttemptState.REDO:
             self._redone(report)
             return ""
         if self.outrun(report) or PROGRESS[report.stage] < PROGRESS[self.stage]:
@@ -176,20 +176,20 @@ class Recovery:
             self.useless = self.useless or report.reason
             if report.ok and report.updates >= 0 and not self._state_known:
                 self._state_known = True
-                if self.state is RepairState.QUIESCE:
+                if self.state is AttemptState.QUIESCE:
                     self.deadline = min(self.deadline, self._earliest_end())  # nobody is spared for its state any more
         elif self.stage is not Stage.REBUILT:
             self.complete.add(rank)
             self._step_at_resume[rank] = max(report.step, 0)  # -1 is no step, 0 the first one under way
         self.waiting.discard(rank)
-        if self.state is not RepairState.QUIESCE or rank not in self.newcomers:
+        if self.state is not AttemptState.QUIESCE or rank not in self.newcomers:
             self.patience.followed(now)
         return ""
 
     def outrun(self, report: RankReport) -> bool:
         """A rank runs in this epoch before anybody was told to: only a manager that has lost the end of its journal can
         see this."""
-        if self.state is RepairState.ENDED or report.epoch != self.epoch or report.state is not RankState.ALIVE:
+        if self.state is AttemptState.ENDED or report.epoch != self.epoch or report.state is not RankState.ALIVE:
             return False
         return report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING
 
@@ -210,7 +210,7 @@ class Recovery:
     def leave(self, report: RankReport) -> bool:
         """A rank has ended in good order. False: too early, the repair cannot do without it."""
         resumed = report.epoch == self.epoch and report.stage is Stage.RUNNING
-        if not resumed or self.state not in (RepairState.RESUME, RepairState.REDO):
+        if not resumed or self.state not in (AttemptState.RESUME, AttemptState.REDO):
             return False
         self.waiting.discard(report.rank)
         return True
@@ -230,9 +230,9 @@ class Recovery:
     @property
     def state_lost(self) -> bool:
         """All survivors have parked, and none of them holds a whole state: no newcomer is worth waiting for."""
-        if self.state is RepairState.QUIESCE and self.waiting <= self.newcomers:
+        if self.state is AttemptState.QUIESCE and self.waiting <= self.newcomers:
             return all(self._held.get(rank, -1) < 0 for rank in self.ranks if rank not in self.newcomers)
-        return self.state is RepairState.REBUILD and self.updates < 0
+        return self.state is AttemptState.REBUILD and self.updates < 0
 
     @property
     def why_useless(self) -> str:
@@ -250,7 +250,7 @@ class Recovery:
 
     def to_blame(self, late: list[int]) -> list[int]:
         """Of those who are late, whom the repair can do without. Nobody: all are late, or they alone hold the state."""
-        if self.fresh or self.state is RepairState.QUIESCE:
+        if self.fresh or self.state is AttemptState.QUIESCE:
             return late
         if len(late) == len(self.ranks):
             return []
@@ -262,16 +262,16 @@ class Recovery:
 
     def _ends_at(self, rank: int) -> int:
         """Until when this rank is waited for; a survivor that may hold the last whole state: as long as any."""
-        steps = self.state in (RepairState.QUIESCE, RepairState.REDO) and not self._is_set_up(rank)
+        steps = self.state in (AttemptState.QUIESCE, AttemptState.REDO) and not self._is_set_up(rank)
         allowed_ns = limits.LONGEST_STAGE_NS if self._may_hold_the_last(rank) else self._usual_ns(rank)
         return self.patience.until(rank, allowed_ns, steps)
 
     def _is_set_up(self, rank: int) -> bool:
         """It runs the whole set-up before it parks."""
-        return self.state is RepairState.QUIESCE and rank in self.newcomers
+        return self.state is AttemptState.QUIESCE and rank in self.newcomers
 
     def _may_hold_the_last(self, rank: int) -> bool:
-        return self.state is RepairState.QUIESCE and rank not in self.newcomers and not self._state_known
+        return self.state is AttemptState.QUIESCE and rank not in self.newcomers and not self._state_known
 
     def _usual_ns(self, rank: int) -> int:
         return limits.DEADLINE_SETUP_NS if self._is_set_up(rank) else self._allowed_ns
