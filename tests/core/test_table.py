@@ -9,11 +9,12 @@ import pytest
 from taskd.core.local import LOCAL
 from taskd.core.records import NODE, RANK
 from taskd.core.repair.attempt import ATTEMPT
+from taskd.core.repair.decision import DECISION
 from taskd.core.repair.incident import INCIDENT
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 
-TABLES = [RANK, NODE, LOCAL, INCIDENT, ATTEMPT, WORKER]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER]
 
 
 class Lamp(Enum):

@@ -11,13 +11,14 @@ from taskd.core.local import LOCAL
 from taskd.core.rails.records import RAIL, USE
 from taskd.core.records import NODE, RANK
 from taskd.core.repair.attempt import ATTEMPT
+from taskd.core.repair.decision import DECISION
 from taskd.core.repair.incident import INCIDENT
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 from taskd.worker.step_state import STEP
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [RANK, NODE, LOCAL, INCIDENT, ATTEMPT, WORKER, RAIL, USE, STEP]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, STEP]
 
 
 def page(table: Table[Enum, Enum]) -> str:

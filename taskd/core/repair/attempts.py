@@ -89,13 +89,13 @@ class Attempts:
         self._told = told
         if unplaced:
             attempt.move(AttemptCause.WAIT, at)
-            incident.waits_since = at if incident.waits_since < 0 else incident.waits_since
+            incident.waits_since = at if incident.waits_since is None else incident.waits_since
             attempt.deadline = incident.waits_since + self.spare_wait_ns
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
             )
         else:
-            incident.waits_since = -1
+            incident.waits_since = None
             if fresh:
                 incident.restarts += 1
                 self.job.restarts += 1

@@ -31,23 +31,23 @@ class Attendance:
 
     def __init__(self, members: Membership) -> None:
         self.members = members
-        self.muster_at = -1
-        self.gone_at = -1
-        self.hears_until = -1
+        self.muster_at: int | None = None
+        self.gone_at: int | None = None
+        self.hears_until: int | None = None
         self._unheard: set[str] = set()
 
     def deadline(self) -> int | None:
         """When one of the clocks runs out."""
-        muster = self.muster_at + limits.DEADLINE_MUSTER_NS if self.muster_at >= 0 else None
-        return earliest(muster, self.gone_at + limits.DEADLINE_RETURN_NS if self.gone_at >= 0 else None)
+        muster = None if self.muster_at is None else self.muster_at + limits.DEADLINE_MUSTER_NS
+        return earliest(muster, None if self.gone_at is None else self.gone_at + limits.DEADLINE_RETURN_NS)
 
     def restart(self, at: int) -> None:
         """The manager was away: what runs begins anew."""
-        self.muster_at = at if self.muster_at >= 0 else -1
-        self.gone_at = at if self.gone_at >= 0 else -1
+        self.muster_at = None if self.muster_at is None else at
+        self.gone_at = None if self.gone_at is None else at
         here = (NodeState.UP, NodeState.SILENT)
         self._unheard = {node.name for node in self.members.nodes.values() if node.state in here}
-        self.hears_until = at + limits.HEAR_NS if self._unheard else -1
+        self.hears_until = at + limits.HEAR_NS if self._unheard else None
 
     def all_run(self, epoch: int) -> bool:
         """Every rank is at work in this epoch, or has ended in good order: there is nothing to repair."""
@@ -64,26 +64,26 @@ class Attendance:
             return False
         self._unheard.discard(node)
         if not self._unheard:
-            self.hears_until = -1
+            self.hears_until = None
         return True
 
     def node_came(self, at: int) -> None:
         """Are there launchers, and ranks that none of them has started?"""
-        if self.muster_at < 0 and self.members.counts[RankState.ABSENT]:
-            self.muster_at = at if any(node.starts for node in self.members.nodes.values()) else -1
+        if self.muster_at is None and self.members.counts[RankState.ABSENT]:
+            self.muster_at = at if any(node.starts for node in self.members.nodes.values()) else None
 
     def unseen(self, at: int) -> list[RankRecord]:
         """Ranks that nobody ever saw, once the wait for them is over."""
-        if self.muster_at < 0 or at < self.muster_at + limits.DEADLINE_MUSTER_NS:
+        if self.muster_at is None or at < self.muster_at + limits.DEADLINE_MUSTER_NS:
             return []
-        self.muster_at = -1
+        self.muster_at = None
         return [record for record in self.members.ranks if record.state is RankState.ABSENT]
 
     def gone_for_good(self, at: int) -> bool:
         """Whether the grace for a launcher that is not ours is over."""
-        if self.gone_at < 0 or at < self.gone_at + limits.DEADLINE_RETURN_NS:
+        if self.gone_at is None or at < self.gone_at + limits.DEADLINE_RETURN_NS:
             return False
-        self.gone_at = -1
+        self.gone_at = None
         return True
 
     def all_left(self) -> str:
@@ -114,5 +114,5 @@ class Attendance:
 
 
 def earliest(*times: int | None) -> int | None:
-    """The first of these times; None and -1: never."""
-    return min((at for at in times if at is not None and at >= 0), default=None)
+    """The first of these times; None: never."""
+    return min((at for at in times if at is not None), default=None)

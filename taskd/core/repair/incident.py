@@ -66,11 +66,15 @@ INCIDENT = Table(
 
 @dataclass(slots=True)
 class PhaseTime:
-    """How long one phase of an incident took. `ended_at` -1: it is under way."""
+    """How long one phase of an incident took. `ended_at` None: it is under way."""
 
     name: str
     began_at: int
-    ended_at: int = -1
+    ended_at: int | None = None
+
+    def took_ms(self, now: int) -> int:
+        """So long, or so long by now."""
+        return milliseconds((now if self.ended_at is None else self.ended_at) - self.began_at)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +87,9 @@ class Incident:
     state: IncidentState = IncidentState.SETTLING
     strategy: Strategy = Strategy.OBSERVE
     reason: str = ""
+    trouble: str = ""  # what happened last and no repair has begun for; the ladder says it where nobody died
+    state_lost: bool = False  # no survivor holds a whole state, or none that may be gone on with
+    overtaken: bool = False  # it is of an epoch that is over: somebody led it on and was forgotten
     ranks: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     phases: list[PhaseTime] = field(default_factory=list)
@@ -94,11 +101,11 @@ class Incident:
     missing: set[int] = field(default_factory=set)  # OBSERVING: who has not come back
     fallen: dict[int, Loss] = field(default_factory=dict)  # the last death of each rank that died in it
     outcome: Outcome = Outcome.OPEN
-    closed_at: int = -1
+    closed_at: int | None = None
     notes: list[str] = field(default_factory=list)
     cost: dict[str, int] = field(default_factory=dict)  # of a rail's: what others carried for it
-    settles_at: int = -1  # the manager's waking time at which SETTLING ends
-    waits_since: int = -1  # its ranks wait for a node with room since then
+    settles_at: int | None = None  # the manager's waking time at which SETTLING ends
+    waits_since: int | None = None  # its ranks wait for a node with room since then
 
     def move(self, cause: IncidentCause) -> None:
         """Apply one row of the table."""
@@ -106,8 +113,12 @@ class Incident:
 
     def restart_clocks(self, at: int) -> None:
         """The manager was away: what it waits for is waited for anew."""
-        self.settles_at = at + limits.SETTLE_NS if self.settles_at >= 0 else -1
-        self.waits_since = at if self.waits_since >= 0 else -1
+        self.settles_at = None if self.settles_at is None else at + limits.SETTLE_NS
+        self.waits_since = None if self.waits_since is None else at
+
+    def settles(self, at: int) -> bool:
+        """Those who may be dying of the same cause have had their time."""
+        return self.settles_at is not None and self.settles_at <= at
 
     def worn_out(self, strategy: Strategy, last: bool) -> bool:
         """It has had all its tries, or has failed and would spend the `last` start that a rank has left: with that one
@@ -141,8 +152,9 @@ class Incident:
         self.nodes.update(nodes)
         self.note(text)
 
-    def forgive(self) -> None:
-        """What failed in it says nothing any more: it was led on by somebody who remembers more."""
+    def overtake(self) -> None:
+        """It was led on by somebody who remembers more: what failed in it says nothing any more."""
+        self.state_lost, self.overtaken = False, True
         self.tries.clear()
         self.exhausted.clear()
 
@@ -159,14 +171,14 @@ class Incident:
     def end(self, phase: str, now: int) -> None:
         """A phase ends, if it is under way."""
         for time in reversed(self.phases):
-            if time.name == phase and time.ended_at < 0:
+            if time.name == phase and time.ended_at is None:
                 time.ended_at = now
                 return
 
     def end_all(self, now: int) -> None:
         """Whatever is under way ends: another attempt begins, or the incident closes."""
         for time in self.phases:
-            if time.ended_at < 0:
+            if time.ended_at is None:
                 time.ended_at = now
 
     def close(self, cause: IncidentCause, outcome: Outcome, now: int) -> None:
@@ -186,12 +198,9 @@ class Incident:
             "ranks": sorted(self.ranks),
             "nodes": sorted(self.nodes),
             "opened_at_ns": self.opened_at,
-            "closed_at_ns": self.closed_at if self.closed_at >= 0 else None,
-            "duration_ms": milliseconds((self.closed_at if self.closed_at >= 0 else now) - self.opened_at),
-            "phases": [
-                {"name": time.name, "ms": milliseconds((time.ended_at if time.ended_at >= 0 else now) - time.began_at)}
-                for time in self.phases
-            ],
+            "closed_at_ns": self.closed_at,
+            "duration_ms": milliseconds((now if self.closed_at is None else self.closed_at) - self.opened_at),
+            "phases": [{"name": time.name, "ms": time.took_ms(now)} for time in self.phases],
             "attempts": self.attempts,
             "outcome": self.outcome.value,
             "cost": dict(self.cost),

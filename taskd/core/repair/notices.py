@@ -57,6 +57,7 @@ def _left(incident: Incident, members: Membership, rules: Rules) -> str:
 
 def closed(incident: Incident, how: str) -> str:
     """An incident has come to its end."""
+    assert incident.closed_at is not None
     took = f"after {milliseconds(incident.closed_at - incident.opened_at)} ms: {how}"
     if incident.outcome is Outcome.STARTED_OVER:
         return f"incident {incident.id} ends, all ranks have started over, {took}"

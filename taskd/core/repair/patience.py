@@ -30,13 +30,13 @@ class Patience:
     def __init__(self) -> None:
         self.step_ns = 0  # the longest step that any rank has told
         self._began_at = 0
-        self._quickest_ns = -1  # what the first rank that followed took; -1: none has, in this stage
+        self._quickest_ns: int | None = None  # what the first rank that followed took in this stage
         self._shown: dict[int, tuple[int, ...]] = {}
         self._moved_at: dict[int, int] = {}
 
     def begin(self, now: int) -> None:
         """Another stage begins, or a manager that was away is back."""
-        self._began_at, self._quickest_ns = now, -1
+        self._began_at, self._quickest_ns = now, None
         self._shown.clear()
         self._moved_at.clear()
 
@@ -50,13 +50,13 @@ class Patience:
 
     def followed(self, now: int) -> None:
         """A rank has done what this stage asks."""
-        if self._quickest_ns < 0:
+        if self._quickest_ns is None:
             self._quickest_ns = now - self._began_at
 
     def until(self, rank: int, allowed_ns: int, steps: bool) -> int:
         """When this rank has been waited for long enough. `steps`: what is awaited may lie behind a step's end."""
         learned_ns = STEPS_ALLOWED * self.step_ns if steps else 0
-        least = max(allowed_ns, learned_ns, QUICKEST_TIMES * self._quickest_ns)
+        least = max(allowed_ns, learned_ns, QUICKEST_TIMES * (self._quickest_ns or 0))
         moved_at = self._moved_at.get(rank, self._began_at)
         most_ns = max(limits.LONGEST_STAGE_NS, least)
         return min(max(self._began_at + least, moved_at + allowed_ns), self._began_at + most_ns)

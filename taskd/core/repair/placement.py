@@ -49,9 +49,7 @@ def loss_of(record: RankRecord) -> Loss:
     )
 
 
-def situation(
-    members: Membership, incident: Incident, rules: Rules, trouble: str, state_lost: bool, repairing: bool
-) -> Situation:
+def situation(members: Membership, incident: Incident, rules: Rules, repairing: bool) -> Situation:
     """Everything that the ladder looks at."""
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
@@ -61,7 +59,7 @@ def situation(
     return Situation(
         losses=tuple(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at)))),  # the first one first
         fallen=tuple(incident.fallen.values()),
-        trouble=trouble,
+        trouble=incident.trouble,
         world_size=members.world_size,
         left=tuple(members.in_state(RankState.LEFT)),
         recover=rules.recover,
@@ -69,7 +67,7 @@ def situation(
         exhausted=frozenset(incident.exhausted),
         max_restarts=rules.max_restarts,
         trained=members.trained,
-        state_lost=state_lost,
+        state_lost=incident.state_lost,
         repairing=repairing,
         all_start=room >= homeless,
     )

@@ -2,7 +2,7 @@
 
 Composes the ladder (what is decided) and attempts (how far its repair is). What can go wrong, and what follows:
 
-- *Faults come in a burst*: what follows a decision at once is gathered and answered together.
+- *Faults come in a burst*: what follows a decision at once is gathered and answered together (decision).
 - *A fault in any stage*: the incident grows, the ladder is asked again, the next attempt has a newer epoch.
 - *Too many tries of one strategy*: it is exhausted. No room for a lost rank in time: the same.
 - *Ranks wait in a repair that nobody leads* (a manager without its journal): an incident of its own ends it.
@@ -25,6 +25,7 @@ from taskd.core.repair import notices, placement
 from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts, Progress
 from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
+from taskd.core.repair.decision import DecisionCause, DecisionState, NextDecision
 from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
 from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
@@ -42,11 +43,7 @@ class Repairs:
         self.incident: Incident | None = None
         self.attempts = Attempts(job, rules.spare_wait_ns)
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
-        self._state_lost = False
-        self._overtaken = False  # the open incident is of an epoch that is over: somebody led it on and was forgotten
-        self._trouble = ""
-        self._decide_at = self._decided_at = -1  # a decision is due, gathered with what else happens until then
-        self._troubled = False  # something is wrong besides deaths, and not yet decided upon
+        self.decision = NextDecision()
         self.attendance = Attendance(job.members)
 
     @property
@@ -72,12 +69,13 @@ class Repairs:
             self.job.note("done", notices.done(done))
         settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
         if settles and placement.others_may_follow(self.members, self.rules):
-            if incident.settles_at < 0:
+            if incident.settles_at is None:
                 incident.settles_at = at + limits.SETTLE_NS
             return
         if incident.state is IncidentState.OBSERVING and not self.rules.recover:
             return  # nothing can be decided otherwise, however many more die
-        self._decide_soon(now, at, limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0)
+        wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
+        self._decide_soon(DecisionCause.WANTED, now, at, wait_ns)
 
     def replaced(self, ranks: list[int], now: int, at: int) -> None:
         """Somebody else has started these ranks again, before the death of the old ones was told."""
@@ -96,19 +94,17 @@ class Repairs:
         if self.job.over is not None:
             return
         self._open(kind, ranks, trouble, 0, now)
-        self._troubled = True
         if kind in ("refusal", "epoch"):  # what explains a refusal, or what else is new, is filed first
-            self._decide_at = at + (limits.REFUSAL_NS if kind == "refusal" else 0)
+            self.decision.want(DecisionCause.TROUBLE, at + (limits.REFUSAL_NS if kind == "refusal" else 0))
         else:
-            self._decide_soon(now, at)
+            self._decide_soon(DecisionCause.TROUBLE, now, at)
 
     def doubted(self, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
         """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
         if self.job.over is not None:
             return
-        self._open("proof", ranks, trouble, 0, now)
-        self._state_lost = self._troubled = True
-        self._decide_soon(now, at)
+        self._open("proof", ranks, trouble, 0, now).state_lost = True
+        self._decide_soon(DecisionCause.TROUBLE, now, at)
 
     def left(self, rank: int, now: int, at: int) -> None:
         """A rank has ended in good order."""
@@ -121,11 +117,11 @@ class Repairs:
     def back(self, ranks: Iterable[int], now: int, at: int) -> None:
         """These ranks are there (again), or have left for good."""
         incident = self.incident
-        self.attendance.gone_at = -1
+        self.attendance.gone_at = None
         if incident is None or incident.state is IncidentState.REPAIRING:
             return
         incident.missing.difference_update(ranks)
-        if not incident.missing and not self._troubled:  # else that nobody is missing mends nothing
+        if not incident.missing and self.decision.state is not DecisionState.TROUBLED:  # else that mends nothing
             self._close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", now)
 
     def returned(self, ranks: list[int], now: int, at: int) -> None:
@@ -136,9 +132,9 @@ class Repairs:
         text = f"{rank_words(ranks)} had only been silent"
         if self.attempts.placing:
             self.troubled("returned", text, ranks, now, at)
-        elif self._decide_at >= 0 and not self._troubled and not self.members.counts[RankState.DEAD]:
+        elif self.decision.state is DecisionState.GATHERING and not self.members.counts[RankState.DEAD]:
             # They were to be replaced in a moment. Nothing else is wrong: the attempt goes on with them.
-            self._decide_at = -1
+            self.decision.settle(DecisionCause.RETURNED)
             assert self.incident is not None
             self.incident.note(text)
             self.job.note("returned", text)
@@ -155,11 +151,12 @@ class Repairs:
             if report is None or self.job.over is not None:
                 continue
             if self.attempt is not None:
-                if self.attempt.outrun(report) and not self._overtaken:
+                assert self.incident is not None
+                if self.attempt.outrun(report) and not self.incident.overtaken:
                     text = f"rank {rank} runs in epoch {report.epoch}, this manager remembers no order to do so"
                     self._overtake(text, [rank], now, at)
                 refusal = self.attempts.follow(rank, at)
-                if refusal and self._decide_at < 0:
+                if refusal and not self.decision.pending:
                     self._refused(record, refusal, now, at)
             elif report.state is RankState.ALIVE and self.job.compare(record) and self.rules.recover:
                 text = f"rank {rank} waits in a repair of epoch {report.epoch} that nobody leads"
@@ -170,13 +167,13 @@ class Repairs:
 
     def roomier(self, now: int, at: int) -> None:
         """A node came up: it may have room for a rank that waits for a seat."""
-        if self.attempts.placing and self._decide_at < 0:
-            self._decide_soon(now, at)
+        if self.attempts.placing and not self.decision.pending:
+            self._decide_soon(DecisionCause.WANTED, now, at)
 
     @property
     def deciding(self) -> bool:
         """A fault waits for its decision: the order in force is not the last word."""
-        return self._decide_at >= 0 or (self.incident is not None and self.incident.settles_at >= 0)
+        return self.decision.pending or (self.incident is not None and self.incident.settles_at is not None)
 
     @property
     def busy(self) -> bool:
@@ -198,9 +195,9 @@ class Repairs:
         if due is None or at < due:
             return False
         incident, attempt = self.incident, self.attempt
-        if 0 <= self._decide_at <= at or (incident is not None and 0 <= incident.settles_at <= at):
+        if self.decision.is_due(at) or (incident is not None and incident.settles(at)):
             self._decide(now, at)
-        elif attempt is not None and self._decide_at < 0 and attempt.deadline <= at:
+        elif attempt is not None and not self.decision.pending and attempt.deadline <= at:
             self._overdue(attempt, now, at)
         elif (unseen := self.attendance.unseen(at)) and self.rules.recover and incident is None:
             for record in unseen:
@@ -213,13 +210,13 @@ class Repairs:
 
     def deadline(self) -> int | None:
         """When `tick` has to be called, in waking time."""
-        settles_at = -1 if self.incident is None else self.incident.settles_at
-        stage_ends_at = -1 if self.attempt is None or self._decide_at >= 0 else self.attempt.deadline
-        return earliest(self._decide_at, settles_at, stage_ends_at, self.attendance.deadline())
+        settles_at = None if self.incident is None else self.incident.settles_at
+        stage_ends_at = None if self.attempt is None or self.decision.pending else self.attempt.deadline
+        return earliest(self.decision.due_at, settles_at, stage_ends_at, self.attendance.deadline())
 
     def restarted(self, at: int) -> None:
         """The manager was away: its clocks start anew."""
-        self._decide_at, self._decided_at = at if self._decide_at >= 0 else -1, -1
+        self.decision.restart(at)
         self.attendance.restart(at)
         if self.incident is not None:
             self.incident.restart_clocks(at)
@@ -229,8 +226,8 @@ class Repairs:
     def told_all(self, node: str, at: int) -> bool:
         """A node has said how everything stands with it. True: a manager that is back has waited for that."""
         until, news = self.attendance.hears_until, self.attendance.told_all(node)
-        if news and self.attendance.hears_until < 0 and self._decide_at == until:
-            self._decide_at = at
+        if news and self.attendance.hears_until is None:
+            self.decision.hurry(until, at)
         return news
 
     def check_end(self, now: int, at: int) -> None:
@@ -246,7 +243,7 @@ class Repairs:
             lost = placement.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):
                 self._finish(exit_code_of(lost), describe(lost), now)  # whoever could start them again has decided
-            elif self.attendance.gone_at < 0:
+            elif self.attendance.gone_at is None:
                 self.attendance.gone_at = at
 
     @property
@@ -262,11 +259,10 @@ class Repairs:
         if incident is None:
             incident = self.incident = Incident(self.job.next_incident(), kind, now)
             self.job.incident = incident.id
-            self._state_lost = self._overtaken = False
             incident.detected(age_ns, now)
         else:
             incident.move(IncidentCause.GROWN)
-        self._trouble = text
+        incident.trouble = text
         incident.concern(text, ranks, [self.members.ranks[rank].where for rank in ranks])
         self.job.note(kind, text)
         return incident
@@ -281,7 +277,7 @@ class Repairs:
         self.incident = None
         self.attempts.close()
         self.job.settle()
-        self._trouble, self._decide_at = "", -1
+        self.decision.settle(DecisionCause.CLOSED)
 
     def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> bool:
         """Somebody knows a newer epoch: this manager has lost its journal. False: nobody can have come so far."""
@@ -298,8 +294,7 @@ class Repairs:
         self.job.order = None
         self.job.behind.clear()
         if self.incident is not None:
-            self._state_lost, self._overtaken = False, True
-            self.incident.forgive()
+            self.incident.overtake()
         if self.attempt is not None:
             self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
             self.troubled("epoch", text, ranks, now, at)
@@ -316,29 +311,27 @@ class Repairs:
 
     # ---- decisions --------------------------------------------------------------------------------------------
 
-    def _decide_soon(self, now: int, at: int, wait_ns: int = 0) -> None:
+    def _decide_soon(self, cause: DecisionCause, now: int, at: int, wait_ns: int = 0) -> None:
         """Decide now, or together with what else happens just after an earlier decision, or within this time."""
-        incident = self.incident
-        assert incident is not None
-        gathered = self._decided_at + limits.GATHER_NS * 4 ** min(max(incident.attempts - 1, 0), 3)
-        self._decide_at = gathered if self._decided_at >= 0 and incident.attempts and at < gathered else at + wait_ns
-        if self._decide_at <= at:
+        assert self.incident is not None
+        self.decision.want(cause, self.decision.gathered_at(at, self.incident.attempts, wait_ns))
+        if self.decision.is_due(at):
             self._decide(now, at)
 
     def _decide(self, now: int, at: int) -> None:
         """Ask the ladder, and do what it says; a manager that is back hears everybody first."""
         incident = self.incident
         assert incident is not None
-        incident.settles_at = -1
-        if self.rules.recover and at < self.attendance.hears_until:
-            self._decide_at = self.attendance.hears_until
+        incident.settles_at = None
+        if self.rules.recover and (until := self.attendance.hears_until) is not None and at < until:
+            self.decision.want(DecisionCause.WANTED, until)
             return
-        self._decide_at, self._decided_at, self._troubled = -1, at, False
-        if self._overtaken and self.attendance.all_run(self.job.epoch):
+        self.decision.decided(at)
+        if incident.overtaken and self.attendance.all_run(self.job.epoch):
             text = f"all ranks are at work in epoch {self.job.epoch}; how they were brought there is forgotten"
             self._close(IncidentCause.BACK, Outcome.OBSERVED, text, now)
             return
-        self._overtaken = False
+        incident.overtaken = False
         attempt = self.attempt
         waiting = attempt.strategy if attempt is not None and self.attempts.placing else None
         repairing = attempt is not None and attempt.state is not AttemptState.REDO
@@ -362,26 +355,24 @@ class Repairs:
             self._finish(1, "the numbers of epochs are used up", now)
         else:
             incident.move(IncidentCause.REPAIR)
-            self._trouble = ""
+            incident.trouble = ""
             self.job.behind.clear()
             told = notices.beginning(incident, decision, self.members, self.rules)
             self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, now, at)
 
     def _ask(self, incident: Incident, repairing: bool) -> Decision:
-        return decide(
-            placement.situation(self.members, incident, self.rules, self._trouble, self._state_lost, repairing)
-        )
+        return decide(placement.situation(self.members, incident, self.rules, repairing))
 
     def _go_on(self, now: int, at: int) -> None:
         """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
-        if self.attempt is None or self._decide_at >= 0:
+        if self.attempt is None or self.decision.pending:
             return
         assert self.incident is not None
         progress = self.attempts.advance(self.incident, now, at)
         if progress is Progress.HEALED:
             self._mended("every rank has done its first step", now)
         elif progress is Progress.STATE_LOST:
-            self._state_lost = True
+            self.incident.state_lost = True
             self.troubled("state", f"no survivor holds a whole state{self.attempt.why_useless}", [], now, at)
 
     def _mended(self, proof: str, now: int) -> None:
@@ -412,7 +403,7 @@ class Repairs:
             if dead:
                 self.died(dead, "deadline", 0, now, at)
             else:
-                self._decide_soon(now, at)
+                self._decide_soon(DecisionCause.WANTED, now, at)
         else:
             text = f"{rank_words(late)} did not {attempt.asked} in time, and nobody in particular is to blame"
             self.troubled("deadline", text, late, now, at)
@@ -421,7 +412,7 @@ class Repairs:
 
     def _finish(self, exit_code: int, reason: str, now: int) -> None:
         """The job is over."""
-        self.attendance.gone_at = -1
+        self.attendance.gone_at = None
         if self.incident is not None:
             good = exit_code == 0 or self.incident.strategy is Strategy.OBSERVE
             ending = (IncidentCause.BACK, Outcome.OBSERVED) if good else (IncidentCause.EXIT, Outcome.EXITED)
