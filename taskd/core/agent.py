@@ -93,9 +93,9 @@ class Agent:
         self._warned: set[str] = set()
         self._left = False
         self._tick_at = self._beat_at = self._full_at = 0
-        self._idle_since = -1  # no process lives here since then
-        self._alone_since = -1  # no connection since then; -1: nobody has looked yet
-        self._stop_at = -1
+        self._idle_since: int | None = None  # no process lives here since then
+        self._alone_since: int | None = None  # no connection since then; None: nobody has looked yet
+        self._stop_at = 0  # when `stopping` was heard
 
     # ---- the shell's side -------------------------------------------------------------------------------------
 
@@ -201,18 +201,18 @@ class Agent:
     def _look_round(self, now: int) -> None:
         """Is there still something to do here?"""
         live = self.crew.live()
-        self._idle_since = -1 if live else now if self._idle_since < 0 else self._idle_since
+        self._idle_since = None if live else now if self._idle_since is None else self._idle_since
         if self.stopping is not None:
             self._stop_on(self.stopping, live, now)
         elif not self.spawns:
-            if not live and now - self._idle_since >= self.linger_ns:
+            if self._idle_since is not None and now - self._idle_since >= self.linger_ns:
                 self._leave(0, "all workers of this node have ended")
         elif not self.connected:
             self._manage_alone(now)
 
     def _manage_alone(self, now: int) -> None:
         """A launcher without a manager: nobody is going to decide anything."""
-        self._alone_since = now if self._alone_since < 0 else self._alone_since
+        self._alone_since = now if self._alone_since is None else self._alone_since
         alone_ns = now - self._alone_since
         abandoned = alone_ns >= limits.ABANDONED_NS
         in_repair = self._in_repair()
@@ -229,7 +229,7 @@ class Agent:
             self._stop(Stop(self.term, shell_code(dead[0].exit_code), reason), now)
         elif not ranks and self.term and abandoned:
             self._leave(1, "the manager is gone, and nobody will need this spare")
-        elif ranks and not dead and self._idle_since >= 0 and now - self._idle_since >= self.linger_ns:
+        elif ranks and not dead and self._idle_since is not None and now - self._idle_since >= self.linger_ns:
             self._leave(0, "all workers of this node have ended in good order")
         elif in_repair and abandoned:
             reason = f"for {LEASE_SECONDS} s there was no manager to end the repair that was under way"
@@ -329,7 +329,7 @@ class Agent:
             return
         stage = Stage.SETUP if newcomer else Stage.RUNNING
         self.crew.ranks[rank] = LocalRank(rank, incarnation, self.epoch, stage)
-        self._idle_since = -1
+        self._idle_since = None
         self._effects.append(Spawn(rank, incarnation, self.epoch, newcomer))
 
     def _end(self, record: LocalRank, reason: str) -> None:
@@ -408,7 +408,7 @@ class Agent:
         first = not self.crew.world_size
         record = self.crew.admit(hello)
         self.epoch = max(self.epoch, hello.epoch)
-        self._idle_since = -1
+        self._idle_since = None
         self._welcome(record)
         if first:
             self._introduce(now)  # now this agent knows the size of the world
@@ -424,7 +424,7 @@ class Agent:
         record = self.crew.started(event, self.epoch)
         if record is None:
             return
-        self._idle_since = -1
+        self._idle_since = None
         self._tell(record)
         if record.ending:  # its end was wanted before it had begun
             self._effects.append(End(record.rank, record.incarnation, "its seat has gone to another incarnation"))

@@ -18,6 +18,7 @@ from taskd.core.effects import Warn
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
+from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY, cut, verb
 
@@ -73,7 +74,7 @@ class Crew:
         due = []
         for record in self.ranks.values():
             if record.state is RankState.ALIVE and record.acknowledged and record.behind(order):
-                if record.order_told_at >= 0 and now - record.order_told_at < limits.ORDER_REPEAT_NS:
+                if not long_ago(record.order_told_at, now, limits.ORDER_REPEAT_NS):
                     continue
                 record.order_told_at = now
                 due.append(record.rank)
@@ -83,10 +84,11 @@ class Crew:
         """Who compiles for so long that it is to be said; once for each process."""
         found = []
         for record in self.live():
-            if record.compiling and record.compiles_since < 0:
+            if record.compiling and record.compiles_since is None:
                 record.compiles_since = now
-            if record.compiling and 0 < record.compiles_since <= now - limits.COMPILES_NS:
-                record.compiles_since = 0
+            long = record.compiling and long_ago(record.compiles_since, now, limits.COMPILES_NS)
+            if long and not record.compiling_said:
+                record.compiling_said = True
                 found.append(record)
         return found
 
@@ -99,7 +101,7 @@ class Crew:
             record = self.ranks[hello.rank] = LocalRank(hello.rank, incarnation, hello.epoch, hello.stage)
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
-        record.order_told_at = -1
+        record.order_told_at = None
         record.move(LocalCause.HELLO)
         return record
 
@@ -144,7 +146,7 @@ class Crew:
         record.ok, record.reason = said.ok, "" if said.ok else cut(said.reason)
         if before == (record.epoch, record.stage, record.updates, record.ok):
             return None
-        record.order_told_at = -1
+        record.order_told_at = None
         record.news = True
         return record
 

@@ -30,6 +30,7 @@ from heapq import heappop, heappush
 from taskd.core import limits
 from taskd.core.events import Verdict
 from taskd.core.records import NodeRecord, NodeState
+from taskd.core.times import lately
 from taskd.core.types import RankState
 from taskd.core.words import milliseconds
 
@@ -48,9 +49,9 @@ class Detector:
         self._checks: list[tuple[int, bool, str]] = []  # when, whether it is silent, who
         self._nodes: dict[str, NodeRecord] = {}
         self._silent: dict[str, NodeRecord] = {}
-        self._deaf_until = -1  # nobody at all was heard just before
-        self._away_until = -1  # the manager was; whose connection broke meanwhile it was not told
-        self._collective_error_at = -1
+        self._deaf_until = 0  # nobody at all was heard just before
+        self._away_until: int | None = None  # the manager was; whose connection broke meanwhile it was not told
+        self._collective_error_at: int | None = None
         self._collective_witness: tuple[str, str] = ("", "")
 
     def watch(self, node: NodeRecord, now: int) -> None:
@@ -60,7 +61,7 @@ class Detector:
         self._nodes[node.name] = node
         self._silent.pop(node.name, None)
         node.heard_at = now
-        node.connection_lost_at = node.collective_error_at = -1
+        node.connection_lost_at = node.collective_error_at = None
         self._check(node, now + threshold_ns(node))
 
     def heard(self, node: NodeRecord, now: int) -> None:
@@ -75,18 +76,18 @@ class Detector:
         """Its silence means nothing any more: it has left, or was given up."""
         self._nodes.pop(node.name, None)
         self._silent.pop(node.name, None)
-        node.check_at = -1
+        node.check_at = None
 
     def rebase(self, now: int) -> None:
         """The manager was away: nobody could be heard, so everybody was just heard."""
-        self._collective_error_at = -1
+        self._collective_error_at = None
         self._away_until = now
         for node in list(self._nodes.values()):
             if node.state is NodeState.UP:
                 self.watch(node, now)
             else:
                 node.heard_at = now
-                node.connection_lost_at = node.collective_error_at = -1
+                node.connection_lost_at = node.collective_error_at = None
                 self._check(node, now + limits.SILENCE_ALONE_NS)
 
     # ---- witnesses --------------------------------------------------------------------------------------------
@@ -110,17 +111,16 @@ class Detector:
     def explained(self, node: NodeRecord, died: Sequence[int]) -> None:
         """Ranks of this node died, as its agent says: that is what others saw, and no witness for silence."""
         if died:
-            node.collective_error_at = self._collective_error_at = -1
+            node.collective_error_at = self._collective_error_at = None
 
     def _second_witness(self, node: NodeRecord, now: int) -> str:
         """The words of a witness whose word is still good; empty: there is none."""
-        oldest = now - limits.WITNESS_NS
-        if node.spawns and node.connection_lost_at >= max(oldest, 0):
+        if node.spawns and lately(node.connection_lost_at, now, limits.WITNESS_NS):
             return "its connection broke"
-        if node.collective_error_at >= max(oldest, 0):
+        if lately(node.collective_error_at, now, limits.WITNESS_NS):
             return node.witness
         by, witness = self._collective_witness
-        if self._collective_error_at >= max(oldest, 0) and by != node.name:
+        if lately(self._collective_error_at, now, limits.WITNESS_NS) and by != node.name:
             return witness
         return ""
 
@@ -132,7 +132,7 @@ class Detector:
             heappop(self._checks)
         return self._checks[0][0] if self._checks else None
 
-    def verdict(self, now: int, progress_at: int, progress_node: str, others: bool) -> Verdict | None:
+    def verdict(self, now: int, progress_at: int | None, progress_node: str, others: bool) -> Verdict | None:
         """One thing that silence means by now, to be applied before the next is asked for; None: nothing (more).
 
         `progress_at`, `progress_node`: when and where a rank was last seen to go on to another step. `others`: there
@@ -141,7 +141,7 @@ class Detector:
         while (due := self.next_check()) is not None and due <= now:
             _, silent, name = heappop(self._checks)
             node = self._nodes[name]
-            node.check_at = -1
+            node.check_at = None
             if silent and due < now:  # who else has fallen silent by now is found first
                 self._check(node, now)
                 continue
@@ -151,7 +151,7 @@ class Detector:
                     return Verdict(name, RankState.SUSPECT, age, self._silence_words(node, age))
                 self._check(node, node.heard_at + threshold_ns(node))
                 continue
-            verdict = self._weigh(node, now, age, progress_at if progress_node != name else -1, others)
+            verdict = self._weigh(node, now, age, progress_at if progress_node != name else None, others)
             if verdict is not None:
                 return verdict
         return None
@@ -161,7 +161,7 @@ class Detector:
         self._silent[node.name] = node
         self._check(node, now)
 
-    def _weigh(self, node: NodeRecord, now: int, age_ns: int, progress_at: int, others: bool) -> Verdict | None:
+    def _weigh(self, node: NodeRecord, now: int, age_ns: int, progress_at: int | None, others: bool) -> Verdict | None:
         """A silent node: dead, or to be looked at again later."""
         silence = self._silence_words(node, age_ns)
         # If nobody is left to be heard, it is more likely this manager that is cut off, and training may well go on.
@@ -172,7 +172,7 @@ class Detector:
         if now < alone_at:
             self._check(node, min(alone_at, now + limits.SILENCE_ALONE_NS))
             return None
-        if progress_at >= max(now - limits.WITNESS_NS, 0):
+        if progress_at is not None and lately(progress_at, now, limits.WITNESS_NS):
             self._check(node, progress_at + limits.WITNESS_NS + 1)
             return None
         return Verdict(node.name, RankState.DEAD, age_ns, f"{silence}, too long to wait for a second witness")
@@ -183,7 +183,8 @@ class Detector:
 
     def _alone_at(self, node: NodeRecord) -> int:
         """When its silence alone is enough."""
-        stands = node.connection_lost_at < max(node.heard_at, 0) and node.heard_at > self._away_until
+        lost_at, away_until = node.connection_lost_at, self._away_until
+        stands = (lost_at is None or lost_at < node.heard_at) and (away_until is None or away_until < node.heard_at)
         if not node.spawns or not stands:
             return node.heard_at + limits.SILENCE_ALONE_NS
         if self._nobody_is_heard:

@@ -59,15 +59,16 @@ class LocalRank:
     step_ms: int = 0
     work: int = 0
     compiling: bool = False
-    compiles_since: int = -1  # a repair waits for it meanwhile; 0: that has been said
+    compiles_since: int | None = None  # a repair waits for it meanwhile
+    compiling_said: bool = False
     ending: bool = False
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
-    order_told_at: int = -1
+    order_told_at: int | None = None
     rail_order: int = 0  # the last rail order that its process has answered; 0: none
     rail_trouble: str = ""  # why it cannot follow that one
     rail_words: str = ""  # what its transport knows of it, where it can
     rail_told: int = 0  # the rail order that it was told last, and when
-    rail_told_at: int = -1
+    rail_told_at: int | None = None
 
     @property
     def live(self) -> bool:

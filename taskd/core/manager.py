@@ -71,15 +71,15 @@ class Manager:
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._nodes = Nodes(job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs)
-        self._now = -1  # the shell's clock at the last step
+        self._now: int | None = None  # the shell's clock at the last step
         self._slept = 0  # how much of it this manager has slept through
 
     # ---- the shell's side -------------------------------------------------------------------------------------
 
     def step(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event; gives what is to be done, in order, after `to_journal` has been written down."""
-        now = max(now_ns, self._now)
-        gap = now - self._now if self._now >= 0 else 0
+        now = self._clock(now_ns)
+        gap = 0 if self._now is None else now - self._now
         self._now = now
         self._job.journal.clear()
         effects: list[ManagerEffect] = []
@@ -102,9 +102,9 @@ class Manager:
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event of the journal again. Silence is not judged here: its verdicts are in the journal."""
-        self._now = max(now_ns, self._now)
-        self._take(event, self._now, self._now - self._slept)
-        return self._job.take_effects(self._now)
+        now = self._now = self._clock(now_ns)
+        self._take(event, now, now - self._slept)
+        return self._job.take_effects(now)
 
     def to_journal(self) -> tuple[ManagerEvent, ...]:
         """What of the last step a replay needs, in order. Empty for a quiet beat."""
@@ -114,7 +114,7 @@ class Manager:
         """When `step(Tick())` is to be called at the latest; None: there is nobody to watch."""
         if not self._members.nodes and self._repairs.deadline() is None:
             return None
-        due = [self._now + limits.TICK_NS]
+        due = [self._clock(0) + limits.TICK_NS]
         if self._job.over is not None:
             return due[0]
         for at in (self._detector.next_check(), self._repairs.deadline()):
@@ -124,7 +124,7 @@ class Manager:
 
     def facts(self, now_ns: int) -> dict[str, Any]:
         """How the job stands, ready for JSON: what `taskd status` shows."""
-        at = max(now_ns, self._now) - self._slept
+        at = self._clock(now_ns) - self._slept
         found = facts.of_job(self.name, self.node_count, self._job, self._repairs, self._rails, self.counters, at)
         found["incidents"]["known"] += len(self._doubts.history)
         return found | {"proof": facts.of_proofs(self._proofs, self._doubts.found, at)}
@@ -134,15 +134,19 @@ class Manager:
         repairs = self._repairs
         known = filter(None, [*repairs.history, repairs.incident, *self._rails.incidents(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
-        return [incident.facts(max(now_ns, self._now)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
+        return [incident.facts(self._clock(now_ns)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
     def rails(self, now_ns: int) -> dict[str, Any]:
         """How every rail stands, ready for JSON: what `taskd rail list` shows."""
-        return rail_facts.of_rails(self._rails, self._watch, max(now_ns, self._now) - self._slept)
+        return rail_facts.of_rails(self._rails, self._watch, self._clock(now_ns) - self._slept)
 
     def rail_wish(self, rail: str, node: str, out: bool) -> RailWish | str:
         """What an operator's order means here, to be handed to `step`; or why it cannot be. `node` empty: all."""
         return rail_facts.wish(self._rails, self._watch, rail, node, out)
+
+    def _clock(self, now_ns: int) -> int:
+        """The shell's clock, which never goes back."""
+        return now_ns if self._now is None else max(now_ns, self._now)
 
     # ---- events -----------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Membership:
         self.ranks: list[RankRecord] = []
         self.counts = dict.fromkeys(RankState, 0)
         self.trained = False  # some rank has finished a step since all of them were last started
-        self.progress_at = -1  # when any rank was last seen to have gone on to another step
+        self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
         self.grow(world_size)
 
@@ -104,7 +104,7 @@ class Membership:
             node.life, node.sequence = sender.life, -1
         node.host, node.pid, node.spawns = hello.host, hello.pid, hello.spawns
         node.slots, node.interval_ns = hello.slots, hello.interval_ms * limits.MS
-        node.connection_lost_at = -1
+        node.connection_lost_at = None
         return node
 
     def move_node(self, node: NodeRecord, cause: NodeCause) -> None:

@@ -27,6 +27,7 @@ from taskd.core.rails.rails import Rails
 from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repair.repairs import Repairs
+from taskd.core.times import long_ago
 from taskd.core.types import EvidenceKind, RankState
 from taskd.core.words import cut, milliseconds, rank_words
 
@@ -110,7 +111,7 @@ class Nodes:
         """The manager was away: everybody may be told everything again."""
         self._strangers.clear()
         for node in self._members.nodes.values():
-            node.order_told_at = -1
+            node.order_told_at = None
 
     # ---- hello, goodbye ---------------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ class Nodes:
         asked = self._strangers.get(sender.node)
         if self._job.journal:
             return  # this step goes into the journal, and strangers do not: it speaks again soon
-        if asked is not None and at - asked < limits.ORDER_REPEAT_NS:
+        if not long_ago(asked, at, limits.ORDER_REPEAT_NS):
             return
         if asked is None and len(self._strangers) >= limits.MAX_UNHEARD_SENDERS:
             self._strangers.clear()
@@ -291,8 +292,7 @@ class Nodes:
 
     def _remind(self, node: NodeRecord, now: int, term: bool, order: bool) -> None:
         """Say the order (or Stop, or the term) again, if it has not just been said."""
-        just_said = node.order_told_at >= 0 and now - node.order_told_at < limits.ORDER_REPEAT_NS
-        if just_said or self._job.said:
+        if self._job.said or not long_ago(node.order_told_at, now, limits.ORDER_REPEAT_NS):
             return
         self._job.mattered = True
         node.order_told_at = now

@@ -100,12 +100,12 @@ class NodeRecord:
     heard_at: int = 0
     gap_mean_ns: float = 0.0
     gap_deviation_ns: float = 0.0
-    check_at: int = -1  # when the detector looks at it again; -1: it does not
-    connection_lost_at: int = -1
-    collective_error_at: int = -1
+    check_at: int | None = None  # when the detector looks at it again; None: it does not
+    connection_lost_at: int | None = None
+    collective_error_at: int | None = None
     witness: str = ""  # who saw that, and what
-    silent_since: int = -1  # of one that is silent, as far as the journal says
-    order_told_at: int = -1
+    silent_since: int = 0  # of one that is silent, as far as the journal says
+    order_told_at: int | None = None
 
     @property
     def starts(self) -> bool:

@@ -102,7 +102,7 @@ class Proofs:
         self._ready: list[Told] = []
         self._layouts: dict[int, Layout] = {}
         self._lists_alike = False  # all ranks listed the same once
-        self._list_told = -1  # like that of a unit
+        self._list_told: int | None = None  # like that of a unit
 
     @property
     def excepted(self) -> list[str]:

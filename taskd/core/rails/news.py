@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from taskd.core import limits
 from taskd.core.messages import RailReport
+from taskd.core.times import long_ago
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
     report: RailReport
     news_until: int
-    told_at: int = -1  # -1: never
+    told_at: int | None = None
 
 
 class RailNews:
@@ -47,7 +48,7 @@ class RailNews:
         """What the beat of now tells."""
         lines = [line for line in self._lines.values() if _is_due(line, now)]
         if len(lines) > limits.MAX_RAIL_REPORTS:
-            lines.sort(key=lambda line: line.told_at)
+            lines.sort(key=lambda line: -1 if line.told_at is None else line.told_at)
             del lines[limits.MAX_RAIL_REPORTS :]
         for line in lines:
             line.told_at = now
@@ -56,13 +57,13 @@ class RailNews:
     def again(self) -> None:
         """The manager may have forgotten everything: every line is due."""
         for line in self._lines.values():
-            line.told_at = -1
+            line.told_at = None
 
 
 def _is_due(line: _Line, now: int) -> bool:
     if now < line.news_until:
         return True
-    return line.report.pairs > 0 and (line.told_at < 0 or now - line.told_at >= limits.FULL_REPORT_NS)
+    return line.report.pairs > 0 and long_ago(line.told_at, now, limits.FULL_REPORT_NS)
 
 
 def _stands(report: RailReport) -> tuple[int, ...]:

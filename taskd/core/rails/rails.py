@@ -28,6 +28,7 @@ from taskd.core.messages import RailOrder
 from taskd.core.rails.records import CARRIES, RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
 from taskd.core.records import NodeState
 from taskd.core.repair.incident import Incident, IncidentCause
+from taskd.core.times import long_ago
 from taskd.core.types import Outcome, RailFinding, RailState, Strategy
 from taskd.core.words import cut, join, milliseconds, verb
 
@@ -276,7 +277,7 @@ class Rails:
             self.job.note("rail", text, node=node)
             self._order((node,), "as the manager knows the rails", now)
             return True
-        if now - self._told_at.get(node, -limits.ORDER_REPEAT_NS) < limits.ORDER_REPEAT_NS:
+        if not long_ago(self._told_at.get(node), now, limits.ORDER_REPEAT_NS):
             return False
         self._tell(node, "as before", now)
         return True

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from taskd.core import limits
 from taskd.core.repair.incident import Incident
 from taskd.core.table import Table
+from taskd.core.times import long_ago
 from taskd.core.types import RailState
 
 
@@ -102,8 +103,8 @@ class Rail:
     reason: str = ""
     lines: dict[str, Line] = field(default_factory=dict)  # by peer; only those that are not UP
     back_off_ns: int = limits.RAIL_QUIET_NS
-    returned_at: int = -1  # when it was last taken back into use
-    worsened_at: int = -limits.RAIL_GATHER_NS
+    returned_at: int | None = None  # when it was last taken back into use
+    worsened_at: int | None = None
     proved_at: int = 0  # when its last line had proved itself
     refused: bool = False  # a rank could not follow: it is not lent again before its lines are well
 
@@ -113,10 +114,10 @@ class Rail:
 
     def worsen(self, at: int, unproved: bool) -> None:
         """It was lost: again before it had proved itself, or soon after, means longer to prove itself the next time."""
-        if at - self.worsened_at < limits.RAIL_GATHER_NS:
+        if not long_ago(self.worsened_at, at, limits.RAIL_GATHER_NS):
             return
         self.worsened_at = at
-        steady = not unproved and (self.returned_at < 0 or at - self.returned_at >= limits.RAIL_STEADY_NS)
+        steady = not unproved and long_ago(self.returned_at, at, limits.RAIL_STEADY_NS)
         self.back_off_ns = limits.RAIL_QUIET_NS if steady else min(2 * self.back_off_ns, limits.RAIL_BACK_OFF_MAX_NS)
 
     @property

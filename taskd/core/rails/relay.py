@@ -14,6 +14,7 @@ from taskd.core.effects import AgentEffect, Relay
 from taskd.core.local import LocalRank
 from taskd.core.messages import RailOrder, RailsFollowed
 from taskd.core.rails.news import RailNews
+from taskd.core.times import long_ago
 from taskd.core.types import RankState
 
 
@@ -61,8 +62,8 @@ class RailRelay:
             answered = record.rail_order == order.number
             if record.state is not RankState.ALIVE or not record.acknowledged or (answered and not record.rail_trouble):
                 continue
-            told = record.rail_told_at if record.rail_told == order.number else -1
-            if told < 0 or now - told >= (limits.RAIL_FOLLOW_NS if answered else limits.ORDER_REPEAT_NS):
+            told_at = record.rail_told_at if record.rail_told == order.number else None
+            if long_ago(told_at, now, limits.RAIL_FOLLOW_NS if answered else limits.ORDER_REPEAT_NS):
                 record.rail_told, record.rail_told_at = order.number, now
                 ranks.append(record.rank)
         return [Relay(tuple(ranks), order)] if ranks else []

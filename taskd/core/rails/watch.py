@@ -39,8 +39,8 @@ class Seen:
     report: RailReport
     heard_at: int
     downs: int  # that have been accounted for
-    bad_since: int = -1  # worse than other rails between the two nodes, without a break
-    suspect_since: int = -1
+    bad_since: int | None = None  # worse than other rails between the two nodes, without a break
+    suspect_since: int | None = None
     good: int = 0  # reports in a row that found it well
     bytes_at_return: int = -1  # what it had carried when it was put back; -1: not looked at yet
     others_at_return: int = 0
@@ -174,7 +174,7 @@ class RailWatch:
         if why and state is not RailState.DOWN:
             return self._lost(key, seen, why)
         if state is RailState.DOWN:
-            if seen.report.state is RailState.UP and seen.bad_since < 0 and seen.good > 0:
+            if seen.report.state is RailState.UP and seen.bad_since is None and seen.good > 0:
                 seen.good = 0
                 return RailVerdict(RailFinding.CONNECTED, name, (node,), peer, "it answers again and is probed")
         elif state is RailState.PROBING:
@@ -191,9 +191,9 @@ class RailWatch:
         least = min(other.missing for other in there)
         all_gone = report.pairs > 0 and not any(other.report.pairs_up for other in there)
         if seen.missing <= least and not all_gone:
-            seen.bad_since = -1
+            seen.bad_since = None
             return self._blip(seen, lines, at)
-        seen.bad_since = at if seen.bad_since < 0 else seen.bad_since
+        seen.bad_since = at if seen.bad_since is None else seen.bad_since
         if all_gone and (repairing or not (self._up(node) and self._up(peer))):
             seen.bad_since = at
         if at - seen.bad_since < (limits.RAIL_ALL_CONFIRM_NS if all_gone else limits.RAIL_CONFIRM_NS):
@@ -206,20 +206,20 @@ class RailWatch:
         more = seen.report.downs - seen.downs
         if not more:
             return ""
-        seen.suspect_since = at if seen.suspect_since < 0 else seen.suspect_since
+        seen.suspect_since = at if seen.suspect_since is None else seen.suspect_since
         if at - seen.suspect_since < limits.RAIL_CONFIRM_NS:
             return ""
         # A rail that connects nobody has nothing to lose, so it tells nothing of what a process that died took along.
         measures = [other.report.downs - other.downs for other in lines.values() if other.report.pairs_up]
         least = min(measures) if len(measures) > 1 else more
         for other in lines.values():
-            other.downs, other.suspect_since = other.report.downs, -1
+            other.downs, other.suspect_since = other.report.downs, None
         times = "once" if more - least == 1 else f"{more - least} times"
         return f"it went down {times} and came back" if more > least else ""
 
     def _lost(self, key: Key, seen: Seen, why: str) -> RailVerdict:
         node, name, peer = key
-        seen.downs, seen.good, seen.suspect_since = seen.report.downs, 0, -1
+        seen.downs, seen.good, seen.suspect_since = seen.report.downs, 0, None
         carriers = self.carriers(*key)
         seen.cost_since = self.spent(key, seen)
         return RailVerdict(RailFinding.LOST, name, (node,), peer, cut(why), carriers)
@@ -242,10 +242,10 @@ class RailWatch:
             if state is RailState.SUSPECT:
                 return RailVerdict(RailFinding.ANSWERED, name, (node,), peer, "it answers")
             if seen.good:
-                seen.suspect_since = -1
+                seen.suspect_since = None
                 del self._odd[key]
             return None
-        seen.suspect_since = at if seen.suspect_since < 0 else seen.suspect_since
+        seen.suspect_since = at if seen.suspect_since is None else seen.suspect_since
         if state is RailState.UP and at - seen.suspect_since >= limits.RAIL_CONFIRM_NS:
             return RailVerdict(RailFinding.SILENT, name, (node,), peer, "it is silent")
         return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.membership import Membership
 from taskd.core.records import NodeState, RankRecord
+from taskd.core.times import earliest
 from taskd.core.types import RankState, Stage
 
 NOBODY_BACK = f"no rank came back within {limits.DEADLINE_RETURN_NS // limits.SECOND} s"
@@ -111,8 +112,3 @@ class Attendance:
         """Every rank has ended, one way or the other."""
         counts, size = self.members.counts, self.members.world_size
         return size > 0 and counts[RankState.LEFT] + counts[RankState.DEAD] == size
-
-
-def earliest(*times: int | None) -> int | None:
-    """The first of these times; None: never."""
-    return min((at for at in times if at is not None), default=None)

@@ -24,11 +24,12 @@ from taskd.core.records import RankRecord
 from taskd.core.repair import notices, placement
 from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts, Progress
-from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance, earliest
+from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance
 from taskd.core.repair.decision import DecisionCause, DecisionState, NextDecision
 from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
 from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
+from taskd.core.times import earliest
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, rank_words, verb
 
