@@ -41,6 +41,7 @@ from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeState
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.repairs import Repairs
+from taskd.core.times import Moment
 from taskd.core.types import RankState, Strategy
 from taskd.core.words import milliseconds
 
@@ -87,7 +88,7 @@ class Manager:
             slept = Verdict("", RankState.ALIVE, gap, f"the manager slept for {milliseconds(gap)} ms")
             effects += self._found(slept, now)
         self._job.mattered = False
-        self._take(event, now, now - self._slept)
+        self._take(event, self._moment(now))
         if self._job.mattered:
             self._job.journal.append(event)
         effects += self._job.take_effects(now)
@@ -103,7 +104,7 @@ class Manager:
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event of the journal again. Silence is not judged here: its verdicts are in the journal."""
         now = self._now = self._clock(now_ns)
-        self._take(event, now, now - self._slept)
+        self._take(event, self._moment(now))
         return self._job.take_effects(now)
 
     def to_journal(self) -> tuple[ManagerEvent, ...]:
@@ -148,47 +149,50 @@ class Manager:
         """The shell's clock, which never goes back."""
         return now_ns if self._now is None else max(now_ns, self._now)
 
+    def _moment(self, now: int) -> Moment:
+        return Moment(now, now - self._slept)
+
     # ---- events -----------------------------------------------------------------------------------------------
 
-    def _take(self, event: ManagerEvent, now: int, at: int) -> None:
+    def _take(self, event: ManagerEvent, when: Moment) -> None:
         if isinstance(event, Said):
-            self._nodes.said(event.sender, event.message, now, at)
+            self._nodes.said(event.sender, event.message, when)
         elif isinstance(event, Tick):
-            self._job.mattered = self._job.over is None and self._repairs.tick(now, at)
+            self._job.mattered = self._job.over is None and self._repairs.tick(when)
         elif isinstance(event, ConnectionLost):
             node = self._members.nodes.get(event.node)
             if node is not None and node.state in (NodeState.UP, NodeState.SILENT):
                 self._job.mattered = True
-                self._detector.connection_lost(node, at)
+                self._detector.connection_lost(node, when.at)
         elif isinstance(event, Verdict):
             self._job.mattered = True
-            self._apply(event, now, at)
+            self._apply(event, when)
         elif isinstance(event, RailVerdict | RailWish):
             self._job.mattered = True
-            self._rails.take(event, now, at)
+            self._rails.take(event, when)
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
-            self._doubts.take(event, now, at)
+            self._doubts.take(event, when)
         elif isinstance(event, Restarted):
             self._job.mattered = True
             self._proofs.restart()
-            self._rails.restarted(at)
+            self._rails.restarted(when.at)
             self._watch.restart()
             self._job.renew_term(self._job.term + 1)
-            self._detector.rebase(at)
-            self._repairs.restarted(at)
+            self._detector.rebase(when.at)
+            self._repairs.restarted(when.at)
             self._nodes.restarted()
             self._job.note("restarted", f"the manager is back and goes on in term {self._job.term}")
         if self._job.over is not None and self._rails.troubles:
             self._job.mattered = True
-            self._rails.finish(now)
+            self._rails.finish(when.now)
 
     # ---- verdicts ---------------------------------------------------------------------------------------------
 
     def _judge(self, now: int) -> list[ManagerEffect]:
         """What silence means by now. Each verdict is journaled, so that a replay needs none of the quiet beats."""
         effects: list[ManagerEffect] = []
-        members, at = self._members, now - self._slept
+        members, at = self._members, self._moment(now).at
         while self._job.over is None:
             others = members.counts[RankState.ALIVE] > 0
             if (verdict := self._detector.verdict(at, members.progress_at, members.progress_node, others)) is None:
@@ -199,10 +203,10 @@ class Manager:
     def _judge_rails(self, now: int) -> list[ManagerEffect]:
         """What reports say about rails by now, in the same way."""
         effects: list[ManagerEffect] = []
-        at, repairing = now - self._slept, self._repairs.attempt is not None
-        while self._job.over is None and (verdict := self._watch.find(at, repairing)) is not None:
+        when, repairing = self._moment(now), self._repairs.attempt is not None
+        while self._job.over is None and (verdict := self._watch.find(when.at, repairing)) is not None:
             self._job.journal.append(verdict)
-            self._rails.apply(verdict, now, at)
+            self._rails.apply(verdict, when)
             effects += self._job.take_effects(now)
         return effects
 
@@ -211,18 +215,18 @@ class Manager:
         effects: list[ManagerEffect] = []
         while self._job.over is None and not self._repairs.busy and (verdict := self._proofs.find()) is not None:
             self._job.journal.append(verdict)
-            self._doubts.take(verdict, now, now - self._slept)
+            self._doubts.take(verdict, self._moment(now))
             effects += self._job.take_effects(now)
         return effects
 
     def _found(self, verdict: Verdict, now: int) -> list[ManagerEffect]:
         self._job.journal.append(verdict)
-        self._apply(verdict, now, now - self._slept)
+        self._apply(verdict, self._moment(now))
         return self._job.take_effects(now)
 
-    def _apply(self, verdict: Verdict, now: int, at: int) -> None:
+    def _apply(self, verdict: Verdict, when: Moment) -> None:
         if verdict.node:
-            self._nodes.judged(verdict, now, at)
+            self._nodes.judged(verdict, when)
         else:
             self._slept += verdict.age_ns
             self._job.note("slept", verdict.reason)

@@ -27,7 +27,7 @@ from taskd.core.rails.rails import Rails
 from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repair.repairs import Repairs
-from taskd.core.times import long_ago
+from taskd.core.times import Moment, long_ago
 from taskd.core.types import EvidenceKind, RankState
 from taskd.core.words import cut, milliseconds, rank_words
 
@@ -59,14 +59,14 @@ class Nodes:
         self._failed = FailedCollectives(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
 
-    def said(self, sender: Sender, message: object, now: int, at: int) -> None:
+    def said(self, sender: Sender, message: object, when: Moment) -> None:
         """Take what an agent says, if it is one of the day's."""
         if isinstance(message, AgentHello):
-            self._hello(sender, message, now, at)
+            self._hello(sender, message, when)
             return
         node = self._members.nodes.get(sender.node)
         if node is None or (node.life != sender.life and sender.life not in node.former_lives):
-            self._ask_who(sender, at)
+            self._ask_who(sender, when.at)
             return
         if node.life != sender.life:
             self._counters.count("former life of an agent")
@@ -76,17 +76,17 @@ class Nodes:
             return
         node.sequence = sender.sequence
         if isinstance(message, Goodbye):
-            self._goodbye(node, message, now, at)
+            self._goodbye(node, message, when)
             return
-        self._heard(node, now, at)
+        self._heard(node, when)
         if isinstance(message, Report):
-            self._report(node, message, now, at)
+            self._report(node, message, when)
         elif isinstance(message, Evidence):
-            self._evidence(node, message, now, at)
+            self._evidence(node, message, when)
         elif isinstance(message, ProofsTold):
-            self._proofs.file(node.name, message.proofs, at)
+            self._proofs.file(node.name, message.proofs, when.at)
 
-    def judged(self, verdict: Verdict, now: int, at: int) -> None:
+    def judged(self, verdict: Verdict, when: Moment) -> None:
         """What the silence of a node means by now."""
         node = self._members.nodes.get(verdict.node)
         if node is None or node.state not in (NodeState.UP, NodeState.SILENT):
@@ -95,17 +95,17 @@ class Nodes:
             if node.state is NodeState.SILENT:
                 return
             self._members.move_node(node, NodeCause.SILENT)
-            node.silent_since = at - verdict.age_ns
-            self._detector.suspect(node, at)
+            node.silent_since = when.at - verdict.age_ns
+            self._detector.suspect(node, when.at)
             doubted = [rank for rank in sorted(node.ranks) if self._members.doubt(self._members.ranks[rank])]
             what = f": {rank_words(doubted)} suspected" if doubted else ""
             self._job.note("suspect", f"{verdict.reason}{what}", node=node.name)
         elif verdict.state is RankState.DEAD:
             self._members.move_node(node, NodeCause.JUDGED)
-            self._forget(node, now)
+            self._forget(node, when.now)
             self._job.note("lost", f"node {node.name} is lost: {verdict.reason}", node=node.name)
-            self._lose_ranks(node, verdict.reason, verdict.age_ns, now, at)
-            self._repairs.check_end(now, at)
+            self._lose_ranks(node, verdict.reason, verdict.age_ns, when)
+            self._repairs.check_end(when)
 
     def restarted(self) -> None:
         """The manager was away: everybody may be told everything again."""
@@ -115,7 +115,7 @@ class Nodes:
 
     # ---- hello, goodbye ---------------------------------------------------------------------------------------
 
-    def _hello(self, sender: Sender, hello: AgentHello, now: int, at: int) -> None:
+    def _hello(self, sender: Sender, hello: AgentHello, when: Moment) -> None:
         members = self._members
         known = members.nodes.get(hello.node)
         life = known.life if known is not None else 0
@@ -134,22 +134,22 @@ class Nodes:
         node.sequence = sender.sequence
         reborn = known is not None and life != sender.life
         if known is None:
-            self._detector.watch(node, at)
+            self._detector.watch(node, when.at)
             self._job.note("node", f"node {node.name} is here ({node.role})", node=node.name)
-            self._repairs.roomier(now, at)
+            self._repairs.roomier(when)
         else:
-            self._heard(node, now, at)
+            self._heard(node, when)
         if reborn and node.spawns:
-            self._lose_ranks(node, f"the launcher of node {node.name} was started again", 0, now, at)
+            self._lose_ranks(node, f"the launcher of node {node.name} was started again", 0, when)
         elif reborn:
             self._job.note("node", f"the agent of node {node.name} was started again", node=node.name)
         if not members.world_size and hello.world_size:
             members.grow(hello.world_size)
-        self._repairs.attendance.node_came(at)
+        self._repairs.attendance.node_came(when.at)
         self._answer(node, Filed())
         order = self._job.order
         if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:
-            node.order_told_at = now
+            node.order_told_at = when.now
             self._job.tell(node.name, order)
 
     def _stranger(self, hello: AgentHello) -> str:
@@ -175,39 +175,39 @@ class Nodes:
         answer = Answer(self._job.term, True, "", True, self._job.epoch, (), ())
         self._job.tell(sender.node, answer, sender.life)
 
-    def _heard(self, node: NodeRecord, now: int, at: int) -> None:
+    def _heard(self, node: NodeRecord, when: Moment) -> None:
         """A sign of life of a node's agent."""
         if node.state is NodeState.UP:
-            self._detector.heard(node, at)
+            self._detector.heard(node, when.at)
             return
         self._job.mattered = True
         was = node.state.value
         if node.state is NodeState.SILENT:
-            was += f" for {milliseconds(at - node.silent_since)} ms"
+            was += f" for {milliseconds(when.at - node.silent_since)} ms"
         self._members.move_node(node, NodeCause.HEARD)
-        self._detector.watch(node, at)
+        self._detector.watch(node, when.at)
         for rank in node.ranks:
             self._members.ranks[rank].doubt_report()  # SUSPECT ends with the rank's own next report
         self._job.note("node", f"node {node.name}, which was {was}, is heard again", node=node.name)
         self._answer(node, Filed(), want_hello=True)
-        self._repairs.roomier(now, at)
+        self._repairs.roomier(when)
 
-    def _goodbye(self, node: NodeRecord, goodbye: Goodbye, now: int, at: int) -> None:
+    def _goodbye(self, node: NodeRecord, goodbye: Goodbye, when: Moment) -> None:
         if node.state is NodeState.LEFT:
             return
         self._job.mattered = True
         self._members.move_node(node, NodeCause.GOODBYE)
-        self._forget(node, now)
+        self._forget(node, when.now)
         self._job.note("node", f"node {node.name} has left: {goodbye.reason}", node=node.name)
-        self._lose_ranks(node, f"the launcher of node {node.name} ended", 0, now, at)
-        self._repairs.check_end(now, at)
+        self._lose_ranks(node, f"the launcher of node {node.name} ended", 0, when)
+        self._repairs.check_end(when)
 
     def _forget(self, node: NodeRecord, now: int) -> None:
         self._detector.forget(node)
         self._rails.forget(node.name, now)
         self._watch.forget(node.name)
 
-    def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, now: int, at: int) -> None:
+    def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
         """A node is gone, and with it whoever still sat there; only workers of a side agent outlive its goodbye."""
         members = self._members
         records = [members.ranks[rank] for rank in sorted(node.ranks)]
@@ -217,33 +217,33 @@ class Nodes:
             return
         dead = [record.rank for record in records if members.kill(record, 0, False, reason)]
         if dead:
-            self._repairs.died(dead, "node", age_ns, now, at)
+            self._repairs.died(dead, "node", age_ns, when)
 
     # ---- reports ----------------------------------------------------------------------------------------------
 
-    def _report(self, node: NodeRecord, report: Report, now: int, at: int) -> None:
+    def _report(self, node: NodeRecord, report: Report, when: Moment) -> None:
         job, members = self._job, self._members
-        job.mattered |= self._learn(node, report, now, at)
+        job.mattered |= self._learn(node, report, when)
         trained = members.trained
-        filed = members.file(node, report.ranks, at)
+        filed = members.file(node, report.ranks, when.at)
         job.mattered |= members.trained is not trained or filed is not None
         if filed is not None:
             self._detector.explained(node, filed.died)
-            self._act_on(filed, node, now, at)
+            self._act_on(filed, node, when)
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
             if filed.left:
                 self._let_go()
-        if report.full and self._repairs.told_all(node.name, at):
+        if report.full and self._repairs.told_all(node.name, when.at):
             job.mattered = True
-        self._watch.file(node.name, report.rails, at)
-        if self._rails.remind(node.name, report.rail_order, now):
+        self._watch.file(node.name, report.rails, when.at)
+        if self._rails.remind(node.name, report.rail_order, when.now):
             job.mattered = True
         behind = not node.ranks.isdisjoint(self._repairs.behind)
         if behind or report.term != job.term or job.over is not None:
-            self._remind(node, now, report.term != job.term, behind)
+            self._remind(node, when.now, report.term != job.term, behind)
 
-    def _learn(self, node: NodeRecord, report: Report, now: int, at: int) -> bool:
+    def _learn(self, node: NodeRecord, report: Report, when: Moment) -> bool:
         """A node may know a newer term or epoch than a manager that has lost its journal, or its end. True: it did."""
         job, forgot = self._job, False
         if job.term < report.term <= job.term + limits.MAX_LEAP:
@@ -252,38 +252,38 @@ class Nodes:
             job.note("term", text, node=node.name)
             job.renew_term(term)
         if report.epoch > job.epoch:
-            forgot |= self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), now, at)
+            forgot |= self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), when)
         if report.term > job.term or report.epoch > job.epoch:
             self._counters.count("leap of a term or an epoch")
         return forgot
 
-    def _act_on(self, filed: Filed, node: NodeRecord, now: int, at: int) -> None:
+    def _act_on(self, filed: Filed, node: NodeRecord, when: Moment) -> None:
         """What a report of this node has changed."""
         job, repairs = self._job, self._repairs
         for rank in filed.rivals:
             holder = self._members.ranks[rank].where
             job.note("refused", f"rank {rank} is claimed on node {node.name}, node {holder} holds it", rank, node.name)
         if filed.replaced:
-            repairs.replaced(filed.replaced, now, at)
+            repairs.replaced(filed.replaced, when)
         if filed.joined:
             job.note("joined", f"{rank_words(filed.joined)} joined on node {node.name}", node=node.name)
-            repairs.back(filed.joined, now, at)
+            repairs.back(filed.joined, when)
         job.tell_when_complete()
         if filed.returned:
-            repairs.returned(filed.returned, now, at)
+            repairs.returned(filed.returned, when)
         if filed.moved:
-            repairs.moved(filed.moved, now, at)
+            repairs.moved(filed.moved, when)
         if job.over is not None:
             return
         if filed.left:
             job.note("left", f"{rank_words(filed.left)} ended in good order", node=node.name)
         for rank in filed.left:
             if job.over is None:
-                repairs.left(rank, now, at)
+                repairs.left(rank, when)
         if filed.died and job.over is None:
-            repairs.died(filed.died, "process", 0, now, at)
+            repairs.died(filed.died, "process", 0, when)
         if filed.left or filed.died:
-            repairs.check_end(now, at)
+            repairs.check_end(when)
 
     def _answer(self, node: NodeRecord, filed: Filed, want_hello: bool = False) -> None:
         confirmed, refused = tuple(filed.confirmed), tuple(filed.refused)
@@ -306,7 +306,7 @@ class Nodes:
 
     # ---- evidence ---------------------------------------------------------------------------------------------
 
-    def _evidence(self, node: NodeRecord, evidence: Evidence, now: int, at: int) -> None:
+    def _evidence(self, node: NodeRecord, evidence: Evidence, when: Moment) -> None:
         self._job.mattered = True
         record = self._members.find(evidence.rank)
         if record is not None and evidence.incarnation != record.incarnation:
@@ -317,8 +317,8 @@ class Nodes:
         if kind is EvidenceKind.PROCESS_EXIT and record is not None:
             if record.node is node and self._members.kill(record, evidence.exit_code, True, reason):
                 self._detector.explained(node, [record.rank])
-                self._repairs.died([record.rank], "process", 0, now, at)
-                self._repairs.check_end(now, at)
+                self._repairs.died([record.rank], "process", 0, when)
+                self._repairs.check_end(when)
             return
         if kind is EvidenceKind.COMPILING and self._repairs.incident is not None:
             self._repairs.incident.note(reason)
@@ -328,7 +328,7 @@ class Nodes:
         failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
         if failed and not (record is not None and record.state is RankState.DEAD):
             against = record.node if record is not None else None
-            self._detector.collective_error(against, f"{seen_by} saw: {reason}", node.name, at)
+            self._detector.collective_error(against, f"{seen_by} saw: {reason}", node.name, when.at)
         about = f" about rank {evidence.rank}" if record is not None else ""
         self._job.note("evidence", f"{seen_by} says{about}: {reason}", evidence.rank, node.name)
         if kind is EvidenceKind.COLLECTIVE_ERROR and evidence.witness in node.ranks:

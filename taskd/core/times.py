@@ -1,9 +1,22 @@
 """Times as the machines of the core compare them. Alone, since the manager's parts and the agent's compare alike.
 
-A time is an integer of nanoseconds, and None where there is none: never yet, or no more. Nothing here reads a clock.
+A time is an integer of nanoseconds, and None where there is none: never yet, or no more. The manager has two clocks,
+which travel together as a `Moment`: what needs one of them alone takes that one. Nothing here reads a clock.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment on the two clocks of the manager."""
+
+    now: int
+    """The shell's clock: for people, and for what is said again."""
+    at: int
+    """The manager's waking time, which stands still while it sleeps: for whatever is waited for."""
 
 
 def earliest(*times: int | None) -> int | None:

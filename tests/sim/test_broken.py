@@ -26,6 +26,7 @@ from taskd.core.repair import attempt, attempts, ladder, patience, repairs
 from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.repairs import Repairs
+from taskd.core.times import Moment
 from taskd.core.types import Stage, Strategy
 from taskd.core.worker import Worker
 from taskd.sim.scenario import Options, draw
@@ -219,9 +220,9 @@ def sleep_is_taken_for_silence(patch: Patch) -> None:
 def whoever_waits_is_a_witness(patch: Patch) -> None:
     heard = Nodes._evidence
 
-    def evidence(self: Nodes, node: Any, evidence: Evidence, now: int, at: int) -> None:
-        heard(self, node, evidence, now, at)
-        self._detector.collective_error(None, "a rank waits", node.name, at)
+    def evidence(self: Nodes, node: Any, evidence: Evidence, when: Moment) -> None:
+        heard(self, node, evidence, when)
+        self._detector.collective_error(None, "a rank waits", node.name, when.at)
 
     patch.setattr(Nodes, "_evidence", evidence)
 
@@ -231,7 +232,7 @@ def every_fault_ends_the_job(patch: Patch) -> None:
 
 
 def first_report_ends_the_job(patch: Patch) -> None:
-    patch.setattr(Repairs, "back", lambda self, ranks, now, at: self._finish(0, "that will do", now))
+    patch.setattr(Repairs, "back", lambda self, ranks, when: self._finish(0, "that will do", when.now))
 
 
 def nobody_compares(patch: Patch) -> None:

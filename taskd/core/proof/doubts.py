@@ -25,6 +25,7 @@ from taskd.core.job import Job
 from taskd.core.proof.proofs import Proofs
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.repair.repairs import Repairs
+from taskd.core.times import Moment
 from taskd.core.types import Outcome, ProofFinding, RankState, Strategy
 from taskd.core.words import cut, verb
 
@@ -41,7 +42,7 @@ class Doubts:
         self._items: set[str] = set()
         self._restarts = 0
 
-    def take(self, verdict: ProofVerdict, now: int, at: int) -> None:
+    def take(self, verdict: ProofVerdict, when: Moment) -> None:
         """A verdict about the proofs, new or from the journal."""
         self._proofs.take(verdict)
         if verdict.finding is not ProofFinding.DIFFERS:
@@ -51,11 +52,11 @@ class Doubts:
         self.found += 1
         why_not = self._why_not(verdict)
         if why_not:
-            self._observe(verdict, f"{verdict.reason}; {why_not}: observe", now)
+            self._observe(verdict, f"{verdict.reason}; {why_not}: observe", when.now)
             return
         self._items.add(verdict.item)
         self._restarts += 1
-        self._repairs.doubted(verdict.reason, verdict.ranks, now, at)
+        self._repairs.doubted(verdict.reason, verdict.ranks, when)
 
     def _why_not(self, verdict: ProofVerdict) -> str:
         """Why all do not start over; empty: they do."""

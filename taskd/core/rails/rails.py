@@ -28,7 +28,7 @@ from taskd.core.messages import RailOrder
 from taskd.core.rails.records import CARRIES, RAIL, RESTING, Line, Rail, RailCause, Shuffle, Trouble, Use, UseCause
 from taskd.core.records import NodeState
 from taskd.core.repair.incident import Incident, IncidentCause
-from taskd.core.times import long_ago
+from taskd.core.times import Moment, long_ago
 from taskd.core.types import Outcome, RailFinding, RailState, Strategy
 from taskd.core.words import cut, join, milliseconds, verb
 
@@ -80,30 +80,30 @@ class Rails:
 
     # ---- verdicts and wishes ----------------------------------------------------------------------------------
 
-    def take(self, event: RailVerdict | RailWish, now: int, at: int) -> None:
+    def take(self, event: RailVerdict | RailWish, when: Moment) -> None:
         """What the journal has of rails."""
         if isinstance(event, RailWish):
-            self.wish(event, now, at)
+            self.wish(event, when)
         else:
-            self.apply(event, now, at)
+            self.apply(event, when)
 
-    def apply(self, verdict: RailVerdict, now: int, at: int) -> None:
+    def apply(self, verdict: RailVerdict, when: Moment) -> None:
         """Do what a verdict says; one that no longer fits (its node has gone) changes nothing."""
         if verdict.finding in _CAUSE or verdict.finding is RailFinding.GONE:
-            self._line(verdict, now, at)
+            self._line(verdict, when)
         elif verdict.finding is RailFinding.LEND:
             rails = [rail for rail in self._rails(verdict) if rail.use is Use.IN_USE]
-            if self._change(rails, UseCause.LEND, verdict.reason, False, False, now, at):
-                self._phase(verdict.rail, "borrow", "", now)
+            if self._change(rails, UseCause.LEND, verdict.reason, False, False, when):
+                self._phase(verdict.rail, "borrow", "", when.now)
         elif verdict.finding is RailFinding.RETURN:
             rails = [rail for rail in self._rails(verdict) if rail.use is Use.LENT]
-            if self._change(rails, UseCause.RETURN, verdict.reason, True, False, now, at):
-                self._phase(verdict.rail, "verify", "borrow", now)
+            if self._change(rails, UseCause.RETURN, verdict.reason, True, False, when):
+                self._phase(verdict.rail, "verify", "borrow", when.now)
         elif self.shuffle is not None and self.shuffle.rail == verdict.rail:
-            self._progress(self.shuffle, verdict, now, at)
-        self._close(now)
+            self._progress(self.shuffle, verdict, when)
+        self._close(when.now)
 
-    def wish(self, wish: RailWish, now: int, at: int) -> None:
+    def wish(self, wish: RailWish, when: Moment) -> None:
         """An operator's order, with which `facts.wish` found nothing wrong."""
         if self.shuffle is not None:
             return
@@ -111,8 +111,8 @@ class Rails:
         wanted = (Use.IN_USE, Use.LENT) if wish.out else (Use.OUT,)
         rails = [rail for node in wish.nodes if (rail := self._rail(node, wish.rail)).use in wanted]
         reason = "an operator took it out" if wish.out else "an operator put it back"
-        self._change(rails, cause, reason, not wish.out, True, now, at)
-        self._close(now)
+        self._change(rails, cause, reason, not wish.out, True, when)
+        self._close(when.now)
 
     def forget(self, node: str, now: int) -> None:
         """A node is gone, and every line from it and to it."""
@@ -143,7 +143,7 @@ class Rails:
 
     # ---- lines ------------------------------------------------------------------------------------------------
 
-    def _line(self, verdict: RailVerdict, now: int, at: int) -> None:
+    def _line(self, verdict: RailVerdict, when: Moment) -> None:
         """One line moves. Lines that are UP are not kept."""
         rail = self._rail(verdict.nodes[0], verdict.rail)
         line = rail.lines.get(verdict.peer, Line(verdict.peer))
@@ -157,18 +157,18 @@ class Rails:
         if not RAIL.allows(line.state, cause):
             return
         was = line.state
-        line.state, line.since = RAIL.after(line.state, cause), at
+        line.state, line.since = RAIL.after(line.state, cause), when.at
         rail.lines[verdict.peer] = line
         if line.state is RailState.UP:
             del rail.lines[verdict.peer]
-            rail.proved_at = at
+            rail.proved_at = when.at
             rail.refused = rail.refused and bool(rail.lines)
         if cause is RailCause.LOST:
             line.borrowers = verdict.borrowers
             again = was is RailState.PROBING or rail.use is Use.RETURNING
             if again or len(rail.lines) == 1:  # another line of a rail that is lost already is the same trouble
-                rail.worsen(at, again)
-            self._lost(rail, verdict, now)
+                rail.worsen(when.at, again)
+            self._lost(rail, verdict, when.now)
         elif cause in (RailCause.CONNECTED, RailCause.PROVED):
             if rail.name in self.troubles:
                 self.troubles[rail.name].end = CARRIES
@@ -187,62 +187,62 @@ class Rails:
     # ---- the use of rails -------------------------------------------------------------------------------------
 
     def _change(
-        self, rails: list[Rail], cause: UseCause, reason: str, returns: bool, operator: bool, now: int, at: int
+        self, rails: list[Rail], cause: UseCause, reason: str, returns: bool, operator: bool, when: Moment
     ) -> bool:
         """Begin a change of use: all other changes wait for its end. False: there is nothing to change, or not now."""
         if not rails or self.shuffle is not None:
             return False
         for rail in rails:
-            rail.move(cause, at, reason)
-            rail.returned_at = at if returns else rail.returned_at
+            rail.move(cause, when.at, reason)
+            rail.returned_at = when.at if returns else rail.returned_at
         nodes = tuple(rail.node for rail in rails)
         name = rails[0].name
-        self._order(nodes, f"rail {name}: {reason}", now)
-        self.shuffle = Shuffle(name, nodes, self.number, at, returns, operator, at + limits.RAIL_FOLLOW_NS)
+        self._order(nodes, f"rail {name}: {reason}", when.now)
+        self.shuffle = Shuffle(name, nodes, self.number, when.at, returns, operator, when.at + limits.RAIL_FOLLOW_NS)
         what = "may carry again" if returns else "carries nothing from now on"
         self._tell_of(name, "rail", f"rail {name} of {join(nodes)} {what}: {reason}")
         return True
 
-    def _progress(self, shuffle: Shuffle, verdict: RailVerdict, now: int, at: int) -> None:
+    def _progress(self, shuffle: Shuffle, verdict: RailVerdict, when: Moment) -> None:
         """The change under way goes on, or ends."""
         finding, rails = verdict.finding, [self._rail(node, shuffle.rail) for node in shuffle.nodes]
         self._pay(verdict)
         if finding is RailFinding.FOLLOWED and shuffle.returns:
-            shuffle.followed, shuffle.ends_at = True, at + limits.RAIL_IDLE_NS
+            shuffle.followed, shuffle.ends_at = True, when.at + limits.RAIL_IDLE_NS
             return
         if finding is RailFinding.VERIFIED:
             for rail in rails:
                 rail.refused = False
-                rail.move(UseCause.VERIFIED, at, "")
-            self._phase(shuffle.rail, "", "verify", now)
+                rail.move(UseCause.VERIFIED, when.at, "")
+            self._phase(shuffle.rail, "", "verify", when.now)
         elif finding is RailFinding.ROLL_BACK or (finding is RailFinding.REFUSED and shuffle.returns):
-            self._roll_back(shuffle, rails, verdict, now, at)
+            self._roll_back(shuffle, rails, verdict, when)
         elif finding is RailFinding.REFUSED:
             for rail in rails:
                 rail.refused = True
                 if rail.use in RESTING:
-                    rail.move(UseCause.REFUSED, at, verdict.reason)
-            self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+                    rail.move(UseCause.REFUSED, when.at, verdict.reason)
+            self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", when.now)
         elif finding is RailFinding.LATE and shuffle.returns:
-            shuffle.followed, shuffle.ends_at = True, at + limits.RAIL_IDLE_NS  # bytes will tell
+            shuffle.followed, shuffle.ends_at = True, when.at + limits.RAIL_IDLE_NS  # bytes will tell
             self._tell_of(shuffle.rail, "rail", verdict.reason)
             return
         undone = finding in (RailFinding.ROLL_BACK, RailFinding.REFUSED)
         outcome = "undone" if undone else "late" if finding is RailFinding.LATE else "done"
         self._end_shuffle(shuffle, outcome, verdict.reason)
 
-    def _roll_back(self, shuffle: Shuffle, rails: list[Rail], verdict: RailVerdict, now: int, at: int) -> None:
+    def _roll_back(self, shuffle: Shuffle, rails: list[Rail], verdict: RailVerdict, when: Moment) -> None:
         """What was put back goes out again."""
         refused = verdict.finding is RailFinding.REFUSED
         for rail in rails:
             rail.refused = refused
-            rail.worsen(at, True)
-            rail.move(UseCause.ROLL_BACK, at, verdict.reason)
-        self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", now)
+            rail.worsen(when.at, True)
+            rail.move(UseCause.ROLL_BACK, when.at, verdict.reason)
+        self._order(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", when.now)
         how = "cannot be put back" if refused else "was put back and does not carry as it should"
         text = f"rail {shuffle.rail} of {join(shuffle.nodes)} {how}: {verdict.reason}"
-        self._concern(shuffle.rail, shuffle.nodes, text, now)
-        self._phase(shuffle.rail, "borrow", "verify", now)
+        self._concern(shuffle.rail, shuffle.nodes, text, when.now)
+        self._phase(shuffle.rail, "borrow", "verify", when.now)
 
     def _end_shuffle(self, shuffle: Shuffle, outcome: str, words: str) -> None:
         shuffle.outcome, shuffle.words = outcome, words

@@ -23,6 +23,7 @@ from taskd.core.repair import placement
 from taskd.core.repair.attempt import Attempt, AttemptCause, AttemptState
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Decision
+from taskd.core.times import Moment
 from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import rank_words, verb
 
@@ -50,12 +51,12 @@ class Attempts:
         """Ranks wait for a node with room."""
         return self.attempt is not None and self.attempt.state is AttemptState.PLACING
 
-    def drop(self, incident: Incident, now: int, at: int) -> None:
+    def drop(self, incident: Incident, when: Moment) -> None:
         """The attempt has failed; its record ends and nobody is waited for. `begin` still looks at its seats."""
         if self.attempt is not None and self.attempt.state is not AttemptState.ENDED:
-            incident.end_all(now)
+            incident.end_all(when.now)
             self._watch(self.attempt, False)
-            self.attempt.move(AttemptCause.FAULT, at)
+            self.attempt.move(AttemptCause.FAULT, when.at)
 
     def close(self) -> None:
         """Nothing is under way any more."""
@@ -63,7 +64,7 @@ class Attempts:
             self._watch(self.attempt, False)
         self.attempt = None
 
-    def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, now: int, at: int) -> None:
+    def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, when: Moment) -> None:
         """Another epoch, other seats, and what the nodes are `told` of it. `same_try`: the one before did not fail, it
         was overtaken."""
         assert self.job.epoch < limits.MAX_EPOCH
@@ -77,19 +78,19 @@ class Attempts:
         fresh = decision.strategy is Strategy.RESPAWN
         seats: list[Seat] = []
         if not (fresh and unplaced):
-            seats = placement.take_seats(self.members, chosen, self.job.epoch, now)
+            seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
         if fresh:
             self.members.trained = False
         elif old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
         attempt = self.attempt = Attempt(
-            incident.id, decision.strategy, self.job.epoch, ranks, seats, at, self.spare_wait_ns
+            incident.id, decision.strategy, self.job.epoch, ranks, seats, when.at, self.spare_wait_ns
         )
         self._told = told
         if unplaced:
-            attempt.move(AttemptCause.WAIT, at)
-            incident.waits_since = at if incident.waits_since is None else incident.waits_since
+            attempt.move(AttemptCause.WAIT, when.at)
+            incident.waits_since = when.at if incident.waits_since is None else incident.waits_since
             attempt.deadline = incident.waits_since + self.spare_wait_ns
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
@@ -100,8 +101,8 @@ class Attempts:
                 incident.restarts += 1
                 self.job.restarts += 1
                 incident.note(told)
-            attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, at)
-        self._begin_stage(attempt, incident, now)
+            attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
+        self._begin_stage(attempt, incident, when.now)
 
     def _kept_seats(self, old: Attempt, reseated: set[int]) -> list[Seat]:
         """Newcomers of the attempt before that are still fine go on with their set-up, or wait where they are."""
@@ -149,29 +150,29 @@ class Attempts:
         report = self.members.ranks[rank].report
         return self.attempt is None or (report is not None and self.attempt.leave(report))
 
-    def advance(self, incident: Incident, now: int, at: int) -> Progress:
+    def advance(self, incident: Incident, when: Moment) -> Progress:
         """Everybody has followed: the next stage, or the end."""
         attempt = self.attempt
         assert attempt is not None
         if attempt.state is AttemptState.QUIESCE:
             if attempt.waiting.isdisjoint(attempt.newcomers):
-                incident.end("set-up", now)
+                incident.end("set-up", when.now)
             if attempt.waiting <= attempt.newcomers:
-                incident.end("quiesce", now)
+                incident.end("quiesce", when.now)
             if attempt.state_lost:
                 return Progress.STATE_LOST
         while not attempt.waiting and not self.placing:
-            incident.end_all(now)
-            attempt.move(AttemptCause.FOLLOWED, at)
+            incident.end_all(when.now)
+            attempt.move(AttemptCause.FOLLOWED, when.at)
             if self._ended(attempt):
                 return Progress.HEALED
             if attempt.state_lost:
                 return Progress.STATE_LOST
-            self._begin_stage(attempt, incident, now)
+            self._begin_stage(attempt, incident, when.now)
             if attempt.state is AttemptState.REDO:
                 # All have resumed, so the strategy works; what fails from here on counts against the rank that dies.
                 incident.tries[attempt.strategy] = 0
-                self._look_again(attempt, at)
+                self._look_again(attempt, when.at)
         return Progress.GOES_ON
 
     @staticmethod

@@ -9,7 +9,8 @@ Composes the ladder (what is decided) and attempts (how far its repair is). What
 - *A repair was led on* (the journal has lost its end): decided anew, when everybody has said how it stands.
 
 Invariants: the epoch grows with every attempt and with every newer one heard of; at most one incident is open; it has
-a deadline, or waits for ranks whose launcher is not ours. `at` is the manager's waking time, `now` the shell's clock.
+a deadline, or waits for ranks whose launcher is not ours. Not here: how an attempt is led (attempts), who is waited for
+(patience, attendance), and what people are told (notices).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from taskd.core.repair.decision import DecisionCause, DecisionState, NextDecisio
 from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
 from taskd.core.repair.ladder import Decision, decide, describe, exit_code_of
 from taskd.core.repair.placement import Rules
-from taskd.core.times import earliest
+from taskd.core.times import Moment, earliest
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, rank_words, verb
 
@@ -54,14 +55,14 @@ class Repairs:
 
     # ---- what happened ----------------------------------------------------------------------------------------
 
-    def died(self, ranks: list[int], kind: str, age_ns: int, now: int, at: int) -> None:
+    def died(self, ranks: list[int], kind: str, age_ns: int, when: Moment) -> None:
         """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
         if self.job.over is not None:
             return
         for rank in ranks:
-            self.members.ranks[rank].forgive(now)
+            self.members.ranks[rank].forgive(when.now)
         losses = {rank: placement.loss_of(self.members.ranks[rank]) for rank in ranks}
-        incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, now)
+        incident = self._open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)
         for rank, loss in losses.items():
             incident.fallen.setdefault(rank, loss)  # what began it, and not the newcomers that died of it
@@ -71,51 +72,51 @@ class Repairs:
         settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
         if settles and placement.others_may_follow(self.members, self.rules):
             if incident.settles_at is None:
-                incident.settles_at = at + limits.SETTLE_NS
+                incident.settles_at = when.at + limits.SETTLE_NS
             return
         if incident.state is IncidentState.OBSERVING and not self.rules.recover:
             return  # nothing can be decided otherwise, however many more die
         wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
-        self._decide_soon(DecisionCause.WANTED, now, at, wait_ns)
+        self._decide_soon(DecisionCause.WANTED, when, wait_ns)
 
-    def replaced(self, ranks: list[int], now: int, at: int) -> None:
+    def replaced(self, ranks: list[int], when: Moment) -> None:
         """Somebody else has started these ranks again, before the death of the old ones was told."""
         text = f"{rank_words(ranks)} {verb(len(ranks), 'was', 'were')} started again, not by this manager"
         if self.rules.recover or self.job.over is not None:
             self.job.note("replaced", text)
             return
-        incident = self._open("process", ranks, text, 0, now)
+        incident = self._open("process", ranks, text, 0, when.now)
         incident.missing.update(ranks)
         if incident.state is IncidentState.SETTLING:
-            self._decide(now, at)
+            self._decide(when)
             incident.missing.update(ranks)
 
-    def troubled(self, kind: str, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
+    def troubled(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
         """The job needs a repair although nobody died."""
         if self.job.over is not None:
             return
-        self._open(kind, ranks, trouble, 0, now)
+        self._open(kind, ranks, trouble, 0, when.now)
         if kind in ("refusal", "epoch"):  # what explains a refusal, or what else is new, is filed first
-            self.decision.want(DecisionCause.TROUBLE, at + (limits.REFUSAL_NS if kind == "refusal" else 0))
+            self.decision.want(DecisionCause.TROUBLE, when.at + (limits.REFUSAL_NS if kind == "refusal" else 0))
         else:
-            self._decide_soon(DecisionCause.TROUBLE, now, at)
+            self._decide_soon(DecisionCause.TROUBLE, when)
 
-    def doubted(self, trouble: str, ranks: Iterable[int], now: int, at: int) -> None:
+    def doubted(self, trouble: str, ranks: Iterable[int], when: Moment) -> None:
         """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
         if self.job.over is not None:
             return
-        self._open("proof", ranks, trouble, 0, now).state_lost = True
-        self._decide_soon(DecisionCause.TROUBLE, now, at)
+        self._open("proof", ranks, trouble, 0, when.now).state_lost = True
+        self._decide_soon(DecisionCause.TROUBLE, when)
 
-    def left(self, rank: int, now: int, at: int) -> None:
+    def left(self, rank: int, when: Moment) -> None:
         """A rank has ended in good order."""
         if not self.attempts.leave(rank):
-            self.troubled("left", f"rank {rank} ended in good order and left a repair unfinished", [rank], now, at)
+            self.troubled("left", f"rank {rank} ended in good order and left a repair unfinished", [rank], when)
             return
-        self._go_on(now, at)
-        self.back([rank], now, at)
+        self._go_on(when)
+        self.back([rank], when)
 
-    def back(self, ranks: Iterable[int], now: int, at: int) -> None:
+    def back(self, ranks: Iterable[int], when: Moment) -> None:
         """These ranks are there (again), or have left for good."""
         incident = self.incident
         self.attendance.gone_at = None
@@ -123,30 +124,30 @@ class Repairs:
             return
         incident.missing.difference_update(ranks)
         if not incident.missing and self.decision.state is not DecisionState.TROUBLED:  # else that mends nothing
-            self._close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", now)
+            self._close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", when.now)
 
-    def returned(self, ranks: list[int], now: int, at: int) -> None:
+    def returned(self, ranks: list[int], when: Moment) -> None:
         """These ranks had been given up for their node's silence, and live."""
-        self.back(ranks, now, at)
+        self.back(ranks, when)
         if self.attempt is None:
             return
         text = f"{rank_words(ranks)} had only been silent"
         if self.attempts.placing:
-            self.troubled("returned", text, ranks, now, at)
+            self.troubled("returned", text, ranks, when)
         elif self.decision.state is DecisionState.GATHERING and not self.members.counts[RankState.DEAD]:
             # They were to be replaced in a moment. Nothing else is wrong: the attempt goes on with them.
             self.decision.settle(DecisionCause.RETURNED)
             assert self.incident is not None
             self.incident.note(text)
             self.job.note("returned", text)
-            self._go_on(now, at)
+            self._go_on(when)
 
-    def moved(self, ranks: list[int], now: int, at: int) -> None:
+    def moved(self, ranks: list[int], when: Moment) -> None:
         """Reports of ranks that a repair watches, or that are news."""
         records = [self.members.ranks[rank] for rank in ranks]
         newest = max(records, key=lambda record: record.report.epoch if record.report else 0)
         if newest.report is not None and newest.report.epoch > self.job.epoch:
-            self.adopt(newest.report.epoch, f"rank {newest.rank} is in", [newest.rank], now, at)
+            self.adopt(newest.report.epoch, f"rank {newest.rank} is in", [newest.rank], when)
         for rank, record in zip(ranks, records, strict=True):
             report = record.report
             if report is None or self.job.over is not None:
@@ -155,21 +156,21 @@ class Repairs:
                 assert self.incident is not None
                 if self.attempt.outrun(report) and not self.incident.overtaken:
                     text = f"rank {rank} runs in epoch {report.epoch}, this manager remembers no order to do so"
-                    self._overtake(text, [rank], now, at)
-                refusal = self.attempts.follow(rank, at)
+                    self._overtake(text, [rank], when)
+                refusal = self.attempts.follow(rank, when.at)
                 if refusal and not self.decision.pending:
-                    self._refused(record, refusal, now, at)
+                    self._refused(record, refusal, when)
             elif report.state is RankState.ALIVE and self.job.compare(record) and self.rules.recover:
                 text = f"rank {rank} waits in a repair of epoch {report.epoch} that nobody leads"
                 if self.incident is None:
                     self.members.trained = True  # or there would have been nothing to repair
-                    self.troubled("stranded", text, [rank], now, at)
-        self._go_on(now, at)
+                    self.troubled("stranded", text, [rank], when)
+        self._go_on(when)
 
-    def roomier(self, now: int, at: int) -> None:
+    def roomier(self, when: Moment) -> None:
         """A node came up: it may have room for a rank that waits for a seat."""
         if self.attempts.placing and not self.decision.pending:
-            self._decide_soon(DecisionCause.WANTED, now, at)
+            self._decide_soon(DecisionCause.WANTED, when)
 
     @property
     def deciding(self) -> bool:
@@ -190,23 +191,23 @@ class Repairs:
             return self.job.behind
         return set() if attempt.state is AttemptState.REDO else attempt.waiting
 
-    def tick(self, now: int, at: int) -> bool:
+    def tick(self, when: Moment) -> bool:
         """Deadlines. True: one was due, and something changed."""
         due = self.deadline()
-        if due is None or at < due:
+        if due is None or when.at < due:
             return False
         incident, attempt = self.incident, self.attempt
-        if self.decision.is_due(at) or (incident is not None and incident.settles(at)):
-            self._decide(now, at)
-        elif attempt is not None and not self.decision.pending and attempt.deadline <= at:
-            self._overdue(attempt, now, at)
-        elif (unseen := self.attendance.unseen(at)) and self.rules.recover and incident is None:
+        if self.decision.is_due(when.at) or (incident is not None and incident.settles(when.at)):
+            self._decide(when)
+        elif attempt is not None and not self.decision.pending and attempt.deadline <= when.at:
+            self._overdue(attempt, when)
+        elif (unseen := self.attendance.unseen(when.at)) and self.rules.recover and incident is None:
             for record in unseen:
                 self.members.kill(record, 0, False, "it was never seen")
-            self.died([record.rank for record in unseen], "absent", 0, now, at)
-        elif self.attendance.gone_for_good(at) and self._bystander:
+            self.died([record.rank for record in unseen], "absent", 0, when)
+        elif self.attendance.gone_for_good(when.at) and self._bystander:
             lost = placement.losses(self.members)
-            self._finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", now)
+            self._finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", when.now)
         return True
 
     def deadline(self) -> int | None:
@@ -231,7 +232,7 @@ class Repairs:
             self.decision.hurry(until, at)
         return news
 
-    def check_end(self, now: int, at: int) -> None:
+    def check_end(self, when: Moment) -> None:
         """Is there anybody left to train? Constant time: asked whenever a rank ends."""
         if self.job.over is not None:
             return
@@ -239,13 +240,13 @@ class Repairs:
         if good:
             done = describe(lost) if (lost := placement.losses(self.members)) else ""
             done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
-            self._finish(0, f"{good}{done}{notices.started_over(self.job.restarts)}", now)
+            self._finish(0, f"{good}{done}{notices.started_over(self.job.restarts)}", when.now)
         elif self.attendance.nobody() and self._bystander:
             lost = placement.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):
-                self._finish(exit_code_of(lost), describe(lost), now)  # whoever could start them again has decided
+                self._finish(exit_code_of(lost), describe(lost), when.now)  # whoever could start them again has decided
             elif self.attendance.gone_at is None:
-                self.attendance.gone_at = at
+                self.attendance.gone_at = when.at
 
     @property
     def _bystander(self) -> bool:
@@ -280,17 +281,17 @@ class Repairs:
         self.job.settle()
         self.decision.settle(DecisionCause.CLOSED)
 
-    def adopt(self, epoch: int, who: str, ranks: list[int], now: int, at: int) -> bool:
+    def adopt(self, epoch: int, who: str, ranks: list[int], when: Moment) -> bool:
         """Somebody knows a newer epoch: this manager has lost its journal. False: nobody can have come so far."""
         if epoch - self.job.epoch > limits.MAX_LEAP:
             return False
         text = f"{who} epoch {epoch}, this manager knew of {self.job.epoch}: going on from {epoch}"
         self.job.note("epoch", text)
         self.job.epoch = epoch
-        self._overtake(text, ranks, now, at)
+        self._overtake(text, ranks, when)
         return True
 
-    def _overtake(self, text: str, ranks: list[int], now: int, at: int) -> None:
+    def _overtake(self, text: str, ranks: list[int], when: Moment) -> None:
         """What was ordered is over, and what the open incident says: the journal does not know how it went on."""
         self.job.order = None
         self.job.behind.clear()
@@ -298,39 +299,39 @@ class Repairs:
             self.incident.overtake()
         if self.attempt is not None:
             self.members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
-            self.troubled("epoch", text, ranks, now, at)
+            self.troubled("epoch", text, ranks, when)
 
-    def _refused(self, record: RankRecord, refusal: str, now: int, at: int) -> None:
+    def _refused(self, record: RankRecord, refusal: str, when: Moment) -> None:
         """A rank said that it cannot follow."""
         assert self.attempt is not None
         text = f"rank {record.rank} could not {self.attempt.asked}: {refusal}"
         if record.rank in self.attempt.newcomers and self.attempt.state is AttemptState.QUIESCE:
             if self.members.condemn(record, f"its set-up failed: {refusal}"):
-                self.died([record.rank], "set-up", 0, now, at)
+                self.died([record.rank], "set-up", 0, when)
             return
-        self.troubled("refusal", text, [record.rank], now, at)
+        self.troubled("refusal", text, [record.rank], when)
 
     # ---- decisions --------------------------------------------------------------------------------------------
 
-    def _decide_soon(self, cause: DecisionCause, now: int, at: int, wait_ns: int = 0) -> None:
+    def _decide_soon(self, cause: DecisionCause, when: Moment, wait_ns: int = 0) -> None:
         """Decide now, or together with what else happens just after an earlier decision, or within this time."""
         assert self.incident is not None
-        self.decision.want(cause, self.decision.gathered_at(at, self.incident.attempts, wait_ns))
-        if self.decision.is_due(at):
-            self._decide(now, at)
+        self.decision.want(cause, self.decision.gathered_at(when.at, self.incident.attempts, wait_ns))
+        if self.decision.is_due(when.at):
+            self._decide(when)
 
-    def _decide(self, now: int, at: int) -> None:
+    def _decide(self, when: Moment) -> None:
         """Ask the ladder, and do what it says; a manager that is back hears everybody first."""
         incident = self.incident
         assert incident is not None
         incident.settles_at = None
-        if self.rules.recover and (until := self.attendance.hears_until) is not None and at < until:
+        if self.rules.recover and (until := self.attendance.hears_until) is not None and when.at < until:
             self.decision.want(DecisionCause.WANTED, until)
             return
-        self.decision.decided(at)
+        self.decision.decided(when.at)
         if incident.overtaken and self.attendance.all_run(self.job.epoch):
             text = f"all ranks are at work in epoch {self.job.epoch}; how they were brought there is forgotten"
-            self._close(IncidentCause.BACK, Outcome.OBSERVED, text, now)
+            self._close(IncidentCause.BACK, Outcome.OBSERVED, text, when.now)
             return
         incident.overtaken = False
         attempt = self.attempt
@@ -343,38 +344,38 @@ class Repairs:
         while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
             incident.exhausted.add(decision.strategy)
             decision = self._ask(incident, repairing)
-        self.attempts.drop(incident, now, at)
+        self.attempts.drop(incident, when)
         incident.follow(decision)
         self.job.note("decision", decision.reason)
         if decision.strategy is Strategy.EXIT:
-            self._finish(decision.exit_code, decision.reason, now)
+            self._finish(decision.exit_code, decision.reason, when.now)
         elif decision.strategy is Strategy.OBSERVE:
             incident.move(IncidentCause.OBSERVE)
             incident.missing = lost
             self.attempts.close()
         elif self.job.epoch >= limits.MAX_EPOCH:
-            self._finish(1, "the numbers of epochs are used up", now)
+            self._finish(1, "the numbers of epochs are used up", when.now)
         else:
             incident.move(IncidentCause.REPAIR)
             incident.trouble = ""
             self.job.behind.clear()
             told = notices.beginning(incident, decision, self.members, self.rules)
-            self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, now, at)
+            self.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when)
 
     def _ask(self, incident: Incident, repairing: bool) -> Decision:
         return decide(placement.situation(self.members, incident, self.rules, repairing))
 
-    def _go_on(self, now: int, at: int) -> None:
+    def _go_on(self, when: Moment) -> None:
         """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
         if self.attempt is None or self.decision.pending:
             return
         assert self.incident is not None
-        progress = self.attempts.advance(self.incident, now, at)
+        progress = self.attempts.advance(self.incident, when)
         if progress is Progress.HEALED:
-            self._mended("every rank has done its first step", now)
+            self._mended("every rank has done its first step", when.now)
         elif progress is Progress.STATE_LOST:
             self.incident.state_lost = True
-            self.troubled("state", f"no survivor holds a whole state{self.attempt.why_useless}", [], now, at)
+            self.troubled("state", f"no survivor holds a whole state{self.attempt.why_useless}", [], when)
 
     def _mended(self, proof: str, now: int) -> None:
         """Training goes on: with all that was done, or from the beginning."""
@@ -383,31 +384,31 @@ class Repairs:
             self.job.note("healed", notices.healed(self.incident, proof, now))
         self._close(IncidentCause.HEALED, self.incident.good_end, proof, now)
 
-    def _overdue(self, attempt: Attempt, now: int, at: int) -> None:
+    def _overdue(self, attempt: Attempt, when: Moment) -> None:
         """A stage's deadline has passed."""
         assert self.incident is not None
         if self.attempts.placing:
             self.incident.exhausted.add(attempt.strategy)
-            self.attempts.drop(self.incident, now, at)
+            self.attempts.drop(self.incident, when)
             text = f"no node with room came within {-(-self.rules.spare_wait_ns // limits.SECOND)} s"
-            self.troubled("spare", text, [], now, at)
+            self.troubled("spare", text, [], when)
         elif self.members.all_silent:
-            attempt.restart_clock(at)  # whoever is late may have followed long ago, and nobody could take over
-        elif not (late := attempt.overdue(at)):
-            if text := notices.waits(attempt, at):
+            attempt.restart_clock(when.at)  # whoever is late may have followed long ago, and nobody could take over
+        elif not (late := attempt.overdue(when.at)):
+            if text := notices.waits(attempt, when.at):
                 self.job.note("waits", text)
         elif attempt.state is AttemptState.REDO:
-            self._mended(f"{rank_words(late)} showed no finished step in time", now)
+            self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
         elif blamed := attempt.to_blame(late):
             reason = f"did not {attempt.asked} in time"
             dead = [rank for rank in blamed if self.members.condemn(self.members.ranks[rank], reason)]
             if dead:
-                self.died(dead, "deadline", 0, now, at)
+                self.died(dead, "deadline", 0, when)
             else:
-                self._decide_soon(DecisionCause.WANTED, now, at)
+                self._decide_soon(DecisionCause.WANTED, when)
         else:
             text = f"{rank_words(late)} did not {attempt.asked} in time, and nobody in particular is to blame"
-            self.troubled("deadline", text, late, now, at)
+            self.troubled("deadline", text, late, when)
 
     # ---- the end ----------------------------------------------------------------------------------------------
 
