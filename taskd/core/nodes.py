@@ -4,7 +4,7 @@ A beat that changes nothing costs one comparison per rank and gives no effect. W
 
 - *Strangers*: other jobs' agents, former lives, unknown nodes, repeated messages change nothing and are counted.
 - *The manager's journal is lost*: agents that know a newer term or epoch teach it; both only grow.
-- *An answer or an order is lost*: it is said again to whoever is seen not to follow it.
+- *An answer or an order is lost*: it is said again to the nodes that do not follow it.
 - *A node goes*, by its own word, by a verdict, or under another agent: its ranks are dealt with in one place.
 
 Invariants: nothing from outside raises; an order goes to a node at most once per ORDER_REPEAT_NS unless it is new; when
@@ -208,7 +208,7 @@ class Nodes:
         self._watch.forget(node.name)
 
     def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
-        """A node is gone, and with it whoever still sat there; only workers of a side agent outlive its goodbye."""
+        """A node is gone, and all ranks that sat there with it; only workers of a side agent outlive its goodbye."""
         members = self._members
         records = [members.ranks[rank] for rank in sorted(node.ranks)]
         if node.state is NodeState.LEFT and not node.spawns:

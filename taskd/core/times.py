@@ -16,7 +16,7 @@ class Moment:
     now: int
     """The shell's clock: for people, and for what is said again."""
     at: int
-    """The manager's waking time, which stands still while it sleeps: for whatever is waited for."""
+    """The manager's waking time, which stands still while it sleeps: for all that is waited for."""
 
 
 def earliest(*times: int | None) -> int | None:

@@ -81,7 +81,7 @@ class NextDecision:
         return at + wait_ns
 
     def want(self, cause: DecisionCause, due_at: int) -> None:
-        """The ladder is to be asked at this time; whatever time was set before does not count any more."""
+        """The ladder is to be asked at this time; a time that was set before does not count any more."""
         self.state = DECISION.after(self.state, cause)
         self.due_at = due_at
 
