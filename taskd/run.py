@@ -1,7 +1,7 @@
 """taskd-run, or `python -m taskd.run`: torchrun's command line, with workers that are replaced one by one.
 
 The first thing it does is to start the standby, which imports torch while this process does the same: on two cores
-both are ready at once. Everything else is taskd.agent.launch's. It does NOT import torch itself.
+both are ready at once. Everything else is taskd.launch.launcher's. It does NOT import torch itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from taskd import log
-from taskd.agent.launch_manager import with_taskd
-from taskd.agent.launch_options import Glance, glance
-from taskd.agent.standby import Standby
-from taskd.agent.standby_process import uncollected
+from taskd.launch.manager import with_taskd
+from taskd.launch.options import Glance, glance
+from taskd.launch.standby import Standby
+from taskd.launch.standby_process import uncollected
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     standby = _standby(seen) if seen is not None and seen.python else None
     try:
         with uncollected():
-            from taskd.agent.launch import launch  # which imports torch, as the standby does at the same time
+            from taskd.launch.launcher import launch  # which imports torch, as the standby does at the same time
 
         return launch(words, standby)
     finally:

@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taskd import log
-from taskd.agent.standby import IMPORTS
-from taskd.agent.standby_process import uncollected
+from taskd.launch.standby import IMPORTS
+from taskd.launch.standby_process import uncollected
 from tests.ready import readable
 
 MORE = ("torch.distributed.run",)

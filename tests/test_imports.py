@@ -14,7 +14,7 @@ from tests.source import ROOT, clean, python, texts
 
 # Room of taskd/ -> the rooms it may import, itself and taskd/__init__.py (which imports nothing) aside.
 COMMON = {"errors", "log", "config"}
-SHELLS = {"manager", "agent", "worker"}
+SHELLS = {"manager", "backup", "agent", "launch", "worker"}
 MAY_IMPORT = {
     "__init__": {"errors", "api", "worker", "comm", "state"},  # names to be looked up, none at import
     "__main__": {"cli"},
@@ -24,24 +24,29 @@ MAY_IMPORT = {
     "core": set[str](),
     "wire": {"core", *COMMON},
     "manager": {"core", "wire", *COMMON},
-    "agent": {"core", "wire", "_native", *COMMON},
-    "worker": {"core", "wire", "comm", "state", "_native", "_c10d", *COMMON},
+    "backup": {"core", "wire", "_native", *COMMON},
+    "agent": {"core", "wire", "backup", "_native", *COMMON},
+    "launch": {"core", "wire", "backup", "agent", "_native", *COMMON},
+    "worker": {"core", "wire", "backup", "comm", "state", "_native", "_c10d", *COMMON},
     "comm": {"core", "wire", "_native", "_c10d", *COMMON},
-    "state": {"core", "wire", "comm", *COMMON},
+    "state": {"core", "wire", "backup", "comm", *COMMON},
     "sim": {"core", "wire", *COMMON},
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"worker", *COMMON},
     "bench": {"core", "comm", "_native", "_c10d", *COMMON},
     "cli": {"core", "wire", "sim", "bench", "manager", "_native", *COMMON},
-    "run": {"agent", *COMMON},
+    "run": {"launch", *COMMON},
 }
 # Subject of taskd/core -> the other subjects that it may import. What lies in core itself is below or above them all.
 CORE_SUBJECTS = {"repair": set[str](), "rails": {"repair"}, "proof": {"repair"}}
 NATIVE = {"_native", "_c10d"}
-TORCH_ROOMS = {"worker", "comm", "state", "bench"}
-# agent/ is mostly the torch-free side process; these are its launcher side.
-TORCH_FILES = re.compile(r"taskd/agent/(launch|standby)\w*\.py")
-OTHER_PEOPLES = {"core": set[str](), "wire": {"msgpack"}, "taskd/wire/keys.py": {"msgpack", "zmq"}}
+TORCH_ROOMS = {"worker", "comm", "state", "bench", "launch"}
+OTHER_PEOPLES = {
+    "core": set[str](),
+    "wire": {"msgpack"},
+    "taskd/wire/keys.py": {"msgpack", "zmq"},
+    "taskd/wire/uplink.py": {"zmq"},
+}
 IMPURE = {
     "asyncio", "concurrent", "datetime", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
     "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "_thread", "time", "uuid",
@@ -133,10 +138,10 @@ def test_nobody_imports_cli_and_sim_imports_no_shell() -> None:
 def test_torch_stays_in_its_rooms() -> None:
     clean(
         [
-            f"{source.at(line)} imports {module}; only {', '.join(sorted(TORCH_ROOMS))} and agent's launcher side "
-            f"may, so that manager, agent and command line start quickly and run where torch is absent"
+            f"{source.at(line)} imports {module}; only {', '.join(sorted(TORCH_ROOMS))} may, so that manager, "
+            f"agent and command line start quickly and run where torch is absent"
             for source in python("taskd")
-            if source.room not in TORCH_ROOMS and not TORCH_FILES.fullmatch(source.name)
+            if source.room not in TORCH_ROOMS
             for module, line in source.imports()
             if module.split(".")[0] in {"torch", "torch_npu", "numpy"}
         ]
@@ -148,7 +153,7 @@ def test_torch_free_rooms_load_without_torch(run_python: Callable[..., object]) 
     modules = [
         source.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for source in python("taskd")
-        if source.room not in TORCH_ROOMS and not TORCH_FILES.fullmatch(source.name) and "__main__" not in source.name
+        if source.room not in TORCH_ROOMS and "__main__" not in source.name
     ]
     run_python(
         "import importlib, sys\n"

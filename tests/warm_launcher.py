@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-STANDBY = "taskd.agent.standby_process"
+STANDBY = "taskd.launch.standby_process"
 MOST_BYTES = 1 << 17
 
 
@@ -43,7 +43,7 @@ class Waiting:
 def be_launcher(waiting: Waiting) -> None:
     """Be taskd-run, whose first standby is the waiting process."""
     from taskd import run
-    from taskd.agent import standby
+    from taskd.launch import standby
 
     def start(
         command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int], start_new_session: bool
@@ -60,7 +60,7 @@ def be_launcher(waiting: Waiting) -> None:
 def be_standby(line: socket.socket) -> None:
     """Be the standby that the launcher asks for, if it does before it ends."""
     from taskd import log
-    from taskd.agent import standby_process
+    from taskd.launch import standby_process
 
     request, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, 1)
     line.close()

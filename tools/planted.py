@@ -32,7 +32,7 @@ class Fault:
 FAULTS = (
     Fault(
         "the standby forks, and the fork ends at once",
-        "taskd/agent/standby_process.py",
+        "taskd/launch/standby_process.py",
         "            child = _fork_of_middle(tell)",
         "            child = _fork_of_middle(tell) or os._exit(1)",
         ("tests/shell/test_standby.py",),

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from taskd import _native, log
 from taskd.agent.deaths import Deaths
-from taskd.agent.uplink import Uplink
 from taskd.agent.workers import Reception, Worker, Workers
 from taskd.core import effects, events
 from taskd.core.limits import KEY_BYTES, MS
@@ -37,6 +36,7 @@ from taskd.core.messages import (
 from taskd.core.words import cut
 from taskd.wire import keys, local
 from taskd.wire.codec import Envelope, WireError, decode, encode
+from taskd.wire.uplink import Uplink
 
 MESSAGES_PER_TURN = 64
 """Of one worker: a worker that talks without end must not silence the others."""
@@ -161,7 +161,7 @@ class Desk:
         self._workers.show_page(worker, page)
         self._step(events.WorkerSaid(hello), worker)
         if worker.rank == hello.rank:
-            self._workers.keep_records(hello.rank, descriptors, worker.incarnation)
+            self._workers.records.keep(hello.rank, descriptors, worker.incarnation)
         else:
             local.close_all(descriptors)
 

@@ -26,12 +26,11 @@ import zmq
 from taskd import _native, log
 from taskd.agent.deaths import Deaths
 from taskd.agent.desk import Desk
-from taskd.agent.heirs import Heirs, Keepers
 from taskd.agent.interfaces import InterfaceWatch
 from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.store import StoreRelay
-from taskd.agent.uplink import Uplink
 from taskd.agent.workers import Worker, Workers
+from taskd.backup.heirs import Heirs, Keepers
 from taskd.config import Config
 from taskd.core import effects, events
 from taskd.core.agent import Agent
@@ -47,6 +46,7 @@ from taskd.core.types import EvidenceKind, PageFlag, Phase
 from taskd.core.words import cut
 from taskd.errors import BackendError, UsageError
 from taskd.wire import keys
+from taskd.wire.uplink import Uplink
 
 BEAT_AGE_MS_MAX = 2**31
 ERRORS_MAX = 20
@@ -113,7 +113,7 @@ class AgentLoop:
         """Called while ranks are here that have used torch's compiler."""
         self._heirs: Heirs | None = None
         if keepers is not None:
-            self._heirs = Heirs(config.job.id, node, keepers, self.workers, self._wake)
+            self._heirs = Heirs(config.job.id, node, keepers, self.workers.records, self._wake)
         self._carried = 0  # bytes, by all rails of this node
         self._interfaces = InterfaceWatch()
         self._memory = MemoryKills()

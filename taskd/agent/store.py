@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 import zmq
 
 from taskd import _native, log
-from taskd.agent.uplink import Uplink
 from taskd.core import limits
 from taskd.core.messages import StoreAnswer, StoreAsk
 from taskd.core.types import StoreOperation as Op
 from taskd.core.types import StoreStatus as Status
 from taskd.wire import keys, local, store_frame
+from taskd.wire.uplink import Uplink
 
 READ_BYTES = 256 * 1024
 RETRY_NS = 10 * limits.MS

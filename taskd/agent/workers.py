@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskd import _native
 from taskd.agent.effort import Effort
 from taskd.agent.rails import Rails
+from taskd.backup.files import RecordFiles
 from taskd.core.limits import MAX_RANKS_PER_NODE, MAX_TRANSPORTS
 from taskd.core.messages import WorkerWelcome
 from taskd.wire import local
@@ -75,11 +75,7 @@ class Workers:
     by_pid: dict[int, Worker] = field(default_factory=dict)
     by_rank: dict[int, Worker] = field(default_factory=dict)
     by_key: dict[int, Worker] = field(default_factory=dict)
-    records: dict[int, list[int]] = field(default_factory=dict)
-    recorded: dict[int, int] = field(default_factory=dict)
-    """Which incarnation of a rank has written its records."""
-    on_records: Callable[[int], None] = lambda _rank: None
-    """Told a rank whose files have been taken in."""
+    records: RecordFiles = field(default_factory=RecordFiles)
     watch: _native.DeathWatch = field(default_factory=_native.DeathWatch)
     rails: Rails = field(default_factory=Rails)
     _keys: int = 0
@@ -138,16 +134,6 @@ class Workers:
             self.rails.remove(known[0])
         worker.counters[transport] = (number, status.st_dev, status.st_ino)
 
-    def keep_records(self, rank: int, descriptors: list[int], incarnation: int = 0) -> None:
-        """Keep these files for the rank in place of those kept before."""
-        for fd in self.records.pop(rank, []):
-            _close(fd)
-        for fd in descriptors:
-            _native.close_on_fork(fd)
-        if descriptors:
-            self.records[rank], self.recorded[rank] = descriptors, incarnation
-            self.on_records(rank)
-
     def hang_up(self, worker: Worker) -> None:
         """Close the process' connection; the rest stays."""
         if worker.connection is not None:
@@ -162,7 +148,8 @@ class Workers:
         self._unwatch(worker)
         for number, _, _ in worker.counters.values():
             self.rails.remove(number)
-        _close(worker.pidfd)
+        _native.keep_on_fork(worker.pidfd)
+        os.close(worker.pidfd)
         if self.by_pid.get(worker.pid) is worker:
             del self.by_pid[worker.pid]
         if self.by_rank.get(worker.rank) is worker:
@@ -172,8 +159,7 @@ class Workers:
         """Let go of everything."""
         for worker in list(self.by_pid.values()):
             self.drop(worker)
-        for rank in list(self.records):
-            self.keep_records(rank, [])
+        self.records.close()
         self.watch.close()
 
     def _unwatch(self, worker: Worker) -> None:
@@ -217,8 +203,3 @@ class Reception:
 def _same_file(one: int, other: int) -> bool:
     first, second = os.fstat(one), os.fstat(other)
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _close(fd: int) -> None:
-    _native.keep_on_fork(fd)
-    os.close(fd)

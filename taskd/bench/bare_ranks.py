@@ -28,7 +28,7 @@ def run(module: str, size: int, *words: object, timeout_s: float) -> list[dict[s
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
         # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
-        command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", module]
+        command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module", module]
         outputs = [Path(folder, f"said-{rank}") for rank in range(size)]
         processes: list[subprocess.Popen[bytes]] = []
         try:

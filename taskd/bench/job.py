@@ -94,7 +94,7 @@ class Job:
         self._changed = threading.Condition()
         self._follower: subprocess.Popen[str] | None = None
         # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
-        self._command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", *launcher]
+        self._command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module", *launcher]
         self._command += ["--nproc-per-node", str(ranks // nodes)]
         self._command += ["--nnodes", f"{nodes}:{nodes + spares}" if spares else str(nodes)]
         self._many = nodes + spares > 1
@@ -199,7 +199,7 @@ class Job:
     def follow(self) -> None:
         """Keep what happens from now on, for since()."""
         if self._follower is None:
-            command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module"]
+            command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module"]
             command += ["taskd", "events", "--json", "--follow"]
             self._follower = self._start(
                 self._on(0, command), subprocess.DEVNULL, lambda line: self._events.append(json.loads(line))

@@ -71,7 +71,7 @@ class Ranks:
 
     def _start(self, rank: int) -> None:
         # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
-        command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module"]
+        command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module"]
         command += ["taskd.bench.exchange", json.dumps(self._spec | {"rank": rank})]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TASKD_JOB_ID": os.path.basename(self._folder.name)}
         if self.hosts:

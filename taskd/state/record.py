@@ -5,7 +5,7 @@ worker writes them into a memory file whose descriptor the node's agent holds to
 again when its forward has ended, before any gradient leaves the rank. Three slots take turns, one for the forward and
 two for starts, so that what is needed is whole whenever the process dies. Two more take turns with the ledger
 (ledger.py), of which the newest whole version counts. The file is anonymous (memfd): it needs no
-name, no mount and no cleaning up; its form stands in taskd.wire.slots. Whoever copies it to another node is told of
+name, no mount and no cleaning up; its form stands in taskd.backup.slots. Whoever copies it to another node is told of
 each write. This module does not know what the bytes mean, and does not decide which slot a newcomer needs beyond the
 rule in `find`.
 
@@ -22,9 +22,9 @@ import os
 import zlib
 from collections.abc import Callable
 
+from taskd.backup import slots
+from taskd.backup.slots import BODY, HEAD, MAGIC, SLOT_BYTES, Occasion
 from taskd.errors import PeerError, UsageError
-from taskd.wire import slots
-from taskd.wire.slots import BODY, HEAD, MAGIC, SLOT_BYTES, Occasion
 
 __all__ = ["Occasion", "Record"]
 

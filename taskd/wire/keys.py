@@ -55,7 +55,7 @@ class Key:
         self.server = _pair(secret, b"taskd curve server 1")
         self.client = _pair(secret, b"taskd curve client 1")
         self.copies = hashlib.blake2b(b"taskd copies 1", key=secret, digest_size=KEY_BYTES).digest()
-        """What proves copies of records (wire/copy_frame.py)."""
+        """What proves copies of records (backup/copy_frame.py)."""
 
     def __repr__(self) -> str:
         return f"Key(from {self.source})"

@@ -33,14 +33,15 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from taskd import _native, config, log
+from taskd.backup import slots
+from taskd.backup.copier import Copier
 from taskd.core import limits
 from taskd.core.messages import FromWorker, StageReached, ToSession
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
 from taskd.state.record import Record
-from taskd.wire import local, slots
+from taskd.wire import local
 from taskd.worker import current, presence, script
-from taskd.worker.copier import Copier
 from taskd.worker.finish import Finish
 from taskd.worker.heal import LaunchedRepair
 from taskd.worker.identity import Identity

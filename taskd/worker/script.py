@@ -111,7 +111,7 @@ def _hide_frames() -> None:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("agent", "worker"))
+_OURS = tuple(os.path.join(_PACKAGE, room) + os.sep for room in ("launch", "worker"))
 _MIDDLE = ("<frozen runpy>", runpy.__file__)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from taskd.agent.uplink import Uplink
 from taskd.core.messages import Answer, Goodbye
 from taskd.manager.door import Arrived, Door, Lost, Refusals
 from taskd.wire.codec import Envelope, decode, encode
 from taskd.wire.keys import Key
+from taskd.wire.uplink import Uplink
 from tests.patience import PATIENCE_S
 
 HELLO = Goodbye("hello")

@@ -18,15 +18,16 @@ from dataclasses import replace
 
 import pytest
 
-from taskd.agent.copies import Copies, Place
-from taskd.agent.fetch import Fetch, Fetched
-from taskd.agent.keeper import Keeper
-from taskd.agent.keeper_door import CopyDoor
-from taskd.agent.keeper_records import Records
+from taskd.backup import copy_frame, slots
+from taskd.backup.copier import Copier
+from taskd.backup.copies import Copies, Place
+from taskd.backup.fetch import Fetch, Fetched
+from taskd.backup.keeper import Keeper
+from taskd.backup.keeper_door import CopyDoor
+from taskd.backup.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
-from taskd.wire import copy_frame, keys, local, slots
-from taskd.worker.copier import Copier
+from taskd.wire import keys, local
 from tests.launched import wait_until
 
 KEY = b"k" * 32

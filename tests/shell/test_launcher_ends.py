@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from taskd.agent import launch_ranks
+from taskd.launch.ranks import ENDED
 from tests.launched import ROOT, Launched, children, wait_until
 from tests.patience import PATIENCE_S
 
@@ -282,7 +282,7 @@ def test_a_node_that_comes_after_the_end(start: Start, free_port: Callable[[], i
     port = free_port()
     first = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     board = PrefixStore("taskd/none", PrefixStore("none", first))
-    board.set(launch_ranks.ENDED, "true")
+    board.set(ENDED, "true")
     words = ["--nnodes", "1:2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
     with start(*words, "wait.py") as launched:
         launched.end(1)

@@ -14,8 +14,9 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native
-from taskd.agent import launch_files, launch_ranks
 from taskd.agent.memory_kills import NEAR_NS, MemoryKills, own_folders
+from taskd.launch.files import KEEP_RUNS, clear_away
+from taskd.launch.ranks import with_address
 from tests.launched import ROOT, Launched
 from tests.patience import PATIENCE_S
 
@@ -95,9 +96,9 @@ def test_which_runs_are_kept(tmp_path: Path) -> None:
     ended("old", 8)
     ended("with-another-file", 8, "checkpoint.pt")
     (tmp_path / "of-somebody-else").mkdir()
-    for number in range(launch_files.KEEP_RUNS):
+    for number in range(KEEP_RUNS):
         ended(f"newer-{number}", 0.1)
-    gone = launch_files.clear_away(tmp_path, "own", now)
+    gone = clear_away(tmp_path, "own", now)
     assert sorted(gone) == ["late", "old"]  # late: there are enough newer ones
     assert (tmp_path / "own").exists() and (tmp_path / "of-somebody-else").exists()
     assert [path.name for path in (tmp_path / "with-another-file").iterdir()] == ["checkpoint.pt"]
@@ -113,9 +114,9 @@ def test_the_folder_of_a_manager_that_lives_is_kept(tmp_path: Path) -> None:
         os.utime(folder / name, (1, 1))
     with (folder / "manager.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert launch_files.clear_away(tmp_path, "other") == []
+        assert clear_away(tmp_path, "other") == []
     assert {path.name for path in folder.iterdir()} == {"manager.lock", "key"}
-    assert launch_files.clear_away(tmp_path, "other") == ["job"]
+    assert clear_away(tmp_path, "other") == ["job"]
 
 
 # ---- memory
@@ -193,12 +194,12 @@ def config_of(backend: str, endpoint: str, address: str | None = None) -> Launch
 
 
 def test_a_name_that_leads_nowhere_gives_way_to_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert launch_ranks.with_address(config_of("c10d", "127.0.0.1:29400", "10.1.1.1")).local_addr == "10.1.1.1"
+    assert with_address(config_of("c10d", "127.0.0.1:29400", "10.1.1.1")).local_addr == "10.1.1.1"
     monkeypatch.setattr("socket.getfqdn", lambda: "localhost")
-    assert launch_ranks.with_address(config_of("c10d", "127.0.0.1:29400")).local_addr is None
+    assert with_address(config_of("c10d", "127.0.0.1:29400")).local_addr is None
     monkeypatch.setattr("socket.getfqdn", lambda: "nowhere.invalid")
-    assert launch_ranks.with_address(config_of("static", "127.0.0.1:29400")).local_addr is None
-    assert launch_ranks.with_address(config_of("c10d", "127.0.0.1:29400")).local_addr == "127.0.0.1"
+    assert with_address(config_of("static", "127.0.0.1:29400")).local_addr is None
+    assert with_address(config_of("c10d", "127.0.0.1:29400")).local_addr == "127.0.0.1"
 
 
 @pytest.mark.slow

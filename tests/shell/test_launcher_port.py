@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from taskd import config
-from taskd.agent import launch_manager
+from taskd.launch.manager import take_port
 from tests.launched import Launched
 
 TALKS = "import os; os.write(1, b'talks %s\\n' % os.environ['RANK'].encode())\n"
@@ -34,14 +34,14 @@ def listening(port: int) -> Iterator[zmq.Socket[bytes]]:
 
 
 def test_a_port_that_is_taken_is_nobody_elses(usual: config.Config) -> None:
-    first, holder = launch_manager.take_port(usual)
-    second, other = launch_manager.take_port(usual)
+    first, holder = take_port(usual)
+    second, other = take_port(usual)
     assert holder is not None and other is not None
     with holder, other:
         assert first == usual.manager.port != second
         for _ in range(3):  # each life of the manager
             with listening(first):
-                third, one_more = launch_manager.take_port(usual)
+                third, one_more = take_port(usual)
                 assert third not in (first, second) and one_more is not None
                 one_more.close()
                 socket.create_connection(("127.0.0.1", first)).close()
@@ -50,7 +50,7 @@ def test_a_port_that_is_taken_is_nobody_elses(usual: config.Config) -> None:
 def test_a_port_that_the_user_named_is_not_exchanged(usual: config.Config) -> None:
     usual.sources["manager.port"] = "TASKD_MANAGER_PORT"
     with socket.create_server(("127.0.0.1", usual.manager.port)):
-        assert launch_manager.take_port(usual) == (usual.manager.port, None)
+        assert take_port(usual) == (usual.manager.port, None)
 
 
 def test_jobs_that_start_at_one_moment(tmp_path: Path, free_port: Callable[[], int]) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from taskd.agent.launch_options import glance
+from taskd.launch.options import glance
 
 PARTS = """
 import json, os, signal, sys, threading, time
 from taskd import _native
-from taskd.agent import standby
-from taskd.agent.standby import NotReady, Standby
+from taskd.launch import standby
+from taskd.launch.standby import NotReady, Standby
 _native.set_child_subreaper()
 standby.ENTRY, standby.IMPORTS = "child:begin", ("json",)
 def say(**facts):
@@ -184,7 +184,7 @@ def test_one_that_has_done_more_takes_over(play: Any, tmp_path: Any) -> None:
     (tmp_path / "more.py").write_text("import json\ndef prepare():\n    json.prepared = True\n")
     found = play(
         """
-from taskd.agent import succession
+from taskd.launch import succession
 succession.COMPILER = "more:prepare"
 first = made()
 first.wait(300)
@@ -201,7 +201,7 @@ say(changed=line.current is told[0] and line.current.pid != before, gone=first.p
 child = line.current.fork(line.current.environment, [request("4")])
 say(code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 line.close()
-""".replace("from taskd.agent import succession", "import select\nfrom taskd.agent import succession")
+""".replace("from taskd.launch import succession", "import select\nfrom taskd.launch import succession")
     )
     assert found[0] == {"changed": True, "gone": True, "sources": 1}
     assert found[-1] == {"code": 4}
@@ -214,7 +214,7 @@ def test_the_first_one_stays_where_the_next_has_threads_or_fails(play: Any, tmp_
     for function in ("prepare", "fail"):
         (found,) = play(f"""
 import select
-from taskd.agent import succession
+from taskd.launch import succession
 succession.COMPILER = "more:{function}"
 first = made()
 first.wait(300)

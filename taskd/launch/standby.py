@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from taskd import log
-from taskd.agent.standby_process import REPLY_BYTES_MAX
+from taskd.launch.standby_process import REPLY_BYTES_MAX
 
 ENTRY = "taskd.worker.boot:begin"
 """What a child does: named here, not imported, for this process is to stay light."""
@@ -69,7 +69,7 @@ class Standby:
         self.threads = 0
         self.deaths_max = DEATHS_MAX
         self._parts = interpreter, folder, tuple(preload)
-        self._command = [interpreter, "-u", "-m", "taskd.agent.standby_process"]
+        self._command = [interpreter, "-u", "-m", "taskd.launch.standby_process"]
         self._imports = [folder, *IMPORTS, *preload]
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,10 +13,10 @@ from __future__ import annotations
 import socket
 
 from taskd import log
-from taskd.agent.copies import Place
-from taskd.agent.keeper import Keeper
-from taskd.agent.launch_ranks import Ranks
+from taskd.backup.copies import Place
+from taskd.backup.keeper import Keeper
 from taskd.errors import BackendError, PeerError
+from taskd.launch.ranks import Ranks
 from taskd.wire import keys
 
 NEIGHBOURS = 2

@@ -20,9 +20,9 @@ import time
 from collections.abc import Sequence
 
 from taskd import _native, log
+from taskd.backup import copy_frame
+from taskd.backup.copy_frame import CHALLENGE_BYTES, Frame
 from taskd.core import limits
-from taskd.wire import copy_frame
-from taskd.wire.copy_frame import CHALLENGE_BYTES, Frame
 
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.5

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taskd import log
-from taskd.agent.standby import DEATHS_MAX, Standby
+from taskd.launch.standby import DEATHS_MAX, Standby
 
 COMPILER = "taskd.worker.compiling:prepare"
 """Named here and not imported: this process needs none of it."""

@@ -17,10 +17,10 @@ import threading
 from dataclasses import dataclass, field
 
 from taskd import log
-from taskd.agent.keeper_records import Records
+from taskd.backup import copy_frame
+from taskd.backup.copy_frame import CHALLENGE_BYTES
+from taskd.backup.keeper_records import Records
 from taskd.core import limits
-from taskd.wire import copy_frame
-from taskd.wire.copy_frame import CHALLENGE_BYTES
 
 READ_BYTES = 1 << 20
 CONNECTIONS_MAX = 2 * limits.MAX_NODES
@@ -76,7 +76,7 @@ class CopyDoor:
 
     def _run(self) -> None:
         waiter = selectors.DefaultSelector()  # waits for the other one without holding the lock
-        waiter.register(self._selector.fileno(), selectors.EVENT_READ)  # type: ignore[attr-defined]
+        waiter.register(self._selector.fileno(), selectors.EVENT_READ)
         with waiter:
             while not self._stopping:
                 waiter.select()

@@ -119,7 +119,7 @@ class ManagerProcess:
         self._since_ns = self._looked_ns = now
         self._pulse.close()
         self._pulse = Pulse()
-        command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), "module", "taskd.manager"]
+        command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module", "taskd.manager"]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -226,7 +226,7 @@ def with_taskd(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def settings(run_id: str, port: int, max_restarts: int) -> Config:
+def job_settings(run_id: str, port: int, max_restarts: int) -> Config:
     """The configuration of this job: the user's; by default it is named after the rendezvous and recovery is on."""
     loaded = configuration.load()
     given = {path for path, source in loaded.sources.items() if not source.startswith("default")}

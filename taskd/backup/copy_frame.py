@@ -13,8 +13,8 @@ import hashlib
 import struct
 from dataclasses import dataclass, replace
 
+from taskd.backup import slots
 from taskd.core import limits
-from taskd.wire import slots
 
 CHALLENGE_BYTES = 16
 MAC_BYTES = 16

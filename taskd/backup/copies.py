@@ -1,14 +1,14 @@
 """Sends copies of this node's set-up records to a neighbour, and brings records of ranks that lived elsewhere.
 
-A rank that is to go on on another node needs its local record, which it copies itself at every step (copier.py of the
-worker), and the record of its set-up, which is whole when training begins: the worker then rings an eventfd, and a
-thread of this agent offers the record to the neighbour's keeper and sends the pieces that it lacks, known by their
-digest, on a line of its own so that supervision waits for nobody's bytes. Another such line fetches the records of a
-rank that is to start here (fetch.py).
+A rank that is to go on on another node needs its local record, which it copies itself at every step (copier.py), and
+the record of its set-up, which is whole when training begins: the worker then rings an eventfd, and a thread of this
+agent offers the record to the neighbour's keeper and sends the pieces that it lacks, known by their digest, on a line
+of its own so that supervision waits for nobody's bytes. Another such line fetches the records of a rank that is to
+start here (fetch.py).
 
 Failure modes: the keeper is gone (everything is offered to the next one, and again until that has all), there is no
 room (said once; the rank does not survive its node).
-It does NOT keep records (agent.workers does) and decides nothing.
+It does NOT keep records (files.py does) and decides nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from typing import NamedTuple
 import zmq
 
 from taskd import _native, log
-from taskd.agent.fetch import Fetch, Fetched
-from taskd.agent.uplink import Uplink
+from taskd.backup import slots
+from taskd.backup.fetch import Fetch, Fetched
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, SetupOffer, SetupPiece, SetupWanted
-from taskd.wire import keys, slots
+from taskd.wire import keys
+from taskd.wire.uplink import Uplink
 
 _logger = log.get(__name__)
 

@@ -23,15 +23,14 @@ from torch.distributed.elastic.utils import macros
 from torch.numa.binding import _maybe_wrap_command_args_with_numa_binding
 
 from taskd import _native, log
-from taskd.agent import launch_ranks
-from taskd.agent.copies import Place
-from taskd.agent.launch_logs import Logs
-from taskd.agent.launch_manager import with_taskd
-from taskd.agent.launch_ranks import RankPlace, Ranks
-from taskd.agent.standby import NotReady, Standby
+from taskd.backup.copies import Place
 from taskd.core.effects import Spawn
 from taskd.core.words import exit_words
 from taskd.errors import BackendError
+from taskd.launch.logs import Logs
+from taskd.launch.manager import with_taskd
+from taskd.launch.ranks import RESTARTS, RankPlace, Ranks, environment_of
+from taskd.launch.standby import NotReady, Standby
 
 PROGRAM = "program"
 _logger = log.get(__name__)
@@ -180,7 +179,7 @@ class Workers:
         ranks = self._ranks
         group_rank, group_world_size, _, _ = ranks.rows[place.global_rank]
         master = (ranks.master_addr, ranks.master_port)
-        own = launch_ranks.environment_of(ranks.spec, place, group_rank, group_world_size, master, self._restarts)
+        own = environment_of(ranks.spec, place, group_rank, group_world_size, master, self._restarts)
         return with_taskd({**os.environ, **own})
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
@@ -227,10 +226,10 @@ class Workers:
         board = self._ranks.board
         epoch, restarts = 0, self._restarts
         if self._epoch < 0:
-            epoch, restarts = board.look(launch_ranks.RESTARTS) or (epoch, restarts)
+            epoch, restarts = board.look(RESTARTS) or (epoch, restarts)
         if not seat.newcomer and seat.epoch > epoch:
             epoch, restarts = seat.epoch, restarts + 1
-            board.try_to_tell(launch_ranks.RESTARTS, [epoch, restarts])
+            board.try_to_tell(RESTARTS, [epoch, restarts])
         self._epoch, self._restarts = epoch, restarts
 
     def _start(
@@ -238,7 +237,7 @@ class Workers:
     ) -> tuple[int, subprocess.Popen[bytes] | None]:
         arguments = macros.substitute(list(self._command.arguments), str(place.local_rank))
         if self._command.kind == PROGRAM:
-            command = [sys.executable, "-m", "taskd.agent.launch_child", str(os.getpid()), PROGRAM]
+            command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), PROGRAM]
             return self._popen([*command, self._command.target, *arguments], place, environment, streams, ())
         named = dict(streams)
         kept = list(self.records(seat.rank)) if seat.newcomer else []

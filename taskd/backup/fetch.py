@@ -12,9 +12,9 @@ import hashlib
 import os
 from dataclasses import dataclass, field
 
+from taskd.backup import slots
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupPiece, SetupWanted
-from taskd.wire import slots
 
 Question = RecordsAsk | SetupWanted
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taskd import log
-from taskd.agent.copies import Copies, Place
-from taskd.agent.fetch import Fetched
-from taskd.agent.workers import Workers
+from taskd.backup.copies import Copies, Place
+from taskd.backup.fetch import Fetched
+from taskd.backup.files import RecordFiles
 from taskd.core.effects import Spawn
 from taskd.wire.keys import Key
 
@@ -37,12 +37,12 @@ class Keepers:
 class Heirs:
     """`wake` is called, in any thread, when `settled` has something new."""
 
-    def __init__(self, job: str, node: str, keepers: Keepers, workers: Workers, wake: Callable[[], None]) -> None:
-        self._workers, self._keepers, self._wake = workers, keepers, wake
+    def __init__(self, job: str, node: str, keepers: Keepers, records: RecordFiles, wake: Callable[[], None]) -> None:
+        self._records, self._keepers, self._wake = records, keepers, wake
         self._copies = Copies(job, node, keepers.key, keepers.own, self._arrived)
         self._waiting: dict[int, Spawn] = {}
         self._fetched: deque[Fetched] = deque()
-        workers.on_records = self._took_in
+        records.on_kept = self._took_in
 
     def start(self) -> None:
         """Begin to copy."""
@@ -58,7 +58,7 @@ class Heirs:
     def ready(self, seat: Spawn) -> bool:
         """Whether this worker can be started now; if not, `settled` says when."""
         # Here died the life just before this one, or there is nothing that it would have to know.
-        if not seat.newcomer or self._workers.recorded.get(seat.rank, -1) == seat.incarnation - 1:
+        if not seat.newcomer or self._records.incarnation(seat.rank) == seat.incarnation - 1:
             return True
         self._waiting[seat.rank] = seat
         self._copies.fetch(seat.rank, seat.incarnation - 1, self._keepers.of(seat.rank))
@@ -78,14 +78,14 @@ class Heirs:
         while self._fetched:
             fetched = self._fetched.popleft()
             seat = self._waiting.pop(fetched.rank, None)
-            own = self._workers.recorded.get(fetched.rank, -1)
+            own = self._records.incarnation(fetched.rank)
             if seat is not None and fetched.descriptors and fetched.incarnation > own:
-                self._workers.keep_records(fetched.rank, list(fetched.descriptors), fetched.incarnation)
+                self._records.keep(fetched.rank, list(fetched.descriptors), fetched.incarnation)
             else:
                 for fd in fetched.descriptors:
                     os.close(fd)
             if seat is not None:
-                found.append((seat, "" if fetched.rank in self._workers.records else fetched.reason))
+                found.append((seat, "" if self._records.of(fetched.rank) else fetched.reason))
         return found
 
     def _arrived(self, fetched: Fetched) -> None:
@@ -94,10 +94,10 @@ class Heirs:
 
     def _took_in(self, rank: int) -> None:
         """A worker has handed over its files: from now on they are copied."""
-        files = self._workers.records[rank]
+        files = self._records.of(rank)
         if len(files) != FILES:
             return
         try:
-            self._copies.keep(rank, self._workers.recorded[rank], *files)
+            self._copies.keep(rank, self._records.incarnation(rank), *files)
         except OSError as error:
             _logger.warning("the records of rank %d are not copied to another node: %s", rank, error)

@@ -4,7 +4,7 @@ Each node that trains keeps them for a neighbour. Workers write their local reco
 another one agents offer records of set-ups and ask for those of a rank that is to start on their node, under CURVE with
 the job's key. Both have threads of their own, in the launcher: the manager may die and come back meanwhile, and an
 agent's rhythm does not depend on other nodes' bytes.
-It does NOT know what the records mean (keeper_records.py keeps them) or who ought to keep what (launch_keeper.py does).
+It does NOT know what the records mean (keeper_records.py keeps them) or who ought to keep what (launch/keepers.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import threading
 import zmq
 
 from taskd import log
-from taskd.agent.keeper_door import CopyDoor
-from taskd.agent.keeper_records import Records
+from taskd.backup.keeper_door import CopyDoor
+from taskd.backup.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import AboutRecords, RecordsAsk
 from taskd.errors import BackendError

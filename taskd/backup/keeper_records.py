@@ -19,6 +19,7 @@ import logging
 from dataclasses import dataclass, field
 
 from taskd import log
+from taskd.backup.copy_frame import Frame
 from taskd.core import limits
 from taskd.core.messages import (
     AboutRecords,
@@ -29,7 +30,6 @@ from taskd.core.messages import (
     SetupPiece,
     SetupWanted,
 )
-from taskd.wire.copy_frame import Frame
 
 _logger = log.get(__name__)
 Reply = SetupWanted | RecordsAnswer | SetupPiece

@@ -33,20 +33,20 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native, log
 from taskd import config as configuration
-from taskd.agent import launch_files, launch_keeper, launch_logs, launch_manager, launch_ranks
-from taskd.agent.heirs import Keepers
-from taskd.agent.keeper import Keeper
-from taskd.agent.launch_manager import ManagerProcess
-from taskd.agent.launch_options import extend
-from taskd.agent.launch_ranks import Ranks
-from taskd.agent.launch_workers import PROGRAM, Command, Workers
 from taskd.agent.loop import AgentLoop
-from taskd.agent.standby import Standby
-from taskd.agent.succession import Succession
+from taskd.backup.heirs import Keepers
+from taskd.backup.keeper import Keeper
 from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.errors import TaskdError, UsageError
+from taskd.launch import files, keepers, logs
+from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
+from taskd.launch.options import extend
+from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
+from taskd.launch.standby import Standby
+from taskd.launch.succession import Succession
+from taskd.launch.workers import PROGRAM, Command, Workers
 from taskd.wire import keys, local
 
 MANAGER_SECONDS = 30
@@ -91,7 +91,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
         torchrun.run(parsed)
         return
     wanted, entrypoint, words = torchrun.config_from_args(parsed)
-    wanted = launch_ranks.with_address(wanted)
+    wanted = with_address(wanted)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = wanted.signals_to_handle
     for name in NOT_SUPPORTED:
         if os.environ.get(name):
@@ -103,13 +103,13 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     signals = Signals(wanted.signals_to_handle)
     try:
         try:
-            ranks = launch_ranks.meet(wanted, entrypoint, words)
+            ranks = meet(wanted, entrypoint, words)
         except RendezvousGracefulExitError:
             _logger.info("the job has ended while this node waited to be a spare")
             return
         Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals).run()
     finally:
-        launch_logs.put_away(wanted, parsed.log_dir)
+        logs.put_away(wanted, parsed.log_dir)
         signals.restore()
 
 
@@ -178,7 +178,7 @@ class Launcher:
         if not recover:
             _logger.warning("PROCESS_RECOVER is off: this job runs unguarded, the first worker that fails ends it")
         environments = self._environments()
-        self.logs = launch_logs.Logs(config, environments)
+        self.logs = logs.Logs(config, environments)
         self.workers = Workers(command, ranks, self.logs, standby, self.settings.job.id, self.node, guarded=recover)
         self.workers.run_name = self.run_name
         if standby is not None:
@@ -205,23 +205,23 @@ class Launcher:
         ranks, board = self.ranks, self.ranks.board
         run_id = ranks.spec.rdzv_handler.get_run_id()
         if ranks.group_rank != 0:
-            return self._learn(board.read(launch_ranks.JOB))
+            return self._learn(board.read(JOB))
         self.run_name = secrets.token_hex(4)
-        settings = launch_manager.settings(run_id, ranks.master_port, self.config.max_restarts)
+        settings = job_settings(run_id, ranks.master_port, self.config.max_restarts)
         effects.say(settings)
-        launch_files.clear_away(Path(settings.job.run_dir), settings.job.id)
+        files.clear_away(Path(settings.job.run_dir), settings.job.id)
         self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
-        if not launch_manager.is_given(settings):
-            if port := launch_manager.running(settings):
-                settings = launch_manager.at_port(settings, port)
+        if not is_given(settings):
+            if port := running(settings):
+                settings = at_port(settings, port)
             else:
-                port, holder = launch_manager.take_port(settings)
-                settings = launch_manager.at_port(settings, port)
+                port, holder = take_port(settings)
+                settings = at_port(settings, port)
                 self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, holder)
                 self.manager.start()
         board.tell(
-            launch_ranks.JOB,
+            JOB,
             {
                 "job": settings.job.id,
                 "run": self.run_name,
@@ -242,10 +242,10 @@ class Launcher:
         if ranks.spare:
             ranks.master_addr, ranks.master_port = told["master"]
             ranks.group_world_size, ranks.told_world_size = told["group_world_size"], told["world_size"]
-            launch_ranks.learn_all(ranks)
+            learn_all(ranks)
         settings = configuration.load(job_id=told["job"], recover_process_recover=told["recover"])
         manager = settings.manager
-        if not launch_manager.is_given(settings):
+        if not is_given(settings):
             manager = replace(manager, host=told["host"], port=told["port"])
         return replace(settings, manager=replace(manager, key=told["key"]))
 
@@ -255,11 +255,11 @@ class Launcher:
         if ranks.group_world_size < 2 or not settings.recover.process_recover or self.command.kind == PROGRAM:
             return None
         key = keys.Key(bytes.fromhex(settings.manager.key), "the first node")
-        self.keeper = launch_keeper.open_keeper(ranks, settings.job.id, self.node, settings.manager.bind, key)
-        known = launch_keeper.learn(ranks)
-        own = launch_keeper.own_places(ranks, known)
+        self.keeper = keepers.open_keeper(ranks, settings.job.id, self.node, settings.manager.bind, key)
+        known = keepers.learn(ranks)
+        own = keepers.own_places(ranks, known)
         self.workers.copies, self.workers.copies_key = own, key.copies
-        return Keepers(key, own, lambda rank: launch_keeper.places_of(ranks, known, rank))
+        return Keepers(key, own, lambda rank: keepers.places_of(ranks, known, rank))
 
     # ---- starting ---------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Launcher:
             keepers=self._find_keepers(),
         )
         self._loop = loop
-        self.workers.records = lambda rank: loop.workers.records.get(rank, ())
+        self.workers.records = loop.workers.records.of
         loop.others = self._others
         if self.standbys is not None:
             loop.on_compiles = self.standbys.want
@@ -378,9 +378,9 @@ class Launcher:
         if self.manager is not None:
             self.manager.end(MANAGER_SECONDS if over else 0)
             if over:
-                launch_files.forget_run(Path(self.settings.job.directory), self._made_key)
+                files.forget_run(Path(self.settings.job.directory), self._made_key)
         if self.ranks.group_rank == 0 and self.signals.received is None:
-            self.ranks.board.try_to_tell(launch_ranks.ENDED, True)
+            self.ranks.board.try_to_tell(ENDED, True)
             self.ranks.handler.shutdown()
 
     def _wait_for_workers(self, seconds: float) -> bool:

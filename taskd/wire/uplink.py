@@ -1,8 +1,8 @@
-"""The agent's line to the manager: one encrypted DEALER that comes back by itself, and why it is not there.
+"""A node's line to the manager, or to a keeper of copies: an encrypted DEALER that comes back by itself.
 
 Messages say how things stand and are repeated, so what cannot be sent now is dropped, never queued without bound. The
-line's own history (no answer, wrong key, no key yet) is kept as one sentence for the workers that wait.
-Messages carry this agent's life and a growing number. This module does NOT know what the messages mean.
+line's own history (no answer, wrong key, no key yet) is kept as one sentence for those who wait for it.
+Messages carry this line's life and a growing number. This module does NOT know what the messages mean.
 """
 
 from __future__ import annotations

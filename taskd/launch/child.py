@@ -1,4 +1,4 @@
-"""`python -m taskd.agent.launch_child PARENT module NAME` or `... PARENT program WORD...`: ends with its launcher.
+"""`python -m taskd.launch.child PARENT module NAME` or `... PARENT program WORD...`: ends with its launcher.
 
 The launcher's manager, and programs that are no Python scripts, are started like this: killed with SIGKILL, a launcher
 can tidy up nothing, so its children have to be told by the system. It does NOT know what they do.
