@@ -5,7 +5,7 @@ each member tells its endpoint and is told the others' (agreement.py); all group
 key, which lies in the job's store for whoever belongs to it. Without a guard, `register()` makes "rail" a backend of
 torch by its own name: `init_process_group("cpu:rail")`.
 
-Does not decide when a group is made or ended (guard.py does), find rails (discovery.py does), or carry a byte.
+Does not decide when a group is made or ended (guard.py does), find rails (nics/discovery.py does), or carry a byte.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import Any
 import torch.distributed as dist
 
 from taskd import _c10d, config, log
-from taskd.comm import agreement, counters, cpu, discovery
+from taskd.comm import agreement, counters, cpu
 from taskd.comm.cpu import InnerGroup
 from taskd.errors import BackendError, UsageError
+from taskd.nics import discovery
+from taskd.nics.choice import Rail, ports
 from taskd.wire import keys
 
 KEY_BYTES = 32
@@ -49,7 +51,7 @@ class _Process:
         self.engine: Any = None
         self.key = b""
         self.place: Place = (None, None)
-        self.rails: Sequence[discovery.Rail] = ()
+        self.rails: Sequence[Rail] = ()
         self.out: set[str] = set()  # rails that an order keeps from use
         self.counts: dict[tuple[int, ...], int] = {}
         self.inherited: list[Any] = []  # a parent's engines, whose threads do not exist here: never destroyed
@@ -130,7 +132,7 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
             key,
             title=title,
             node=settings.job.node,
-            ports=discovery.ports(settings),
+            ports=ports(settings),
             retry_enabled=bool(retry.levels),
             retry_count=retry.max_count,
             retry_hold=timedelta(milliseconds=retry.hold_ms),
@@ -148,14 +150,14 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         return engine
 
 
-def _rails(settings: config.Config, place: Place) -> Sequence[discovery.Rail]:
+def _rails(settings: config.Config, place: Place) -> Sequence[Rail]:
     hostname, interface = place
     if settings.rail.rails or place == (None, None):
         return discovery.find(settings, again=cpu.ran_before())
     if interface is not None:
         return discovery.find(config.load(rail_rails=f"net={interface}"))
     found = socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)[0][4]
-    return (discovery.Rail("net", str(found[0])),)
+    return (Rail("net", str(found[0])),)
 
 
 def _agreed_key(store: Any) -> bytes:

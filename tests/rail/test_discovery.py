@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from taskd import _native, config
-from taskd.comm import discovery
 from taskd.errors import UsageError
-from taskd.wire import rails as choice
-from taskd.wire.rails import Rail
+from taskd.nics import choice, discovery
+from taskd.nics.choice import Rail
 from tests.conftest import ROOT
 
 
@@ -198,12 +197,12 @@ def test_without_netlink_addresses_are_taken_as_they_are(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("text", ["0-0", "80-90", "20999-20000", "60000-70000"])
 def test_impossible_ports_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no range of ports"):
-        discovery.ports(config.load(environ={}, rail={"ports": text}))
+        choice.ports(config.load(environ={}, rail={"ports": text}))
 
 
 def test_ports_are_a_range_or_whatever_is_free() -> None:
-    assert discovery.ports(config.load(environ={})) == (0, 0)
-    assert discovery.ports(config.load(environ={"TASKD_RAIL_PORTS": "20000 - 20999"})) == (20000, 20999)
+    assert choice.ports(config.load(environ={})) == (0, 0)
+    assert choice.ports(config.load(environ={"TASKD_RAIL_PORTS": "20000 - 20999"})) == (20000, 20999)
 
 
 # ---- the real thing
@@ -211,7 +210,7 @@ def test_ports_are_a_range_or_whatever_is_free() -> None:
 LIST = """
 import json
 from taskd import config
-from taskd.comm import discovery
+from taskd.nics import discovery
 print(json.dumps([[rail.name, rail.address, rail.interface] for rail in discovery.find(config.load(), False)]))
 """
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from taskd.cli.checks import Finding, fault, ok, warning
 from taskd.config import Config
 from taskd.errors import UsageError
-from taskd.wire import rails as choice
-from taskd.wire.rails import Rail
+from taskd.nics import choice
+from taskd.nics.choice import Rail
 
 if TYPE_CHECKING:
     from taskd._native import Interface

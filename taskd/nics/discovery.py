@@ -1,15 +1,14 @@
 """Which rails this process listens on: those of its node, as the kernel lists its interfaces now.
 
-The choice itself is in taskd/wire/rails.py, where commands that must not load a transport find it too. Nothing is
-opened here, and nothing is known of other nodes.
+The choice itself is in choice.py, which works where taskd._native does not load. Alone, since this asks the kernel and
+that does not. It opens nothing, and knows nothing of other nodes.
 """
 
 from __future__ import annotations
 
 from taskd import _native, log
 from taskd.config import Config
-from taskd.wire import rails
-from taskd.wire.rails import Rail as Rail
+from taskd.nics.choice import Rail, choose
 
 _logger = log.get(__name__)
 
@@ -24,16 +23,11 @@ def find(config: Config, one_host: bool | None = None, again: bool = False) -> t
         interfaces = _native.list_interfaces()
     except OSError as error:
         _logger.info("the kernel does not list interfaces (%s)", error)
-        return rails.choose(config, None, one_host)
+        return choose(config, None, one_host)
     lost: list[str] = []
-    found = rails.choose(config, interfaces, one_host, lost if again else None)
+    found = choose(config, interfaces, one_host, lost if again else None)
     for sentence in lost:
         _logger.warning("%s; this rank ran before, so it goes on over the rails that are left", sentence)
     for rail in found:
         _logger.info("rail %s is %s%s", rail.name, rail.address, f" on {rail.interface}" if rail.interface else "")
     return found
-
-
-def ports(config: Config) -> tuple[int, int]:
-    """The first and the last port to listen on; (0, 0): whatever is free. Raises UsageError."""
-    return rails.ports(config)

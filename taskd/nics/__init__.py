@@ -1,0 +1,1 @@
+"""The network interfaces (NICs) of a node: which of them are rails."""
