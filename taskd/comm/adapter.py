@@ -11,7 +11,6 @@ asked for, and none of them imports torch before it makes a group. It decides no
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +28,9 @@ PROOF_BYTES = 1 << 20
 
 HOMES = {"gloo": "taskd.comm.cpu", "nccl": "taskd.comm.nccl", "hccl": "taskd.comm.hccl"}
 """Where the adapter of each backend lives, by torch's name of the backend."""
+CPU = "gloo"
+"""What torch calls the backend for the CPU, whatever carries it here."""
+_asked: set[str] = set()
 
 
 @dataclass
@@ -117,12 +119,13 @@ def of(backend: str) -> Adapter:
     home = HOMES.get(backend)
     if home is None:
         raise UsageError(f"taskd guards no groups of backend {backend}; it knows {', '.join(HOMES)}.")
+    _asked.add(backend)
     return cast(Adapter, importlib.import_module(home))
 
 
 def loaded() -> list[Adapter]:
-    """Those that this process has asked for."""
-    return [cast(Adapter, sys.modules[home]) for home in HOMES.values() if home in sys.modules]
+    """Those that this process has asked for, and the one for the CPU, which takes nothing to load."""
+    return [of(backend) for backend in HOMES if backend == CPU or backend in _asked]
 
 
 def judge(name: str, in_use: bool, before: Traffic, after: Traffic) -> Switched:

@@ -9,19 +9,17 @@ Does not decide when a group is made or ended (guard.py, and csrc/c10d for the e
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskd import config
+from taskd.comm import cpu_settings, rail_engine
 from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
+from taskd.config import Config
 from taskd.errors import UsageError
 
 STREAM_ORDERED = False
 
-RAILS = "taskd.comm.rail"
-"""The module that offers `states()` and `set_in_use(name, in_use)` once this process uses rails."""
 NO_RAIL = "this process has no rail to choose, its groups run over gloo, whose connections are made once"
 
 _PEER_GONE = (
@@ -58,40 +56,7 @@ def classify(error: str | BaseException) -> Fault:
     return Fault.OTHER
 
 
-_settings: config.Config | None = None
-_ran_before = False
-
-
-def configure(settings: config.Config, ran_before: bool = False) -> None:
-    """These settings hold for the groups of this process from now on. `ran_before`: another process was this rank, and
-    had its groups with the same settings."""
-    global _settings, _ran_before
-    _settings, _ran_before = settings, ran_before
-
-
-def ran_before() -> bool:
-    """Whether this rank is not the first process of its name."""
-    return _ran_before
-
-
-def settings() -> config.Config:
-    """What holds for the groups of this process: what was given, else what the environment says."""
-    if _settings is None:
-        configure(config.load())
-    assert _settings is not None
-    return _settings
-
-
-_where: tuple[str | None, str | None] = (None, None)
-
-
-def meet_at(hostname: str | None, interface: str | None) -> None:
-    """Groups made from now on meet at this address or on this interface; both None: where the transport puts them."""
-    global _where
-    _where = (hostname, interface)
-
-
-def prepare(environment: MutableMapping[str, str], settings: config.Config) -> dict[str, str]:
+def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
     """Nothing needs to be set."""
     return {}
 
@@ -111,8 +76,8 @@ def make_inner(
 
     Blocks until all ranks are connected. Raises BackendError if that cannot be done within `timeout`.
     """
-    hostname, interface = _where
-    if settings().worker.inner == "rail":
+    hostname, interface = cpu_settings.place()
+    if cpu_settings.current().worker.inner == "rail":
         from taskd.comm import rail
 
         return rail.make_inner(
@@ -132,9 +97,7 @@ def make_inner(
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
     """Ends what is left of older epochs' groups over rails; gloo's sockets are shut down when a guard lets go of it."""
-    rail = sys.modules.get(RAILS)
-    if rail is not None:
-        rail.end_epochs_before(epoch)
+    rail_engine.end_epochs_before(epoch)
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
@@ -148,17 +111,15 @@ def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: A
 
 def rails() -> Sequence[str]:
     """The rails of this process; none over gloo, and none before the first group."""
-    rail = sys.modules.get(RAILS)
-    return () if rail is None else tuple(rail.states())
+    return rail_engine.states()
 
 
 def switch_rail(name: str, in_use: bool) -> Switched:
     """The engine takes it at once; the manager looks at the counters for what follows."""
-    rail = sys.modules.get(RAILS)
-    if rail is None or not rails():
+    if not rails():
         return Switched(Switch.UNSUPPORTED, NO_RAIL)
     try:
-        rail.set_in_use(name, in_use)
+        rail_engine.set_in_use(name, in_use)
     except (RuntimeError, ValueError, OSError, UsageError) as error:
         return Switched(Switch.REFUSED, f"{type(error).__name__}: {error}")
     return Switched(Switch.ASKED)

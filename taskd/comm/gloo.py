@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from taskd.comm import agreement
-from taskd.comm.cpu import InnerGroup
+from taskd.comm.adapter import InnerGroup
 from taskd.errors import BackendError
 
 DEVICE_TRIES = 5

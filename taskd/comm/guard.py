@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
-from taskd.comm import adapter, aside, cpu, stand_in
+from taskd.comm import adapter, aside, cpu_settings, stand_in
 from taskd.comm.adapter import Fault
 from taskd.errors import BackendError, UsageError
 
@@ -117,7 +117,7 @@ def _prepare(backend: str) -> None:
     """Before a backend's first group its settings have to stand."""
     if backend not in _place.prepared:
         _place.prepared.add(backend)
-        adapter.of(backend).prepare(os.environ, cpu.settings())
+        adapter.of(backend).prepare(os.environ, cpu_settings.current())
 
 
 def _default_group_meets_in(store: Any) -> None:
@@ -131,7 +131,7 @@ def install(*, hostname: str | None = None, interface: str | None = None) -> Non
 
     May be called again; only the address is then taken over.
     """
-    cpu.meet_at(hostname, interface)
+    cpu_settings.meet_at(hostname, interface)
     _place.installed = True
     stand_in.install(_make_guard, _default_group_meets_in)
 

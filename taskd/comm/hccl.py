@@ -15,7 +15,6 @@ this was run on an NPU.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -152,7 +151,9 @@ def _number() -> int:
 
 def _group_of(guard: Any) -> Any:
     """torch's group that has this guard: torch_npu takes no other handle."""
-    for group in sys.modules["torch"].distributed.distributed_c10d._world.pg_map:
+    import torch  # which made the group, long since
+
+    for group in torch.distributed.distributed_c10d._world.pg_map:
         if any(group._get_backend(device) is guard for device in group._device_types):
             return group
     raise BackendError(f"torch has no group for {guard.identity} any more; do not destroy groups during a repair.")
@@ -193,8 +194,10 @@ def switch_rail(name: str, in_use: bool) -> Switched:
         return Switched(Switch.UNSUPPORTED, "this process has no group over HCCL yet")
     if in_use and not _device.lent:
         return Switched(Switch.ASKED)
+    import torch  # which made the group, long since
+
     found = load()
-    rank, use_backup = sys.modules["torch"].distributed.get_rank(), not in_use
+    rank, use_backup = torch.distributed.get_rank(), not in_use
     try:
         answer = found.npu._comm_switch_nic([rank], [use_backup])
     except AttributeError:

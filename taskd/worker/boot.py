@@ -49,7 +49,7 @@ from taskd.worker.link import Link
 
 try:
     from taskd import _c10d
-    from taskd.comm import cpu, forest, guard
+    from taskd.comm import cpu_settings, forest, guard
 
     _UNFIT = ""
 except ImportError as error:
@@ -195,7 +195,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     there.link.on_message = line.to(repair)
     repair.hold.unread = there.link.unread
     _copy(request, record, bell)
-    cpu.configure(settings, ran_before=request.incarnation > 1)
+    cpu_settings.configure(settings, ran_before=request.incarnation > 1)
     guard.install()
     _offer_store(request)
     _c10d.control.attached = True

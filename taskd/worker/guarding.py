@@ -22,9 +22,9 @@ def guard_groups(config: Config) -> None:
     if not config.recover.process_recover or initialised_distributed() is None:
         return
     try:
-        from taskd.comm import cpu, guard
+        from taskd.comm import cpu_settings, guard
 
-        cpu.configure(config)
+        cpu_settings.configure(config)
         for identity in guard.adopt():
             _logger.info("group %s is guarded", identity)
     except (ImportError, TaskdError, RuntimeError) as error:

@@ -24,8 +24,6 @@ from taskd.comm.adapter import Adapter, Switch, Switched
 from taskd.core.messages import RailOrder, RailsFollowed
 from taskd.core.words import cut
 
-TRANSPORT = cpu.RAILS
-"""The module that has rails, once this process uses them."""
 NO_RAILS = f"{Switch.UNSUPPORTED.value}: {cpu.NO_RAIL}"
 PROOF_SECONDS = 5.0
 """So long the bytes of a switch are awaited: half of what the manager gives ranks to follow an order."""

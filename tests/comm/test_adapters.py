@@ -63,8 +63,7 @@ def test_the_backend_chooses_the_adapter() -> None:
         adapter.of("mpi")
 
 
-def test_gloo_has_no_rail_to_choose_and_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, cpu.RAILS, raising=False)
+def test_gloo_has_no_rail_to_choose_and_asks_for_nothing() -> None:
     environment: dict[str, str] = {}
     assert cpu.rails() == () and cpu.switch_rail("a", False).outcome is Switch.UNSUPPORTED
     assert cpu.prepare(environment, config.load()) == environment == {}

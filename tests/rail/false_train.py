@@ -8,9 +8,9 @@ import runpy
 from pathlib import Path
 
 from taskd.bench import job
-from taskd.comm import rail
+from taskd.comm import rail_engine
 
-honest = rail.set_in_use
+honest = rail_engine.set_in_use
 
 
 def set_in_use(name: str, in_use: bool) -> None:
@@ -19,5 +19,5 @@ def set_in_use(name: str, in_use: bool) -> None:
         honest(name, in_use)
 
 
-rail.set_in_use = set_in_use
+rail_engine.set_in_use = set_in_use
 runpy.run_path(str(job.TRAIN), run_name="__main__")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from taskd import config
-from taskd.comm import adapter
+from taskd.comm import adapter, cpu
 from taskd.comm.adapter import Switch, Switched
 from taskd.core.messages import RailOrder, RailsFollowed, WorkerHello
 from taskd.errors import UsageError
@@ -20,16 +18,15 @@ from taskd.wire import local
 from taskd.wire.codec import Envelope, decode, encode
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
-from taskd.worker.rails import NO_RAILS, PROOF_SECONDS, TRANSPORT, RailFollower
+from taskd.worker.rails import NO_RAILS, PROOF_SECONDS, RailFollower
 from tests.patience import PATIENCE_S
 from tests.shell.manager_process import wait_for
 
 
-class NotedRails(ModuleType):
-    """taskd.comm.rail as far as orders go: it notes what was asked."""
+class NotedRails:
+    """taskd.comm.rail_engine as far as orders go: it notes what was asked."""
 
     def __init__(self, *names: str) -> None:
-        super().__init__(TRANSPORT)
         self.names, self.in_use, self.broken = names, dict.fromkeys(names, True), ""
 
     def states(self) -> tuple[str, ...]:
@@ -44,7 +41,7 @@ class NotedRails(ModuleType):
 @pytest.fixture
 def rails(monkeypatch: pytest.MonkeyPatch) -> NotedRails:
     noted = NotedRails("red", "blue")
-    monkeypatch.setitem(sys.modules, TRANSPORT, noted)
+    monkeypatch.setattr(cpu, "rail_engine", noted)
     return noted
 
 
@@ -92,7 +89,6 @@ def test_a_rail_that_this_process_has_not_carries_nothing_here(rails: NotedRails
 
 
 def test_a_process_without_rails_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, TRANSPORT, raising=False)
     monkeypatch.setattr(adapter, "HOMES", {"gloo": adapter.HOMES["gloo"]})
     follower = RailFollower(3, expected=False)
     assert follower.follow(order(1, "red"), 2) == answered(1, NO_RAILS)
@@ -100,7 +96,6 @@ def test_a_process_without_rails_is_honest(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_process_over_nccl_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, TRANSPORT, raising=False)
     monkeypatch.setattr(adapter, "HOMES", {"nccl": adapter.HOMES["nccl"]})
     adapter.of("nccl")
     answer = RailFollower(3, expected=False).follow(order(1, "red"), 2)

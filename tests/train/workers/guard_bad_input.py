@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import taskd
 from taskd import _c10d, config
-from taskd.comm import adapter, cpu, guard
+from taskd.comm import adapter, cpu, cpu_settings, guard
 from tests.patience import PATIENCE
 
 RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
@@ -60,10 +60,10 @@ def rebuild(meet: Meeting, within: timedelta = PATIENCE) -> list[str]:
 
 def throwing_constructor(meet: Meeting) -> str:
     """The interface that is to be used is not there, on one rank; the other one is told so at once."""
-    cpu.meet_at(None if RANK else "127.0.0.1", "nowhere0" if RANK else None)
+    cpu_settings.meet_at(None if RANK else "127.0.0.1", "nowhere0" if RANK else None)
     control.drain(control.epoch + 1)
     words = said(taskd.errors.TaskdError, lambda: rebuild(meet))
-    cpu.meet_at("127.0.0.1", None)
+    cpu_settings.meet_at("127.0.0.1", None)
     return words
 
 
@@ -120,7 +120,7 @@ def groups() -> None:
 def rails() -> None:
     names = ("x", "y") if RANK else ("a", "b")
     said_so = ",".join(f"{name}=127.0.0.{number}" for number, name in enumerate(names, 1))
-    cpu.configure(config.load(worker_inner="rail", rail_rails=said_so))
+    cpu_settings.configure(config.load(worker_inner="rail", rail_rails=said_so))
     guard.install()
     where = f"file://{FOLDER}/store"
     dist.init_process_group("gloo", init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)

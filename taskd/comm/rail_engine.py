@@ -1,0 +1,71 @@
+"""This process' one engine of rails: which rails it has, which carry, and the end of what is under way in it.
+
+rail.py makes the engine and needs torch and taskd._c10d for it. Whoever only asks or orders (cpu.py, and the follower
+of the manager's orders) does so here, loads neither, and finds no rail as long as no group has been made.
+It does NOT make the engine or a group.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from taskd.errors import UsageError
+from taskd.nics.choice import Rail
+
+Place = tuple[str | None, str | None]
+"""A host name or an interface to be used where no rails are named."""
+
+
+class Own:
+    """What this process has one of."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.engine: Any = None
+        self.key = b""
+        self.place: Place = (None, None)
+        self.rails: Sequence[Rail] = ()
+        self.out: set[str] = set()  # rails that an order keeps from use
+        self.counts: dict[tuple[int, ...], int] = {}
+        self.inherited: list[Any] = []  # a parent's engines, whose threads do not exist here: never destroyed
+
+
+own = Own()
+
+
+def _after_fork() -> None:
+    global own
+    parents = own
+    own = Own()
+    own.inherited = [*parents.inherited, parents.engine]
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def states() -> tuple[str, ...]:
+    """The names of the rails of this process; none before its first group."""
+    return tuple(one.name for one in own.rails)
+
+
+def set_in_use(name: str, in_use: bool) -> None:
+    """A rail carries nothing new (False), or may carry again. Raises UsageError for a name that there is not."""
+    with own.lock:
+        if name not in states():
+            raise UsageError(f"there is no rail {name}; this process has {', '.join(states()) or 'none yet'}.")
+        own.engine.set_rail(name, in_use)
+        if in_use:
+            own.out.discard(name)
+        else:
+            own.out.add(name)
+
+
+def end_epochs_before(epoch: int) -> None:
+    """Ends the groups of all epochs before this one; afterwards none of their operations touches a tensor."""
+    with own.lock:
+        engine = own.engine
+    if engine is not None and epoch > 0:
+        engine.abort(epoch - 1, f"epoch {epoch} has begun")
