@@ -51,6 +51,14 @@ class Source:
 
     def imports(self) -> Iterator[tuple[str, int]]:
         """(module, line) of every import, inside functions too; those for type checkers only are none."""
+        for base, name, line, for_types in self.imported():
+            # `from taskd import log` imports the room log, `from taskd.log import get` does too.
+            if not for_types:
+                yield f"{base}.{name}" if name and base == "taskd" else base, line
+
+    def imported(self) -> Iterator[tuple[str, str, int, bool]]:
+        """(module, name in it, line, for type checkers only) of every import, inside functions too. The name may be a
+        module; it is empty for `import module`."""
         unreal = {
             id(inner)
             for node in self.nodes(ast.If)
@@ -59,15 +67,12 @@ class Source:
             for inner in ast.walk(statement)
         }
         for node in self.nodes(ast.Import, ast.ImportFrom):
-            if id(node) in unreal:
-                continue
             if isinstance(node, ast.Import):
-                yield from ((alias.name, node.lineno) for alias in node.names)
+                yield from ((alias.name, "", node.lineno, id(node) in unreal) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 package = [] if node.level == 0 else list(Path(self.name).parts[: -node.level])
                 base = ".".join([*package, *([node.module] if node.module else [])])
-                # `from taskd import log` imports the room log, `from taskd.log import get` does too.
-                yield from ((f"{base}.{alias.name}" if base == "taskd" else base, node.lineno) for alias in node.names)
+                yield from ((base, alias.name, node.lineno, id(node) in unreal) for alias in node.names)
 
 
 @cache
