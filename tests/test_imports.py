@@ -56,11 +56,6 @@ IMPURE = {
 # table, and nothing comes in.
 KNOWN_CIRCLES_OF_TYPES: set[frozenset[str]] = {
     frozenset({"taskd/core/rail_proof.py", "taskd/core/rail_watch.py"}),
-    frozenset({"taskd/sim/crowd.py", "taskd/sim/watch.py"}),
-    frozenset(
-        f"taskd/sim/{name}.py"
-        for name in ("faults", "manager", "node", "proofs", "rail_faults", "rail_watch", "worker", "world")
-    ),
     frozenset({"taskd/worker/session.py", "taskd/worker/step.py"}),
 }
 # Lines that import a mere table of numbers from an impure module.

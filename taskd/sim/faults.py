@@ -7,19 +7,15 @@ false alarm.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
-
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
-from taskd.sim.manager import NAME, TAIL
+from taskd.sim.manager import TAIL
+from taskd.sim.node import SimNode
 from taskd.sim.rail_faults import RAIL_FAULTS, RailFaults
 from taskd.sim.scenario import REACTION_NS, Fault
-
-if TYPE_CHECKING:
-    from taskd.sim.node import SimNode
-    from taskd.sim.worker import SimWorker
-    from taskd.sim.world import World
+from taskd.sim.setting import NAME
+from taskd.sim.worker import SimWorker
+from taskd.sim.world import World
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -30,10 +26,8 @@ class Faults:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.struck = Counter[str]()
-        self.planted = Counter[str]()  # faults that wait for somebody to do something
         self._active = True
-        self.rails = RailFaults(self)
+        self.rails = RailFaults(world)
         self._cuts: list[tuple[SimNode, bool]] = []
         for fault in world.scenario.faults:
             world.loop.at(fault.at_ns, self._strike, fault)
@@ -41,18 +35,11 @@ class Faults:
     def _strike(self, fault: Fault) -> None:
         if not self._active or self.world.over():
             return
-        self.struck[fault.kind] += 1
+        self.world.struck[fault.kind] += 1
         if fault.kind not in RAIL_FAULTS:
             self.world.harm()
         self.world.loop.tell("fault", fault.kind)
         getattr(self, f"_{fault.kind}")()
-
-    def take(self, kind: str) -> bool:
-        """Whether a planted fault of this kind strikes now; each strikes once."""
-        if not self.planted[kind]:
-            return False
-        self.planted[kind] -= 1
-        return True
 
     # ---- processes ---------------------------------------------------------------------------------------------
 
@@ -282,7 +269,7 @@ class Faults:
             victim.die(-9, "killed by a fault")
 
     def _setup(self) -> None:
-        self.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
+        self.world.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
         self._kill()
 
     # ---- memory ------------------------------------------------------------------------------------------------
@@ -319,7 +306,7 @@ class Faults:
         """No more faults: the network heals, sleepers wake, agents and the manager are started again."""
         world = self.world
         self._active = False
-        self.planted.clear()
+        world.planted.clear()
         self.rails.stop()
         for node, full in list(self._cuts):
             self._heal(node, full)

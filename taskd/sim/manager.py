@@ -7,7 +7,7 @@ were handed over, which is what the real shell writes to SQLite; a crash may cos
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskd.core import limits
 from taskd.core.effects import EndJob, Note, Tell
@@ -15,14 +15,10 @@ from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RailOrder
 from taskd.core.types import Outcome
+from taskd.sim.setting import JOB, NAME, Setting
 from taskd.sim.watch import Violation
 
-if TYPE_CHECKING:
-    from taskd.sim.world import World
-
 MS = 1_000_000
-NAME = "manager"
-JOB = "sim"
 MENDED = (Outcome.HEALED.value, Outcome.STARTED_OVER.value)
 MAX_TICKS_AT_ONCE = 16
 """A deadline that is still due after this many ticks would keep the real loop spinning."""
@@ -33,7 +29,7 @@ TAIL = 200
 class SimManager:
     """One manager process after the other, and the journal that they share."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Setting) -> None:
         self.world = world
         self.journal: list[tuple[int, Any]] = []
         self.alive = True
@@ -87,7 +83,7 @@ class SimManager:
         effects = self.world.guarded(self.core.step, now, event, who=NAME)
         self.journal.extend((now, row) for row in self.core.to_journal())
         for row in self.core.to_journal():
-            self.world.proofs.verdict(row)
+            self.world.wrote(row)
         self._carry_out(effects)
         self._plan()
 
@@ -100,7 +96,7 @@ class SimManager:
                 if isinstance(effect.message, Order):
                     world.orders += 1
                 elif isinstance(effect.message, RailOrder):
-                    world.rail_checks.ordered(effect.node, effect.message)
+                    world.rails_ordered(effect.node, effect.message)
                 world.check_wire(effect.message)
                 world.network.send(NAME, effect.node, (effect.life, effect.message))
             elif isinstance(effect, Note):
@@ -108,7 +104,7 @@ class SimManager:
                 if effect.kind == "closed":
                     self._check_heal(effect.incident)
                 elif effect.kind == "lost":
-                    world.nodes[effect.node].given_up(effect.text)
+                    world.given_up(effect.node, effect.text)
             elif self.ended is None:
                 self.ended = effect
                 world.job_ended(effect)
@@ -177,7 +173,7 @@ class SimManager:
         self.began_ns = world.loop.now
         self._is_back()
         self._wake_at = 0
-        world.rail_checks.manager_restarted()
+        world.manager_restarts()
         world.loop.tell(NAME, f"restarted from {len(self.journal)} events")
         self.handle(Restarted())
         world.manager_is_back()

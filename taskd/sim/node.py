@@ -7,7 +7,7 @@ socket between them; between agent and manager there is the network, which promi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskd.core import limits
 from taskd.core.effects import End, Leave, Refuse, Relay, Send, Spawn
@@ -25,12 +25,9 @@ from taskd.core.events import (
     WorkerSaid,
 )
 from taskd.core.messages import Order, Proofs, WorkerWelcome
-from taskd.sim.manager import JOB, NAME
+from taskd.sim.setting import JOB, NAME, Setting
 from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from taskd.sim.world import World
 
 MS = 1_000_000
 HEARD_NS = 3_000 * MS
@@ -44,7 +41,7 @@ MIN_TICK_NS = 1 * MS
 class SimNode:
     """A host with at most one agent at a time, and its workers."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Setting, name: str) -> None:
         self.world = world
         self.name = name
         self.up = True
@@ -101,7 +98,7 @@ class SimNode:
         """The connection to the manager is there, if both live and nothing is cut."""
         if self.core is None or life != self.life:
             return
-        if self.world.manager.alive and not self.world.network.is_cut(self.name, NAME):
+        if self.world.manager_lives() and not self.world.network.is_cut(self.name, NAME):
             self._step(Connected())
 
     def disconnect(self, life: int) -> None:
@@ -187,7 +184,7 @@ class SimNode:
             self.sequence += 1
             message = world.with_rails(self.name, effect.message)
             world.check_wire(message)
-            world.proofs.told += isinstance(message, Proofs)
+            world.proofs_told += isinstance(message, Proofs)
             world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), message))
         elif isinstance(effect, Relay):
             self._relay(effect, speaker)

@@ -11,6 +11,7 @@ from typing import Any
 
 from taskd.core import limits
 from taskd.core.worker import WorkerState
+from taskd.sim.faults import Faults
 from taskd.sim.network import CALM
 from taskd.sim.watch import Violation
 from taskd.sim.world import World
@@ -61,6 +62,7 @@ class Play:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._faults = Faults(world)
         self._phases_ms: dict[tuple[int, int], int] = {}  # as they were a second ago, by incident and place
 
     def run(self) -> None:
@@ -82,7 +84,7 @@ class Play:
     @property
     def _stuck_ns(self) -> int:
         """What the deadlines of an attempt are longer by, since a survivor may be stuck."""
-        return STUCK_NS if self.world.faults.struck["stuck"] else 0
+        return STUCK_NS if self.world.struck["stuck"] else 0
 
     @property
     def _budget_ns(self) -> int:
@@ -129,7 +131,7 @@ class Play:
     def _calm_down(self) -> None:
         self.world.loop.tell("faults", "stop; what can heal is healed")
         self.world.network.weather = CALM
-        self.world.faults.stop()
+        self._faults.stop()
 
     def _live(self) -> None:
         """The job trains again with no incident open, or it is over and its agents have left."""
@@ -179,7 +181,7 @@ class Play:
 
     def _quiet(self) -> None:
         """A healthy job: one message per node and beat, hardly an answer, no order, steps all the time."""
-        proofs, sent = self.world.proofs.told, self.world.network.traffic.sent
+        proofs, sent = self.world.proofs_told, self.world.network.traffic.sent
         orders, steps = self.world.orders, self.world.crowd.steps
         told = sum(self.world.manager.told.values())
         step_ns = self.world.crowd.step_ms * MS
@@ -188,7 +190,7 @@ class Play:
         sent, told = self.world.network.traffic.sent - sent, sum(self.world.manager.told.values()) - told
         if self.world.orders > orders:
             raise Violation("quiet", f"{self.world.orders - orders} orders to a healthy job in {QUIET_NS // SECOND} s")
-        if sent - told - (self.world.proofs.told - proofs) > beats or told > len(self.world.nodes) * 2:
+        if sent - told - (self.world.proofs_told - proofs) > beats or told > len(self.world.nodes) * 2:
             raise Violation(
                 "quiet", f"{sent - told} reports (expected {beats}) and {told} answers in {QUIET_NS // SECOND} s"
             )

@@ -8,19 +8,15 @@ rank that is sound is not accused by a sound majority, and ranks that are unlike
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import limits
 from taskd.core.events import ManagerEvent, ProofVerdict
 from taskd.core.messages import Proof
 from taskd.core.types import ProofFinding
 from taskd.sim.crowd import Group
 from taskd.sim.model import mix
+from taskd.sim.setting import Setting
 from taskd.sim.watch import Violation
-
-if TYPE_CHECKING:
-    from taskd.sim.worker import SimWorker
-    from taskd.sim.world import World
+from taskd.sim.worker import SimWorker
 
 EVERY = 8
 """Updates between two proofs."""
@@ -31,12 +27,11 @@ LAYOUT = 7
 class SimProofs:
     """Tells proofs, and checks what is found."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Setting) -> None:
         self.world = world
         self.struck = 0
         self.found = 0
         self.said = False  # that something is not the same on all ranks, however that was put
-        self.told = 0  # messages that agents have sent
 
     # ---- what ranks tell ---------------------------------------------------------------------------------------
 

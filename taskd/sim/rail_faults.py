@@ -6,13 +6,9 @@ operator has put back what he took out, as soon as the manager lets him.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core.events import RailWish
 from taskd.sim.rails import RailHands
-
-if TYPE_CHECKING:
-    from taskd.sim.faults import Faults
+from taskd.sim.world import World
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -24,9 +20,8 @@ RAIL_FAULTS = frozenset({"rail", "flap", "operator", "unable"})
 class RailFaults:
     """Strikes at the cables of the world, if it has any."""
 
-    def __init__(self, faults: Faults) -> None:
-        self.faults = faults
-        self.world = faults.world
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.active = True
         self._out: set[tuple[str, str]] = set()  # what the operator has taken out
 

@@ -10,14 +10,14 @@ It does not know how the core decides, and never looks into it beyond what opera
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from taskd.core import limits
 from taskd.core.messages import RailOrder
+from taskd.sim.manager import SimManager
+from taskd.sim.node import SimNode
+from taskd.sim.rails import Cables
 from taskd.sim.watch import Violation
-
-if TYPE_CHECKING:
-    from taskd.sim.world import World
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -32,8 +32,8 @@ MOST_RETURNS = 6
 class RailChecks:
     """Follows orders as they are given, and looks at the ranks every second."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, manager: SimManager, nodes: Mapping[str, SimNode], cables: Cables | None) -> None:
+        self.world, self._manager, self._nodes, self._cables = manager.world, manager, nodes, cables
         self._out_since: dict[tuple[str, str], int] = {}
         self._returns: dict[tuple[str, str], deque[int]] = defaultdict(deque)
 
@@ -66,11 +66,11 @@ class RailChecks:
     def look(self) -> None:
         """Does every rank that can know of it follow?"""
         world = self.world
-        manager = world.manager
-        if world.cables is None or not manager.alive or not manager.awake or world.over():
+        manager = self._manager
+        if self._cables is None or not manager.alive or not manager.awake or world.over():
             return
         for row in manager.rails():
-            node = world.nodes[row["node"]]
+            node = self._nodes[row["node"]]
             out = row["use"] in ("out", "borrowed")
             if not out or row["age_ms"] * MS < TOLD_NS or node.core is None or node.out_of_reach():
                 continue
@@ -84,9 +84,9 @@ class RailChecks:
 
     def unwell(self) -> str:
         """After the last fault: which rail is not back; empty: all are."""
-        if self.world.cables is None or not self.world.manager.alive:
+        if self._cables is None or not self._manager.alive:
             return ""
-        for row in self.world.manager.rails():
+        for row in self._manager.rails():
             if row["use"] != "in use" or row["state"] != "up":
                 return f"rail {row['rail']} of {row['node']} is {row['state']} and {row['use']}"
         return ""

@@ -13,8 +13,9 @@ from typing import Any
 
 from taskd.sim.phases import Play
 from taskd.sim.scenario import Options
+from taskd.sim.setting import Machines
 from taskd.sim.watch import RULES, Violation
-from taskd.sim.world import Machines, World
+from taskd.sim.world import World
 
 KEPT_STORY = 60
 """So many last lines come with a failure."""
@@ -78,7 +79,7 @@ def summary(world: World) -> dict[str, Any]:
         "virtual_s": round(world.loop.now / 1e9, 3),
         "events": world.loop.events,
         "actions_checked": world.watch.actions,
-        "faults": {kind: world.faults.struck[kind] for kind in sorted(world.faults.struck)},
+        "faults": {kind: world.struck[kind] for kind in sorted(world.struck)},
         "steps": world.crowd.steps,
         "updates": world.watch.best,
         "incidents": len(incidents),

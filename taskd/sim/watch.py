@@ -6,13 +6,11 @@ and raises a Violation at the first that must not be. Whether the core believes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sized
+from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.sim.model import Oracle
-
-if TYPE_CHECKING:
-    from taskd.sim.crowd import Member
 
 
 class Violation(Exception):
@@ -49,6 +47,21 @@ RULES = {
 """Every rule by name."""
 
 
+class Actor(Protocol):
+    """A training process, as far as the rules look at it."""
+
+    rank: int
+    pid: int
+    updates: int
+    model: int
+    parked_epoch: int
+    parked_at: int
+
+    @property
+    def group(self) -> object | None:
+        """In which it trains."""
+
+
 class Watch:
     """What has been seen, as far as the rules need it."""
 
@@ -74,16 +87,16 @@ class Watch:
         if other != pid:
             raise Violation("one-incarnation", f"processes {other} and {pid} of rank {rank} both act in epoch {key}")
 
-    def comes_parked(self, member: Member, epoch: int) -> None:
+    def comes_parked(self, member: Actor, epoch: int) -> None:
         """A newcomer starts in an epoch: it parks at the end of its set-up without being told."""
         self._following[member.pid] = (epoch, Park)
 
-    def parks(self, epoch: int, member: Member) -> None:
+    def parks(self, epoch: int, member: Actor) -> None:
         """A process stands still, with the updates it then holds."""
         self.actions += 1
         self._parked.setdefault(epoch, {})[member.rank] = (member.pid, member.updates)
 
-    def rebuilds(self, epoch: int, member: Member, now: int) -> None:
+    def rebuilds(self, epoch: int, member: Actor, now: int) -> None:
         """A process begins to make the communicators of an epoch."""
         self.actions += 1
         first = self._rebuilding.setdefault(epoch, now)
@@ -94,7 +107,7 @@ class Watch:
         if member.group is not None:
             raise Violation("parked-first", f"{member} rebuilds epoch {epoch} and still trains")
 
-    def resumes(self, key: int, member: Member, updates: int, base: int) -> None:
+    def resumes(self, key: int, member: Actor, updates: int, base: int) -> None:
         """A process goes on with the step after `updates`; `base` is where the others went on, -1 for the first."""
         self.actions += 1
         if base >= 0 and updates != base:
@@ -110,7 +123,7 @@ class Watch:
                     "nothing-lost", f"epoch {key} goes on from {updates} updates; a member parked with {held}"
                 )
 
-    def stepped(self, key: int, done: int, model: int, members: dict[int, Member]) -> None:
+    def stepped(self, key: int, done: int, model: int, members: Sized) -> None:
         """All members of a group apply update `done`."""
         self.actions += 1
         if len(members) != self._world_size:
@@ -140,7 +153,7 @@ class Watch:
         if began_at < incident["opened_at_ns"] or progress_at <= began_at:
             raise Violation("healed", f"incident {incident['id']} is closed as healed, and no step has been made since")
 
-    def holds(self, member: Member) -> None:
+    def holds(self, member: Actor) -> None:
         """A process has left its group with a model: it must be the right one for its updates."""
         if member.updates >= 0 and member.model != self.oracle.model(member.updates):
             raise Violation(
@@ -149,7 +162,7 @@ class Watch:
 
     # ---- what workers are told ---------------------------------------------------------------------------------
 
-    def told(self, member: Member, effect: WorkerEffect) -> None:
+    def told(self, member: Actor, effect: WorkerEffect) -> None:
         """A worker's machine asks its process for something: in one order only, and never for an older epoch."""
         self.actions += 1
         if isinstance(

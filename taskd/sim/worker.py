@@ -7,18 +7,15 @@ newer command interrupts what it is doing, as the machine may ask for it at any 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
 from taskd.core.messages import Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase, Stage
 from taskd.sim.crowd import Group, Member
-from taskd.sim.manager import JOB
 from taskd.sim.rails import RailHands
-
-if TYPE_CHECKING:
-    from taskd.sim.node import SimNode
+from taskd.sim.setting import JOB, Setting
 
 MS = 1_000_000
 WORK_NS = 2_000 * MS
@@ -27,10 +24,24 @@ HELLO_AGAIN_NS = 1_000 * MS
 """A hello that nobody has acknowledged is said again after this."""
 
 
+class Home(Protocol):
+    """The node on which a process runs, as far as it, and whoever meets it, has to know it: a SimNode."""
+
+    name: str
+    world: Setting
+    core: Any
+    disturbed: bool
+    accused: bool
+
+    def worker_says(self, worker: SimWorker, message: Any) -> None: ...
+    def worker_died(self, worker: SimWorker, exit_code: int, reason: str) -> None: ...
+    def out_of_reach(self) -> bool: ...
+
+
 class SimWorker(Member):
     """One training process."""
 
-    def __init__(self, node: SimNode, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
+    def __init__(self, node: Home, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
         super().__init__(rank, node.world.next_pid(), node.name)
         self.home = node
         self.world = node.world

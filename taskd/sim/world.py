@@ -6,77 +6,45 @@ whenever one has died), and knows which ends were earned. How a story goes from 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from taskd.core import limits
-from taskd.core.agent import Agent
 from taskd.core.effects import EndJob
-from taskd.core.manager import Manager
-from taskd.core.messages import Evidence, Order, Report
+from taskd.core.events import ManagerEvent
+from taskd.core.messages import Evidence, RailOrder, Report
 from taskd.core.types import EvidenceKind
-from taskd.core.worker import Worker
-from taskd.sim.crowd import Crowd, Group
-from taskd.sim.faults import Faults
-from taskd.sim.loop import Loop
-from taskd.sim.manager import JOB, SimManager
-from taskd.sim.network import Network
+from taskd.sim.crowd import Group
+from taskd.sim.manager import SimManager
 from taskd.sim.node import SimNode
 from taskd.sim.proofs import SimProofs
 from taskd.sim.rail_watch import RailChecks
 from taskd.sim.rails import Cables, crews_of
-from taskd.sim.scenario import RAIL_RANKS, RAILS, Options, draw
-from taskd.sim.watch import Violation, Watch
+from taskd.sim.scenario import RAIL_RANKS, RAILS, Options
+from taskd.sim.setting import Machines, Setting
+from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
-from taskd.wire.codec import Envelope, WireError, decode, encode
 
 MS = 1_000_000
 SECOND = 1_000_000_000
-
-WIRE_SHARE = 8
-"""One message of this many goes through the wire's encoding and back; orders always."""
-
 
 KNOWN_NS = limits.FULL_REPORT_NS + 2 * SECOND
 """A manager that runs has heard this long after the first step that the job has begun to train."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """Who makes the core's machines: the production classes, or in tests broken ones that the checkers must catch."""
-
-    manager: Callable[..., Manager] = Manager
-    agent: Callable[..., Agent] = Agent
-    worker: Callable[..., Worker] = Worker
-
-
-class World:
-    """Everything of one story."""
+class World(Setting):
+    """Everything of one story but its faults."""
 
     def __init__(self, options: Options, machines: Machines) -> None:
-        self.machines = machines
-        self.scenario, self.rng = draw(options)
+        super().__init__(options, machines)
         scenario = self.scenario
-        self.loop = Loop()
-        self.network = Network(self.loop, self.rng, scenario.weather)
-        self.watch = Watch(options.ranks)
-        self.crowd = Crowd(self.loop, self.watch, options.ranks, scenario.pace, scenario.salt)
         self.crowd.when_completed = self._completed
         self.crowd.when_fresh = self.started_from_nothing
-        self.ended: EndJob | None = None
         self.ending = False
-        self.orders = 0
-        self.restarts = Counter[int]()
-        self.codes: dict[int, int] = {}  # of the ranks whose last process has ended
-        self.generation = 0  # of starts by a launcher that is not ours
         self.capacity_short_at = -1
         self.harms: list[int] = []
         self.wasted: dict[int, int] = {}  # when an agent ended a process that held so many updates
         self.returning: set[str] = set()  # lost nodes and dead launchers that will come back
-        self._pids = 1_000
-        self._checked = 0
         self._relaunching = False
         self.nodes: dict[str, SimNode] = {}
         self.manager = SimManager(self)
@@ -84,58 +52,14 @@ class World:
             name = f"n{number}"
             self.nodes[name] = SimNode(self, name)
         self.cables = Cables(RAILS) if options.ranks <= RAIL_RANKS and options.kinds else None
-        self.rail_checks = RailChecks(self)
+        self.rail_checks = RailChecks(self.manager, self.nodes, self.cables)
         self.proofs = SimProofs(self)
-        self.faults = Faults(self)
 
     # ---- what shells ask ---------------------------------------------------------------------------------------
-
-    def next_pid(self) -> int:
-        """A process number that no other process of this story has had."""
-        self._pids += 1
-        return self._pids
-
-    def between(self, span: tuple[int, int]) -> int:
-        """A random duration."""
-        return self.rng.randint(*span)
-
-    def strikes(self, kind: str) -> bool:
-        """Whether a planted fault strikes whoever asks."""
-        return self.faults.take(kind)
-
-    def over(self) -> bool:
-        """The job has ended."""
-        return self.ended is not None
 
     def workers(self) -> list[SimWorker]:
         """All living processes, in the order of their nodes and starts."""
         return [worker for node in self.nodes.values() for worker in node.workers.values() if worker.alive]
-
-    def first_group(self, epoch: int) -> Group:
-        """The group that a set-up outside of any repair makes."""
-        return self.crowd.group(epoch if self.scenario.launches else -self.generation)
-
-    def guarded(self, function: Callable[..., Any], *arguments: Any, who: str) -> Any:
-        """Call a machine of the core: whatever it is told, it must not raise."""
-        try:
-            return function(*arguments)
-        except Violation:
-            raise
-        except Exception as error:
-            told = arguments[-1] if arguments else ""
-            raise Violation("core", f"{who} raised {type(error).__name__} ({error}) when told {told}") from error
-
-    def check_wire(self, message: Any) -> None:
-        """A share of all messages is encoded and decoded by the production codec: bounds hold, nothing changes."""
-        self._checked += 1
-        if self._checked % WIRE_SHARE and not isinstance(message, Order):
-            return
-        try:
-            read = decode(encode(message, Envelope(JOB, "n", 1, self._checked)))
-        except AssertionError as error:
-            raise Violation("bounds", f"{error} in {message}") from error
-        if isinstance(read, WireError) or read[1] != message:
-            raise Violation("bounds", f"{message} came back from the wire as {read}")
 
     def with_rails(self, node: str, message: Any) -> Any:
         """A report, with what the node's agent reads of its rails."""
@@ -143,6 +67,10 @@ class World:
             return message
         crews = crews_of(((worker.home.name, worker) for worker in self.workers()), lambda worker: worker.training)
         return replace(message, rails=self.cables.reports(node, crews, self.loop.now))
+
+    def manager_lives(self) -> bool:
+        """Whether an agent can connect to it."""
+        return self.manager.alive
 
     # ---- what shells tell --------------------------------------------------------------------------------------
 
@@ -253,6 +181,22 @@ class World:
         if len(reachable) * self.scenario.per_node < self.scenario.options.ranks:
             self.capacity_short_at = self.loop.now
             self.loop.after(1 * SECOND, self._count_capacity)
+
+    def wrote(self, event: ManagerEvent) -> None:
+        """The manager has written this into its journal."""
+        self.proofs.verdict(event)
+
+    def rails_ordered(self, node: str, order: RailOrder) -> None:
+        """The manager tells a node how its rails shall stand."""
+        self.rail_checks.ordered(node, order)
+
+    def given_up(self, node: str, text: str) -> None:
+        """The manager takes a node for lost."""
+        self.nodes[node].given_up(text)
+
+    def manager_restarts(self) -> None:
+        """What was known of rails may be lost with the one before."""
+        self.rail_checks.manager_restarted()
 
     def manager_is_back(self) -> None:
         """Agents connect again."""

@@ -30,8 +30,8 @@ from taskd.core.times import Moment
 from taskd.core.types import Stage, Strategy
 from taskd.core.worker import Worker
 from taskd.sim.scenario import Options, draw
+from taskd.sim.setting import Machines
 from taskd.sim.story import Result, simulate
-from taskd.sim.world import Machines
 from tests.patience import BUILD_S
 
 pytestmark = pytest.mark.limit(BUILD_S)  # some breaches take many stories to show

@@ -6,7 +6,8 @@ from taskd.core.events import RailVerdict, RailWish
 from taskd.core.types import RailFinding
 from taskd.sim.phases import Play
 from taskd.sim.scenario import Options
-from taskd.sim.world import Machines, World
+from taskd.sim.setting import Machines
+from taskd.sim.world import World
 
 KINDS = ("rail", "flap", "operator", "unable", "railkill")
 STORIES = 40
