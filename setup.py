@@ -53,8 +53,11 @@ COMPILE = ["-O2", "-g0", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 LINK = ["-pthread", "-s"]
 
 
+# Our headers are named with their folder, as in "rail/io/link.hpp".
+INCLUDES = str(ROOT / "csrc")
+
 # What of the rail transport is needed where torch is absent: to find rails, and to read what others count.
-RAIL_PARTS = ("counters", "interfaces", "tally")
+RAIL_PARTS = ("counters", "io/interfaces", "tally")
 
 
 def files(*patterns: str) -> list[str]:
@@ -66,8 +69,8 @@ def native_extension() -> Extension:
     return Extension(
         "taskd._native",
         sources=files("csrc/native/*.cpp", *(f"csrc/rail/{part}.cpp" for part in RAIL_PARTS)),
-        depends=files("csrc/native/*.h", "csrc/native/*.hpp", "csrc/rail/*.hpp"),
-        include_dirs=[str(ROOT / "csrc/native"), str(ROOT / "csrc/rail"), pybind11.get_include()],
+        depends=files("csrc/native/*.hpp", "csrc/rail/**/*.hpp"),
+        include_dirs=[INCLUDES, pybind11.get_include()],
         extra_compile_args=["-std=c++17", *COMPILE],
         extra_link_args=LINK,
         language="c++",
@@ -77,14 +80,14 @@ def native_extension() -> Extension:
 def c10d_extension() -> Extension:
     extension = cpp_extension.CppExtension(
         "taskd._c10d",
-        sources=files("csrc/c10d/*.cpp", "csrc/rail/*.cpp", "csrc/native/fork_guard.cpp"),
-        depends=files("csrc/*/*.h", "csrc/*/*.hpp"),
+        sources=files("csrc/c10d/*.cpp", "csrc/rail/**/*.cpp", "csrc/native/fork_guard.cpp"),
+        depends=files("csrc/**/*.hpp"),
         define_macros=[("TASKD_TORCH_VERSION", '"{}"'.format(".".join(torch.__version__.split(".")[:2])))],
         extra_link_args=LINK,
     )
     # torch's headers do not compile without warnings at -Wextra; ours do, so torch's are included as the system's.
     system = [flag for path in extension.include_dirs for flag in ("-isystem", path)]
-    extension.include_dirs = [str(ROOT / "csrc" / room) for room in ("native", "c10d", "rail")]
+    extension.include_dirs = [INCLUDES]
     extension.extra_compile_args = ["-std=c++20", *COMPILE, *system]
     return extension
 

@@ -31,7 +31,7 @@ SANITIZERS = {
 
 @dataclass(frozen=True)
 class Program:
-    """What a program is made of; its units see the headers of these rooms of csrc."""
+    """What a program is made of; its units may include the headers of these rooms of csrc."""
 
     units: Sequence[Path]
     rooms: Sequence[str] = ("rail", "native")
@@ -47,15 +47,15 @@ def tests(room: str, *names: str) -> list[Path]:
     return sorted({path for name in names for path in (ROOT / "tests" / room).glob(f"{name}.cpp")})
 
 
-FUZZED = ("link", "frame", "counters", "key", "handshake", "door", "endpoint", "socket", "outbox", "inbox", "pace")
+FUZZED = ("counters", "io/*", "session/*")
 GUARD = ("control", "lane", "lane_judge", "pool", "record", "rhythm", "watch")
 PROGRAMS = {
-    "rail-sessions": Program([*units("rail", "*"), *tests("rail/sessions", "*")]),
+    "rail-sessions": Program([*units("rail", "**/*"), *tests("rail/sessions", "*")]),
     "rail-collectives": Program(
-        [*units("rail", "*"), *tests("rail", "suite", "cases", "reference", "fake_world", "*_tests")]
+        [*units("rail", "**/*"), *tests("rail", "suite", "cases", "reference", "fake_world", "*_tests")]
     ),
-    "rail-fuzz": Program([*units("rail", *FUZZED, "silence", "session*", "event"), *tests("rail/fuzz", "*")]),
-    "rail-parts": Program([*units("rail", "key", "counters", "tally", "interfaces"), *tests("rail/parts", "*")]),
+    "rail-fuzz": Program([*units("rail", *FUZZED), *tests("rail/fuzz", "*")]),
+    "rail-parts": Program([*units("rail", "counters", "io/interfaces", "io/key", "tally"), *tests("rail/parts", "*")]),
     "native": Program(
         [*(unit for unit in units("native", "*") if not unit.name.startswith("module")), *tests("native", "*")],
         ["native"],
@@ -75,13 +75,15 @@ def build(name: str, kind: str) -> Path:
 
 def compiled(unit: Path, kind: str, rooms: Sequence[str]) -> Path:
     """The object of one unit, which all programs share: most of the time goes to compiling csrc/rail."""
-    folders = list(dict.fromkeys([*(SOURCES / room for room in rooms), unit.parent]))
-    command = [*compiler(kind), *(f"-I{folder}" for folder in folders)]
+    command = [*compiler(kind), f"-I{SOURCES}"]
     digest = hashlib.sha256(" ".join(command).encode())
+    place = unit.relative_to(ROOT)
+    folders = [*(SOURCES / room for room in rooms), ROOT / place.parts[0] / place.parts[1]]
     headers = {header for folder in folders for header in folder.rglob("*.hpp")}
     for path in [unit, PATIENCE, *sorted(headers)]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return made(f"{unit.parent.name}-{unit.stem}-{kind}", digest, ".o", [*command, "-c", str(unit)])
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    title = "-".join(place.with_suffix("").parts)  # whole, for two folders may hold units of one name
+    return made(f"{title}-{kind}", digest, ".o", [*command, "-c", str(unit)])
 
 
 def compiler(kind: str) -> list[str]:

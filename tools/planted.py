@@ -39,7 +39,7 @@ FAULTS = (
     ),
     Fault(
         "one element of a sum is left out",
-        "csrc/rail/reduce_kernels.hpp",
+        "csrc/rail/reduce/kernels.hpp",
         "            Op::apply(values[index], other);",
         "            if (at != 4096) Op::apply(values[index], other);",
         ("tests/rail/test_collectives.py::test_over_a_fake_transport",),
@@ -53,7 +53,7 @@ FAULTS = (
     ),
     Fault(
         "two rails are swapped",
-        "csrc/rail/endpoint.cpp",
+        "csrc/rail/io/endpoint.cpp",
         "                pairs.emplace_back(here, there);",
         "                pairs.emplace_back(here, taken_there.size() - 1 - there);",
         ("tests/rail/test_sessions.py::test_parts_of_a_session",),

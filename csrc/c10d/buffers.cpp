@@ -1,5 +1,5 @@
 // See buffers.hpp.
-#include "buffers.hpp"
+#include "c10d/buffers.hpp"
 
 #include <algorithm>
 #include <cstring>

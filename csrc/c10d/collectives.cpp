@@ -1,7 +1,7 @@
 // The plan of every c10d operation: what it reads, what it writes, how it is started on an inner group.
 //
 // Nothing is decided here; what the inner group thinks of the arguments it says when the operation starts.
-#include "guard.hpp"
+#include "c10d/guard.hpp"
 
 namespace taskd::comm {
 

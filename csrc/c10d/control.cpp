@@ -1,5 +1,5 @@
 // See control.hpp.
-#include "control.hpp"
+#include "c10d/control.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // See ending.hpp.
-#include "ending.hpp"
+#include "c10d/ending.hpp"
 
 #include <atomic>
 #include <condition_variable>

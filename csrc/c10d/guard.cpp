@@ -1,11 +1,11 @@
 // See guard.hpp.
-#include "guard.hpp"
+#include "c10d/guard.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "python.hpp"
+#include "c10d/python.hpp"
 
 namespace taskd::comm {
 

@@ -19,9 +19,9 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "lane.hpp"
-#include "operation.hpp"
-#include "progress.hpp"
+#include "c10d/lane.hpp"
+#include "c10d/operation.hpp"
+#include "c10d/progress.hpp"
 
 namespace taskd::comm {
 

@@ -1,5 +1,5 @@
 // See inner.hpp.
-#include "inner.hpp"
+#include "c10d/inner.hpp"
 
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "ending.hpp"
+#include "c10d/ending.hpp"
 
 namespace taskd::comm {
 

@@ -13,9 +13,9 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "exact.hpp"
-#include "lane.hpp"
-#include "sockets.hpp"
+#include "c10d/exact.hpp"
+#include "c10d/lane.hpp"
+#include "c10d/sockets.hpp"
 
 namespace taskd::comm {
 

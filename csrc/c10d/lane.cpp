@@ -1,5 +1,5 @@
 // See lane.hpp.
-#include "lane.hpp"
+#include "c10d/lane.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -24,10 +24,10 @@
 #include <string>
 #include <vector>
 
-#include "control.hpp"
-#include "pool.hpp"
-#include "rhythm.hpp"
-#include "watch.hpp"
+#include "c10d/control.hpp"
+#include "c10d/pool.hpp"
+#include "c10d/rhythm.hpp"
+#include "c10d/watch.hpp"
 
 namespace taskd::comm {
 

@@ -1,7 +1,7 @@
 // What becomes of an operation: the rules by which a lane ends, holds or waits for it. See lane.hpp.
 //
 // Does not: act on a verdict, or change anything but what an operation remembers of having been announced.
-#include "lane.hpp"
+#include "c10d/lane.hpp"
 
 #include <algorithm>
 #include <ctime>

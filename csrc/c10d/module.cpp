@@ -6,14 +6,14 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "control.hpp"
-#include "ending.hpp"
-#include "guard.hpp"
-#include "progress.hpp"
-#include "python.hpp"
-#include "rail_module.hpp"
-#include "record.hpp"
-#include "store.hpp"
+#include "c10d/control.hpp"
+#include "c10d/ending.hpp"
+#include "c10d/guard.hpp"
+#include "c10d/progress.hpp"
+#include "c10d/python.hpp"
+#include "c10d/rail_module.hpp"
+#include "c10d/record.hpp"
+#include "c10d/store.hpp"
 
 #ifndef TASKD_TORCH_VERSION
 #error "TASKD_TORCH_VERSION is the minor version of the torch that this is compiled against, such as \"2.13\""

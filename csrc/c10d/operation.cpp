@@ -1,5 +1,5 @@
 // See operation.hpp.
-#include "operation.hpp"
+#include "c10d/operation.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
@@ -10,8 +10,8 @@
 #include <array>
 #include <atomic>
 
-#include "ending.hpp"
-#include "python.hpp"
+#include "c10d/ending.hpp"
+#include "c10d/python.hpp"
 
 namespace taskd::comm {
 

@@ -14,11 +14,11 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "buffers.hpp"
-#include "inner.hpp"
-#include "lane.hpp"
-#include "record.hpp"
-#include "work.hpp"
+#include "c10d/buffers.hpp"
+#include "c10d/inner.hpp"
+#include "c10d/lane.hpp"
+#include "c10d/record.hpp"
+#include "c10d/work.hpp"
 
 namespace taskd::comm {
 

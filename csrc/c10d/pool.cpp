@@ -1,5 +1,5 @@
 // See pool.hpp.
-#include "pool.hpp"
+#include "c10d/pool.hpp"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // See progress.hpp.
-#include "progress.hpp"
+#include "c10d/progress.hpp"
 
 #include <sys/mman.h>
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "lane.hpp"
-#include "page.hpp"
+#include "c10d/lane.hpp"
+#include "native/page.hpp"
 
 namespace taskd::comm {
 

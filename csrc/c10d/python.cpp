@@ -1,5 +1,5 @@
 // See python.hpp.
-#include "python.hpp"
+#include "c10d/python.hpp"
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "control.hpp"
+#include "c10d/control.hpp"
 
 namespace taskd::comm {
 

@@ -1,12 +1,12 @@
 // See rail_backend.hpp. Here are the collectives; rail_messages.cpp has what is made of messages between pairs.
-#include "rail_backend.hpp"
+#include "c10d/rail_backend.hpp"
 
 #include <pthread.h>
 
 #include <algorithm>
 
-#include "python.hpp"
-#include "rail_tensors.hpp"
+#include "c10d/python.hpp"
+#include "c10d/rail_tensors.hpp"
 
 namespace taskd::comm {
 

@@ -18,8 +18,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "engine.hpp"
-#include "rail_work.hpp"
+#include "c10d/rail_work.hpp"
+#include "rail/engine/engine.hpp"
 
 namespace taskd::comm {
 

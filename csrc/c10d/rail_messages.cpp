@@ -8,11 +8,11 @@
 
 #include <numeric>
 
-#include "ending.hpp"
-#include "pool.hpp"
-#include "python.hpp"
-#include "rail_backend.hpp"
-#include "rail_tensors.hpp"
+#include "c10d/ending.hpp"
+#include "c10d/pool.hpp"
+#include "c10d/python.hpp"
+#include "c10d/rail_backend.hpp"
+#include "c10d/rail_tensors.hpp"
 
 namespace taskd::comm {
 

@@ -1,5 +1,5 @@
 // See rail_module.hpp.
-#include "rail_module.hpp"
+#include "c10d/rail_module.hpp"
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <future>
 
-#include "fork_guard.hpp"
-#include "pool.hpp"
-#include "python.hpp"
+#include "c10d/pool.hpp"
+#include "c10d/python.hpp"
+#include "native/fork_guard.hpp"
 
 namespace py = pybind11;
 

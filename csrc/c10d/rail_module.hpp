@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "rail_backend.hpp"
+#include "c10d/rail_backend.hpp"
 
 namespace taskd::comm {
 

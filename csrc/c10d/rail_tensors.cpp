@@ -1,5 +1,5 @@
 // See rail_tensors.hpp.
-#include "rail_tensors.hpp"
+#include "c10d/rail_tensors.hpp"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>

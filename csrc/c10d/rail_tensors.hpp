@@ -14,8 +14,8 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "group.hpp"
-#include "rail_work.hpp"
+#include "c10d/rail_work.hpp"
+#include "rail/collectives/group.hpp"
 
 namespace taskd::comm {
 

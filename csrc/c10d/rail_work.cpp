@@ -1,13 +1,13 @@
 // See rail_work.hpp.
-#include "rail_work.hpp"
+#include "c10d/rail_work.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
 
-#include "ending.hpp"
-#include "pool.hpp"
-#include "python.hpp"
+#include "c10d/ending.hpp"
+#include "c10d/pool.hpp"
+#include "c10d/python.hpp"
 
 namespace taskd::comm {
 

@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "buffers.hpp"
-#include "exact.hpp"
-#include "group.hpp"
+#include "c10d/buffers.hpp"
+#include "c10d/exact.hpp"
+#include "rail/collectives/group.hpp"
 
 namespace taskd::comm {
 

@@ -1,5 +1,5 @@
 // See record.hpp.
-#include "record.hpp"
+#include "c10d/record.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // See rhythm.hpp.
-#include "rhythm.hpp"
+#include "c10d/rhythm.hpp"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // See sockets.hpp.
-#include "sockets.hpp"
+#include "c10d/sockets.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

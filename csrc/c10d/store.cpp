@@ -1,5 +1,5 @@
 // See store.hpp.
-#include "store.hpp"
+#include "c10d/store.hpp"
 
 #include <poll.h>
 #include <pybind11/chrono.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "python.hpp"
+#include "c10d/python.hpp"
 
 namespace taskd::comm {
 

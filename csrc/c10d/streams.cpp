@@ -12,9 +12,9 @@
 // Does not: end what is queued (taskd/comm/nccl.py and hccl.py do) or notice what fails on the device (they are asked).
 #include <algorithm>
 
-#include "guard.hpp"
-#include "python.hpp"
-#include "system.hpp"
+#include "c10d/guard.hpp"
+#include "c10d/python.hpp"
+#include "native/system.hpp"
 
 namespace taskd::comm {
 

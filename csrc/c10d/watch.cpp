@@ -1,5 +1,5 @@
 // See watch.hpp.
-#include "watch.hpp"
+#include "c10d/watch.hpp"
 
 #include <algorithm>
 #include <exception>

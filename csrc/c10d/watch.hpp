@@ -9,8 +9,8 @@
 
 #include <chrono>
 
-#include "control.hpp"
-#include "pool.hpp"
+#include "c10d/control.hpp"
+#include "c10d/pool.hpp"
 
 namespace taskd::comm {
 

@@ -1,12 +1,12 @@
 // See work.hpp.
-#include "work.hpp"
+#include "c10d/work.hpp"
 
 #include <ATen/record_function.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "python.hpp"
+#include "c10d/python.hpp"
 
 namespace taskd::comm {
 

@@ -21,8 +21,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "buffers.hpp"
-#include "lane.hpp"
+#include "c10d/buffers.hpp"
+#include "c10d/lane.hpp"
 
 namespace taskd::comm {
 

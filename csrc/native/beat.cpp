@@ -1,9 +1,9 @@
-#include "beat.hpp"
+#include "native/beat.hpp"
 
 #include <stdexcept>
 
-#include "fork_guard.hpp"
-#include "robust.hpp"
+#include "native/fork_guard.hpp"
+#include "native/robust.hpp"
 
 namespace taskd::native {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "mapping.hpp"
+#include "native/mapping.hpp"
 
 namespace taskd::native {
 

@@ -1,4 +1,4 @@
-#include "death_watch.hpp"
+#include "native/death_watch.hpp"
 
 #include <sys/eventfd.h>
 
@@ -6,7 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "fork_guard.hpp"
+#include "native/fork_guard.hpp"
 
 namespace taskd::native {
 

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <vector>
 
-#include "mapping.hpp"
+#include "native/mapping.hpp"
 
 namespace taskd::native {
 

@@ -1,4 +1,4 @@
-#include "digest.hpp"
+#include "native/digest.hpp"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "fork_guard.hpp"
+#include "native/fork_guard.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "page.hpp"
+#include "native/page.hpp"
 
 namespace taskd::native {
 namespace {

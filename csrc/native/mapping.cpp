@@ -1,4 +1,4 @@
-#include "mapping.hpp"
+#include "native/mapping.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -6,8 +6,8 @@
 
 #include <stdexcept>
 
-#include "fork_guard.hpp"
-#include "process.hpp"
+#include "native/fork_guard.hpp"
+#include "native/process.hpp"
 
 namespace taskd::native {
 namespace {

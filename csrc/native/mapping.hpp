@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "page.hpp"
+#include "native/page.hpp"
 
 namespace taskd::native {
 

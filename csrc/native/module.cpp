@@ -7,14 +7,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "beat.hpp"
-#include "death_watch.hpp"
-#include "digest.hpp"
-#include "fork_guard.hpp"
-#include "mapping.hpp"
-#include "module_rail.hpp"
-#include "process.hpp"
-#include "records.hpp"
+#include "native/beat.hpp"
+#include "native/death_watch.hpp"
+#include "native/digest.hpp"
+#include "native/fork_guard.hpp"
+#include "native/mapping.hpp"
+#include "native/module_rail.hpp"
+#include "native/process.hpp"
+#include "native/records.hpp"
 
 namespace py = pybind11;
 

@@ -1,14 +1,14 @@
 // Interfaces, counters and sums for Python; what and why stands in module_rail.hpp.
-#include "module_rail.hpp"
+#include "native/module_rail.hpp"
 
 #include <pybind11/stl.h>
 #include <sys/socket.h>
 
-#include "counters.hpp"
-#include "interfaces.hpp"
-#include "records.hpp"
-#include "system.hpp"
-#include "tally.hpp"
+#include "native/records.hpp"
+#include "native/system.hpp"
+#include "rail/counters.hpp"
+#include "rail/io/interfaces.hpp"
+#include "rail/tally.hpp"
 
 namespace py = pybind11;
 

@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "system.hpp"
+#include "native/system.hpp"
 
 namespace taskd::native {
 

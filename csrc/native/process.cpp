@@ -1,4 +1,4 @@
-#include "process.hpp"
+#include "native/process.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "system.hpp"
+#include "native/system.hpp"
 
 namespace taskd::native {
 namespace {

@@ -12,7 +12,7 @@
 // Does not: work for a thread that uses robust pthread mutexes; its list is replaced while the word is held.
 #pragma once
 
-#include "system.hpp"
+#include "native/system.hpp"
 
 namespace taskd::native {
 

@@ -1,5 +1,5 @@
 // Counters in a memory file; what and why stands in counters.hpp.
-#include "counters.hpp"
+#include "rail/counters.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

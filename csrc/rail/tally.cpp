@@ -1,5 +1,5 @@
 // Sums of counters; what and why stands in tally.hpp.
-#include "tally.hpp"
+#include "rail/tally.hpp"
 
 #include <algorithm>
 #include <array>

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "counters.hpp"
+#include "rail/counters.hpp"
 
 namespace taskd::rail {
 

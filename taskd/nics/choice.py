@@ -9,7 +9,7 @@ loss if it never does (`expected` False). Nodes may have different sets; one rai
 is nothing else, or when the whole job is known to be on this host.
 
 It opens nothing, lists nothing (who calls has done so) and does NOT talk to other nodes or pair their rails with ours
-(csrc/rail/endpoint.hpp does).
+(csrc/rail/io/endpoint.hpp does).
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "beat.hpp"
-#include "death_watch.hpp"
-#include "fork_guard.hpp"
-#include "mapping.hpp"
-#include "process.hpp"
+#include "native/beat.hpp"
+#include "native/death_watch.hpp"
+#include "native/fork_guard.hpp"
+#include "native/mapping.hpp"
+#include "native/process.hpp"
 #include "../patience.hpp"
 
 // _exit, because a check may fail in a forked child, whose parent waits for the status.

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "group.hpp"
+#include "rail/collectives/group.hpp"
 #include "reference.hpp"
 #include "world.hpp"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "parts/check.hpp"
-#include "transport.hpp"
+#include "rail/transport.hpp"
 
 namespace taskd::rail::test {
 

@@ -1,5 +1,5 @@
 // The kernels of reduce.hpp against the plain reference, for every type, reduction and odd length.
-#include "reduce.hpp"
+#include "rail/reduce/reduce.hpp"
 
 #include <cstring>
 
@@ -8,7 +8,7 @@
 #endif
 
 #include "parts/check.hpp"
-#include "reduce_kernels.hpp"
+#include "rail/reduce/kernels.hpp"
 #include "reference.hpp"
 #include "suite.hpp"
 

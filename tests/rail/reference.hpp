@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "group.hpp"
+#include "rail/collectives/group.hpp"
 
 namespace taskd::rail::test {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "group.hpp"
+#include "rail/collectives/group.hpp"
 
 namespace taskd::rail::test {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "guard_check.hpp"
-#include "record.hpp"
-#include "rhythm.hpp"
+#include "c10d/record.hpp"
+#include "c10d/rhythm.hpp"
 
 using namespace taskd::comm;
 

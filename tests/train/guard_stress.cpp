@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "control.hpp"
+#include "c10d/control.hpp"
 #include "guard_check.hpp"
-#include "lane.hpp"
+#include "c10d/lane.hpp"
 #include "../patience.hpp"
 
 using namespace taskd::comm;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../parts/check.hpp"
-#include "frame.hpp"
-#include "socket.hpp"
+#include "rail/io/frame.hpp"
+#include "rail/io/socket.hpp"
 
 namespace taskd::rail::test {
 

@@ -1,10 +1,10 @@
 // Strangers at the door: nobody gets in without the key, whatever is said, and what is made up costs a bounded place.
 #include <set>
 
-#include "door.hpp"
-#include "endpoint.hpp"
+#include "rail/io/door.hpp"
+#include "rail/io/endpoint.hpp"
 #include "fuzz.hpp"
-#include "key.hpp"
+#include "rail/io/key.hpp"
 
 namespace taskd::rail::test {
 namespace {

@@ -1,9 +1,9 @@
 // Streams of frames, whole and damaged, into a link: what is whole arrives byte for byte, what is damaged ends the
 // link, and no byte is ever written outside of the place that was named for it.
-#include "counters.hpp"
+#include "rail/counters.hpp"
 #include "fuzz.hpp"
-#include "link.hpp"
-#include "outbox.hpp"
+#include "rail/io/link.hpp"
+#include "rail/session/outbox.hpp"
 
 namespace taskd::rail::test {
 namespace {

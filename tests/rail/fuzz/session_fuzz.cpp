@@ -4,7 +4,7 @@
 #include <set>
 
 #include "fuzz.hpp"
-#include "session.hpp"
+#include "rail/session/session.hpp"
 
 namespace taskd::rail::test {
 namespace {

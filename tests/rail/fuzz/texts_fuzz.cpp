@@ -2,9 +2,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "endpoint.hpp"
+#include "rail/io/endpoint.hpp"
 #include "fuzz.hpp"
-#include "handshake.hpp"
+#include "rail/io/handshake.hpp"
 
 namespace taskd::rail::test {
 namespace {

@@ -1,5 +1,5 @@
 // Counters as a transport writes them and as another process reads them.
-#include "counters.hpp"
+#include "rail/counters.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

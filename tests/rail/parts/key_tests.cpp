@@ -1,5 +1,5 @@
 // The vectors of RFC 4231 and of FIPS 180-4, and what else a key must do.
-#include "key.hpp"
+#include "rail/io/key.hpp"
 
 #include <set>
 

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "check.hpp"
-#include "interfaces.hpp"
-#include "key.hpp"
+#include "rail/io/interfaces.hpp"
+#include "rail/io/key.hpp"
 
 namespace taskd::rail::test {
 

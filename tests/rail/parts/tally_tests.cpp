@@ -1,5 +1,5 @@
 // Sums of several processes' counters.
-#include "tally.hpp"
+#include "rail/tally.hpp"
 
 #include <cerrno>
 

@@ -22,7 +22,7 @@
 #include <system_error>
 #include <utility>
 
-#include "socket.hpp"
+#include "rail/io/socket.hpp"
 
 namespace taskd::rail::test {
 

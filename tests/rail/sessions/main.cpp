@@ -7,13 +7,13 @@
 #include <cstring>
 #include <numeric>
 
-#include "counters.hpp"
-#include "endpoint.hpp"
+#include "rail/counters.hpp"
+#include "rail/io/endpoint.hpp"
 #include "leaving.hpp"
 #include "messages.hpp"
 #include "orders.hpp"
-#include "outbox.hpp"
-#include "pace.hpp"
+#include "rail/session/outbox.hpp"
+#include "rail/session/pace.hpp"
 #include "pure.hpp"
 #include "rails.hpp"
 #include "team.hpp"

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "endpoint.hpp"
-#include "frame.hpp"
-#include "outbox.hpp"
-#include "silence.hpp"
+#include "rail/io/endpoint.hpp"
+#include "rail/io/frame.hpp"
+#include "rail/session/outbox.hpp"
+#include "rail/session/silence.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../../patience.hpp"
-#include "engine.hpp"
+#include "rail/engine/engine.hpp"
 #include "faulty.hpp"
 
 #define CHECK(condition)                                                                                        \

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <functional>
 
-#include "endpoint.hpp"
-#include "handshake.hpp"
+#include "rail/io/endpoint.hpp"
+#include "rail/io/handshake.hpp"
 #include "scarce.hpp"
 #include "team.hpp"
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "session.hpp"
+#include "rail/session/session.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {

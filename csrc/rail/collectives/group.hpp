@@ -1,0 +1,150 @@
+// One process group: the operations that its members run together, numbered alike on all of them.
+//
+// Why: here is all that a caller needs, in plain memory and element types, so that the c10d backend above is nothing
+// but a translation and the collectives below know no torch.
+//
+// Promises: every element is reduced in the order of ranks 0..n-1, each step rounded to the element type, whatever its
+// place in the buffer; chunks, rails and faults cannot change a bit. AVG is the sum divided by n at the end. `done` is
+// called exactly once, without the lock, when no memory of the operation is read or written any more. Collectives are
+// numbered in the order of the calls; point-to-point messages by member, direction and tag.
+//
+// Does not: wait for anything, copy more than small messages, or decide about rails.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rail/transport.hpp"
+
+namespace taskd::rail {
+
+enum class Kind : uint8_t {
+    kNone,
+    kAllReduce,
+    kReduceScatter,
+    kAllGather,
+    kBroadcast,
+    kReduce,
+    kGather,
+    kScatter,
+    kAllToAll,
+    kBarrier,
+    kPointToPoint
+};
+
+enum class Dtype : uint8_t {
+    kByte,  // moved, never reduced: for whatever has no arithmetic here
+    kBool,
+    kInt8,
+    kUint8,
+    kInt16,
+    kInt32,
+    kInt64,
+    kFloat16,
+    kBfloat16,
+    kFloat32,
+    kFloat64,
+    kComplex64,
+    kComplex128
+};
+
+enum class Reduction : uint8_t { kSum, kAverage, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+
+size_t size_of(Dtype dtype) noexcept;
+const char* name_of(Kind kind) noexcept;
+const char* name_of(Dtype dtype) noexcept;
+const char* name_of(Reduction reduction) noexcept;
+// Whether there is such a reduction of such elements.
+bool can_reduce(Dtype dtype, Reduction reduction) noexcept;
+
+// Null: it succeeded.
+using Done = std::function<void(const Failure* failure)>;
+
+// So many bytes, of elements of this type: nothing is done with them, but ranks that name different ones are told so.
+struct Extent {
+    Extent(size_t bytes, Dtype dtype = Dtype::kByte) : bytes(bytes), dtype(dtype) {}
+
+    size_t bytes;
+    Dtype dtype;
+};
+
+// Memory of the caller.
+struct Piece {
+    void* data = nullptr;
+    size_t bytes = 0;
+};
+
+// Which lock guards the transport, and how to let go of it (running what after_unlock() gathered).
+class Gate {
+  public:
+    virtual ~Gate() = default;
+    virtual void lock() = 0;
+    virtual void unlock() = 0;
+
+    // Does this with the lock held, and lets go of it. Whoever has the lock now may do it first, at the end of a step.
+    virtual void urge(const std::function<void()>& order) {
+        lock();
+        order();
+        unlock();
+    }
+};
+
+class Group {
+  public:
+    // `me` of `size` members. The transport and the gate must outlive the group.
+    Group(Transport& transport, Gate& gate, std::string identity, int me, int size);
+    ~Group();
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+
+    int me() const { return me_; }
+
+    int size() const { return size_; }
+
+    const std::string& identity() const { return identity_; }
+
+    // `timeout_ns` of each: 0 is none. What cannot be (a reduction that does not exist, a root outside of the group) is
+    // told to `done` like any other failure. Each returns a handle for cancel().
+    uint64_t all_reduce(void* data, size_t count, Dtype dtype, Reduction reduction, int64_t timeout_ns, Done done);
+    // `inputs[r]` goes to member r; all have `count` elements.
+    uint64_t reduce_scatter(std::vector<const void*> inputs, void* output, size_t count, Dtype dtype,
+                            Reduction reduction, int64_t timeout_ns, Done done);
+    // `outputs[r]` comes from member r; all have this extent.
+    uint64_t all_gather(const void* input, std::vector<void*> outputs, Extent extent, int64_t timeout_ns, Done done);
+    uint64_t broadcast(void* data, Extent extent, int root, int64_t timeout_ns, Done done);
+    // Only the root's memory is written to.
+    uint64_t reduce(const void* input, void* output, size_t count, Dtype dtype, Reduction reduction, int root,
+                    int64_t timeout_ns, Done done);
+    // `outputs` is empty but on the root.
+    uint64_t gather(const void* input, std::vector<void*> outputs, Extent extent, int root, int64_t timeout_ns,
+                    Done done);
+    uint64_t scatter(std::vector<const void*> inputs, void* output, Extent extent, int root, int64_t timeout_ns,
+                     Done done);
+    // Sizes may differ by pair; what one says it sends must be what the other says it receives.
+    uint64_t all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done,
+                        Dtype dtype = Dtype::kByte);
+    uint64_t barrier(int64_t timeout_ns, Done done);
+    uint64_t send(const void* data, Extent extent, int to, uint32_t tag, int64_t timeout_ns, Done done);
+    // `from` -1: from anybody; `source` (may be null) is told who it was before `done`.
+    uint64_t receive(void* data, Extent extent, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done);
+
+    // Ends one operation here with kAborted. Afterwards none of its memory is touched. An unknown handle is fine.
+    void cancel(uint64_t handle, const std::string& reason);
+    // Ends all operations, and every later one, in the same way; returns when no memory of theirs is touched any more.
+    void abort(const std::string& reason);
+    size_t unfinished();
+
+  private:
+    struct State;
+
+    const std::string identity_;
+    const int me_;
+    const int size_;
+    const std::unique_ptr<State> state_;
+};
+
+}  // namespace taskd::rail

@@ -1,0 +1,76 @@
+// Taking one message: from a certain member, or from whoever sends one first.
+//
+// Why ears: the next message of each member has a number of its own, so each is listened for under its own; the first
+// one heard is taken, and the others' are still there for the next operation.
+//
+// Does not: number messages, or know whose turn it is (messages.hpp).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rail/collectives/operation.hpp"
+
+namespace taskd::rail {
+
+class ReceiveOperation;
+
+class Postbox {
+  public:
+    virtual ~Postbox() = default;
+    // The number of the next message of a member.
+    virtual uint64_t next_number(int member, uint32_t tag) const = 0;
+    // That one is taken: the next will have another.
+    virtual void taken(ReceiveOperation& operation, int member) = 0;
+};
+
+class ReceiveOperation : public Operation {
+  public:
+    // `from` -1: anybody. `source` (may be null) is told who it was.
+    ReceiveOperation(Circle& circle, Postbox& postbox, uint64_t sequence, const Form& form, void* data, size_t bytes,
+                     int from, uint32_t tag, int* source);
+    ~ReceiveOperation() override;
+
+    // It is its turn. Before, it does nothing but wait.
+    void listen();
+
+    bool takes_any() const { return from_ < 0; }
+
+    uint32_t tag() const { return tag_; }
+
+  protected:
+    void begin() override {
+        if (may_listen)
+            listen();
+    }
+
+    void withdraw() override;
+    std::string title() const override;
+    std::vector<int> awaited() const override;
+
+    bool is_numbered() const override { return false; }
+
+  public:
+    bool may_listen = false;  // as soon as it begins
+
+  private:
+    class Ear;
+
+    void heard(Ear& ear);
+    void deaf(Ear& ear, const Failure& failure);
+    void received();
+    void take(Ear& ear);
+
+    Postbox& postbox_;
+    void* const data_;
+    const size_t bytes_;
+    const int from_;
+    const uint32_t tag_;
+    int* const source_;
+    std::vector<std::unique_ptr<Ear>> ears_;
+    size_t deaf_ = 0;  // of the ears
+    int taken_from_ = -1;
+};
+
+}  // namespace taskd::rail

@@ -1,0 +1,241 @@
+// The engine's inside: its lock, its thread, its descriptors and times, and everything that hangs on them.
+//
+// How it stays simple: whatever happens (a socket is ready, a time has come, a caller sends) only changes state and
+// marks sessions; the work that follows from it is done in one place, settle(), before the lock is released: events are
+// delivered to operations, sessions write, broken links are taken away, until nothing is left. So no operation is ever
+// called while something is half done, and a small message leaves from the thread that sent it.
+//
+// How it stays fair: the lock has a gate of its own, so that a caller who waits gets it before the thread, which works
+// all the time, can take it again.
+//
+// How it stays alive: every piece of work runs within attempt(), so what is thrown ends an epoch and not the process
+// (fault.cpp).
+//
+// Does not: outlive a fork: in a child every call throws.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "rail/engine/engine.hpp"
+#include "rail/engine/seat.hpp"
+#include "rail/io/door.hpp"
+#include "rail/io/interfaces.hpp"
+#include "rail/session/session.hpp"
+
+namespace taskd::rail {
+
+// All that are there now.
+constexpr int64_t kEveryEpoch = INT64_MAX;
+
+class EngineCore : public Gate, public SessionHost, public DoorKeeper {
+  public:
+    EngineCore(Settings settings, SocketLayer& sockets);
+    ~EngineCore() override;
+
+    void start();
+    // Sessions leave in good order, as far as their peers let them within a while; then the thread ends. May be called
+    // again.
+    void stop();
+    void check_process() const;
+
+    const std::string& endpoint() const { return endpoint_; }
+
+    int counters_fd() const { return counters_.fd(); }
+
+    // Work for a caller, with the lock held meanwhile. Trouble is the caller's; whatever else is thrown ends the epoch,
+    // and then this throws Trouble that says so. Given by std::cref(), it is begun without any memory.
+    void call(int64_t epoch, const std::function<void()>& work);
+
+    // ---- with the lock held
+    // The barrier: what is thrown within ends this epoch, kEveryEpoch or none (kNoEpoch), before the lock is let go.
+    // True if nothing was.
+    template <class Work>
+    bool attempt(int64_t epoch, const Work& work) noexcept {
+        try {
+            work();
+            return true;
+        } catch (...) {
+            blame(epoch);
+            return false;
+        }
+    }
+
+    // Throws Trouble. Returns with the lock held, all sessions connected.
+    std::vector<std::shared_ptr<Session>> connect(int64_t epoch, const std::vector<Endpoint>& members,
+                                                  const std::vector<int>& ranks, size_t me, int64_t within_ns);
+    // Two steps of an abort: all operations fail, and nobody can join any more; then the sessions end. Whoever waits
+    // for an operation need not wait for sockets to be closed.
+    void give_up(int64_t epoch, const std::string& reason, Failure::Code code = Failure::Code::kAborted);
+    void end_epoch(int64_t epoch, const std::string& reason);
+    void set_rail(const std::string& name, bool in_use);
+
+    void seated(Seat& seat) { seats_.push_back(&seat); }
+
+    void unseated(Seat& seat);
+    void forget(Party& party);
+    // Nobody hears any more that this message was sent.
+    void unsay_sent(Party& party, int member, uint32_t part);
+    void wake_at(Party& party, int64_t time_ns);
+
+    void after_unlock(std::function<void()> job) { jobs_.push_back(std::move(job)); }
+
+    bool is_over(int64_t epoch) const { return stopping_ || epoch <= over_; }
+
+    bool is_closed() const { return draining_ || stopping_; }
+
+    const Endpoint& me() const { return me_; }
+
+    // ---- Gate
+    void lock() override;
+    void unlock() override;
+
+    void urge(const std::function<void()>& order) override;
+
+    // ---- SessionHost, DoorKeeper
+    int64_t now_ns() const override;
+
+    void post(Event event) override { events_.push_back(std::move(event)); }
+
+    void dirty(Session& session) override;
+    void wake_by(int64_t time_ns) override;
+    void watch(Session& session, Link& link) override;
+    void unwatch(Link& link) override;
+    void dial(Session& session, size_t slot) override;
+    void changed(Session& session) override;
+    void watch(int fd, uint64_t greeting) override;
+    void unwatch(int fd, uint64_t greeting) override;
+    const Answer* judge(const Hello& hello) override;
+    void welcomed(const Hello& hello, int fd) override;
+    void dialled(const Hello& hello, int fd) override;
+    void dial_failed(const Hello& hello, int error, const std::string& trouble) override;
+    void count(Stranger stranger) override;
+    void blame(int64_t epoch) noexcept override;
+
+  private:
+    // What a descriptor in epoll is.
+    struct Source {
+        enum class Kind { kListener, kWake, kTimer, kInterfaces, kGreeting, kLink };
+        Kind kind;
+        int fd = -1;
+        uint64_t greeting = 0;
+        Session* session = nullptr;
+        size_t slot = 0;
+    };
+
+    struct Order {
+        const std::function<void()>& work;
+        Order* next;
+    };
+
+    void open();
+    void close_all();
+    void listen();
+    void run();
+    void ready(uint64_t number, uint32_t events);
+    void accept_all(uint64_t number);
+    void read_links();
+    void on_time();
+    void call_those_who_wished(int64_t now_ns);
+    void breathe();
+    // Until something has changed; the lock is let go meanwhile.
+    void wait_for_change(int64_t until_ns);
+    void deliver_next();
+    void deliver_events();
+    void obey();
+
+    bool has_work() const { return !(events_.empty() && failed_.empty() && dirty_.empty() && unfinished_.empty()); }
+
+    void settle() noexcept;
+    bool settle_one();
+    void note(int64_t epoch, const char* what) noexcept;
+    void end_faulty() noexcept;
+    std::string fault() const;
+    std::string sentence_of_fault(int64_t epoch) const;
+    // Throws Trouble if this epoch can be joined no more.
+    void check_open(int64_t epoch) const;
+
+    // Those who wait look again, also the one who has the lock and is about to wait.
+    void has_changed() {
+        ++change_;
+        changes_.notify_all();
+    }
+
+    void wake();
+    uint64_t add(const Source& source, uint32_t events);
+    void remove(int fd);
+    Session* session_of(int64_t epoch, const std::string& process);
+
+    Session* session_of(const Hello& hello) { return session_of(hello.epoch, hello.from); }
+
+    void end_sessions(int64_t epoch, const std::string& reason);
+    [[noreturn]] void missing(const std::vector<std::shared_ptr<Session>>& sessions, const std::vector<int>& ranks,
+                              int64_t epoch, int64_t within_ns);
+
+    const Settings settings_;
+    SocketLayer& sockets_;
+    const int owner_;  // process
+    std::mutex gate_;
+    std::mutex mutex_;
+    std::condition_variable changes_;
+    uint64_t change_ = 0;
+    std::atomic<int> waiting_{0};
+
+    int epoll_ = -1;
+    int wake_ = -1;
+    int timer_ = -1;
+    Endpoint me_;
+    std::string endpoint_;
+    Counters counters_;
+    std::unique_ptr<InterfaceWatch> interfaces_;
+    std::vector<bool> ordered_;  // by rail
+    pthread_t thread_{};
+    bool has_thread_ = false;
+    bool stopping_ = false;
+    bool in_thread_ = false;  // who settles now is the engine's thread
+    bool draining_ = false;
+
+    // Orders of callers who wait for the lock; whoever has it, obeys.
+    std::mutex order_mutex_;
+    Order* orders_ = nullptr;
+    std::atomic<bool> is_asked_{false};
+    bool has_obeyed_ = false;  // so what waits for the lock to be let go comes before the rest of the work
+
+    std::unordered_map<uint64_t, Source> sources_;
+    std::unordered_map<int, uint64_t> by_fd_;
+    uint64_t last_source_ = 0;
+    std::deque<uint64_t> readable_;
+    std::vector<uint64_t> full_;  // listeners that could not accept, and are not spoken of again by the system
+    int64_t accept_at_ns_ = INT64_MAX;
+    std::map<std::pair<int64_t, std::string>, std::shared_ptr<Session>> sessions_;
+    int64_t over_ = INT64_MIN;       // the newest epoch that was aborted
+    int64_t faulty_ = INT64_MIN;     // the newest epoch in which something was thrown; to be ended if it is not over
+    std::array<char, 256> fault_{};  // what that was; no memory is needed to keep it
+    std::array<char, 256> stray_{};  // the same of connections that belong to no epoch yet
+    std::vector<Seat*> seats_;
+    Door door_;
+    std::deque<Event> events_;
+    std::vector<Session*> dirty_;
+    std::vector<Session*> unfinished_;  // have more to write than one turn's worth
+    std::vector<Session*> failed_;
+    std::vector<std::function<void()>> jobs_;
+    std::multimap<int64_t, Party*> wishes_;
+    std::unordered_map<Party*, int64_t> wish_of_;
+    int64_t armed_ns_ = INT64_MAX;
+    bool timer_fired_ = false;
+    std::unique_ptr<char[]> scratch_;
+};
+
+}  // namespace taskd::rail

@@ -1,0 +1,356 @@
+// Descriptors, epochs and sessions of the engine; its lock and thread are in core.cpp.
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "rail/engine/core.hpp"
+#include "rail/io/key.hpp"
+
+namespace taskd::rail {
+namespace {
+
+constexpr int64_t kFarewellNs = 2'000 * kMillisecondNs;
+
+// Connected now, or until the other side said farewell. That one may have made this very group, and have gone on since:
+// no chance decides whether a member can make a group that another one has made. What comes of it, operations tell.
+bool is_ready(const std::shared_ptr<Session>& session) {
+    return !session || session->heard_farewell() || (session->connected() > 0 && session->failure().empty());
+}
+
+int prefix_of(const std::vector<Interface>& interfaces, const std::string& address) {
+    for (const Interface& interface : interfaces) {
+        for (const Address& own : interface.addresses) {
+            if (own.text == address.substr(0, address.find('%')))
+                return own.prefix;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+void EngineCore::listen() {
+    if (settings_.rails.empty() || settings_.rails.size() > kMostRails)
+        throw Trouble("An engine needs 1 to 16 rails, and " + std::to_string(settings_.rails.size()) + " are named.");
+    me_.node = settings_.node;
+    me_.title = settings_.title;
+    std::vector<Interface> interfaces;
+    try {
+        interfaces = list_interfaces();
+    } catch (const std::system_error&) {
+        // Then rails pair by name and order only.
+    }
+    std::string tried;
+    size_t listening = 0;
+    for (const RailSpec& rail : settings_.rails) {
+        SocketAddress address;
+        try {
+            address = parse_address(rail.address, 0);
+        } catch (const std::invalid_argument& error) {
+            throw Trouble("Rail " + rail.name + ": " + error.what());
+        }
+        int fd = -EADDRINUSE;
+        for (int port = settings_.first_port;
+             fd == -EADDRINUSE && port <= std::max(settings_.first_port, settings_.last_port); ++port) {
+            address.set_port(port);
+            fd = sockets_.listen(address);
+        }
+        // A rail that cannot be listened on now still has its place, so that it can dial when it is back.
+        me_.rails.push_back({rail.name, rail.address, fd < 0 ? 1 : sockets_.port_of(fd),
+                             prefix_of(interfaces, rail.address), rail.expected});
+        if (fd < 0) {
+            tried += (tried.empty() ? "" : ", ") + rail.name + " (" + rail.address + ": " + words_of(-fd) + ")";
+            continue;
+        }
+        ++listening;
+        add({Source::Kind::kListener, fd}, EPOLLIN | EPOLLET);
+    }
+    if (listening == 0)
+        throw Trouble("No rail can be listened on: " + tried + ". " +
+                      (settings_.first_port > 0 && tried.find(words_of(EADDRINUSE)) != std::string::npos
+                           ? "Give rails a range of more ports than this host has processes (TASKD_RAIL_PORTS)."
+                           : "Name addresses that this host has (TASKD_RAILS)."));
+    endpoint_ = pack(me_);
+}
+
+uint64_t EngineCore::add(const Source& source, uint32_t events) {
+    const uint64_t number = ++last_source_;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = number;
+    try {
+        by_fd_[source.fd] = number;
+        sources_[number] = source;
+        if (settings_.close_on_fork)
+            settings_.close_on_fork(source.fd);
+        if (epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event) != 0)
+            throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
+    } catch (...) {
+        remove(source.fd);  // it may be another's number soon
+        throw;
+    }
+    return number;
+}
+
+void EngineCore::remove(int fd) {
+    const auto found = by_fd_.find(fd);
+    if (found == by_fd_.end())
+        return;
+    sources_.erase(found->second);
+    by_fd_.erase(found);
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+    if (settings_.keep_on_fork)
+        settings_.keep_on_fork(fd);
+}
+
+void EngineCore::watch(Session& session, Link& link) {
+    Source source{Source::Kind::kLink, link.fd()};
+    source.session = &session;
+    source.slot = link.slot();
+    const uint64_t number = add(source, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    link.is_readable = true;
+    readable_.push_back(number);
+    if (!in_thread_)
+        wake();
+}
+
+void EngineCore::unwatch(Link& link) {
+    remove(link.fd());
+}
+
+void EngineCore::watch(int fd, uint64_t greeting) {
+    Source source{Source::Kind::kGreeting, fd};
+    source.greeting = greeting;
+    add(source, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+}
+
+void EngineCore::unwatch(int fd, uint64_t) {
+    remove(fd);
+}
+
+// ---- dials
+
+Session* EngineCore::session_of(int64_t epoch, const std::string& process) {
+    const auto found = sessions_.find({epoch, process});
+    return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+void EngineCore::dial(Session& session, size_t slot) {
+    const Slot& pair = session.slots()[slot];
+    const EndpointRail& there = session.peer().rails[pair.rail_there];
+    const Hello hello{me_.process, session.peer().process, session.epoch(), static_cast<uint32_t>(pair.rail_here)};
+    SocketAddress remote;
+    try {
+        remote = parse_address(there.address, there.port);
+    } catch (const std::invalid_argument& error) {
+        // It may name an interface that only its own host has; that is this one rail's trouble.
+        session.dial_failed(slot, EINVAL, error.what());
+        return;
+    }
+    door_.dial(hello, parse_address(me_.rails[pair.rail_here].address, 0), remote);
+}
+
+const Answer* EngineCore::judge(const Hello& hello) {
+    static const Answer kYes = Answer::kWelcome;
+    static const Answer kOld = Answer::kStale;
+    static const Answer kNo = Answer::kUnknown;
+    if (is_over(hello.epoch))
+        return &kOld;
+    Session* const session = session_of(hello);
+    if (session == nullptr)
+        return nullptr;
+    if (!session->failure().empty())
+        return &kOld;
+    for (const Slot& slot : session->slots()) {
+        if (slot.rail_there == hello.rail && !session->dials())
+            return &kYes;
+    }
+    return &kNo;
+}
+
+void EngineCore::welcomed(const Hello& hello, int fd) {
+    Session& session = *session_of(hello);
+    for (size_t index = 0; index < session.slots().size(); ++index) {
+        if (session.slots()[index].rail_there == hello.rail) {
+            attempt(session.epoch(), [&] { session.attach(index, fd); });
+            return;
+        }
+    }
+}
+
+void EngineCore::dialled(const Hello& hello, int fd) {
+    Session* const session = session_of(hello.epoch, hello.to);
+    if (session == nullptr || !session->failure().empty()) {
+        sockets_.close(fd);
+        return;
+    }
+    for (size_t index = 0; index < session->slots().size(); ++index) {
+        if (session->slots()[index].rail_here == hello.rail)
+            attempt(hello.epoch, [&] { session->attach(index, fd); });
+    }
+}
+
+void EngineCore::dial_failed(const Hello& hello, int error, const std::string& trouble) {
+    Session* const session = session_of(hello.epoch, hello.to);
+    for (size_t index = 0; session != nullptr && index < session->slots().size(); ++index) {
+        if (session->slots()[index].rail_here == hello.rail)
+            attempt(hello.epoch, [&] { session->dial_failed(index, error, trouble); });
+    }
+}
+
+void EngineCore::count(Stranger stranger) {
+    CounterHeader& header = counters_.header();
+    rail::add(stranger == Stranger::kStale   ? header.stale
+              : stranger == Stranger::kNoKey ? header.strangers
+                                             : header.garbage,
+              1);
+}
+
+void EngineCore::changed(Session& session) {
+    // While the engine is being closed, its own operations have nobody to fail for but that.
+    if (!session.failure().empty() && !draining_)
+        failed_.push_back(&session);
+    has_changed();
+}
+
+// ---- epochs
+
+std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const std::vector<Endpoint>& members,
+                                                          const std::vector<int>& ranks, size_t me, int64_t within_ns) {
+    check_open(epoch);
+    std::vector<std::shared_ptr<Session>> sessions;
+    for (size_t member = 0; member < members.size(); ++member) {
+        if (member == me) {
+            sessions.push_back(nullptr);
+            continue;
+        }
+        std::shared_ptr<Session> session;
+        if (const auto found = sessions_.find({epoch, members[member].process}); found != sessions_.end()) {
+            session = found->second;
+        } else {
+            SessionNames names{ranks[member], "rank " + std::to_string(ranks[member])};
+            session = std::make_shared<Session>(*this, sockets_, counters_, settings_.retry, epoch, me_,
+                                                members[member], std::move(names));
+            sessions_.emplace(std::make_pair(epoch, members[member].process), session);
+            for (size_t rail = 0; rail < settings_.rails.size(); ++rail) {
+                if (!ordered_[rail])
+                    session->set_order(rail, false);
+                if (!interfaces_->usable(rail))
+                    session->set_interface(rail, false, interfaces_->reason(rail));
+            }
+        }
+        sessions.push_back(session);
+    }
+    door_.judge_again();
+    end_faulty();
+    const int64_t until = now_ns() + within_ns;
+    const auto has_failed = [](const std::shared_ptr<Session>& session) {
+        return session && !session->failure().empty() && !session->heard_farewell();
+    };
+    while (!is_over(epoch) && !std::all_of(sessions.begin(), sessions.end(), is_ready) &&
+           std::none_of(sessions.begin(), sessions.end(), has_failed) && now_ns() < until)
+        wait_for_change(until);
+    check_open(epoch);
+    if (!std::all_of(sessions.begin(), sessions.end(), is_ready))
+        missing(sessions, ranks, epoch, within_ns);
+    return sessions;
+}
+
+void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, const std::vector<int>& ranks,
+                         int64_t epoch, int64_t within_ns) {
+    const bool is_late = std::all_of(sessions.begin(), sessions.end(),
+                                     [](const auto& session) { return !session || session->failure().empty(); });
+    std::string text = "Epoch " + std::to_string(epoch) + " could not be joined" +
+                       (is_late ? " within " + std::to_string(within_ns / kMillisecondNs) + " ms" : "") + ". Missing:";
+    for (size_t member = 0; member < sessions.size(); ++member) {
+        const auto& session = sessions[member];
+        if (is_ready(session))
+            continue;
+        text += " rank " + std::to_string(ranks[member]) + " (" + session->peer().node + "; " +
+                (session->failure().empty() ? session->what_was_tried() : session->failure()) + ")";
+    }
+    if (!full_.empty())
+        text += ". This process can accept no connection: " + words_of(EMFILE);
+    if (stray_[0] != '\0')
+        text += std::string(". A connection was not accepted: ") + stray_.data();
+    throw Trouble(text + ". Are these processes alive, and may they be reached from here?");
+}
+
+void EngineCore::end_sessions(int64_t epoch, const std::string& reason) {
+    for (auto place = sessions_.begin(); place != sessions_.end() && place->first.first <= epoch;) {
+        const std::shared_ptr<Session> session = place->second;
+        place = sessions_.erase(place);
+        attempt(epoch, [&] { session->end(reason); });
+        for (auto* list : {&dirty_, &unfinished_, &failed_})
+            list->erase(std::remove(list->begin(), list->end(), session.get()), list->end());
+    }
+}
+
+void EngineCore::give_up(int64_t epoch, const std::string& reason, Failure::Code code) {
+    over_ = std::max(over_, epoch);
+    for (Seat* seat : seats_) {
+        if (seat->epoch() <= epoch)
+            attempt(epoch, [&] { seat->fail(code, reason); });
+    }
+    has_changed();
+}
+
+void EngineCore::end_epoch(int64_t epoch, const std::string& reason) {
+    end_sessions(epoch, reason);
+    attempt(epoch, [&] { door_.drop(epoch); });
+    has_changed();
+}
+
+void EngineCore::unseated(Seat& seat) {
+    settle();  // what is marked may be the last thing that this group's sessions do
+    seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+}
+
+void EngineCore::set_rail(const std::string& name, bool in_use) {
+    bool is_known = false;
+    for (size_t rail = 0; rail < settings_.rails.size(); ++rail) {
+        if (settings_.rails[rail].name != name)
+            continue;
+        is_known = true;
+        ordered_[rail] = in_use;
+        for (const auto& entry : sessions_)
+            attempt(entry.first.first, [&] { entry.second->set_order(rail, in_use); });
+    }
+    if (!is_known)
+        throw Trouble("There is no rail " + name + " here: see the names with `taskd rail list`.");
+}
+
+void EngineCore::stop() {
+    lock();
+    if (is_closed()) {
+        unlock();
+        return;
+    }
+    draining_ = true;
+    std::string reason;  // it ends without one, too
+    attempt(kNoEpoch, [&] { reason = "its engine has been closed"; });
+    for (const auto& entry : sessions_)
+        attempt(entry.first.first, [&] { entry.second->leave(reason); });
+    const int64_t until = now_ns() + kFarewellNs;
+    const auto somebody_lingers = [this] {
+        return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return each.second->lingers(); });
+    };
+    while (somebody_lingers() && now_ns() < until)
+        wait_for_change(until);
+    draining_ = false;
+    stopping_ = true;
+    std::string own;
+    attempt(kNoEpoch, [&] { own = "the engine of this process has been closed"; });
+    give_up(INT64_MAX, own);
+    end_sessions(INT64_MAX, reason);
+    wake();
+    unlock();
+    if (has_thread_)
+        pthread_join(thread_, nullptr);
+    has_thread_ = false;
+}
+
+}  // namespace taskd::rail

@@ -1,0 +1,94 @@
+// Connections that are not links yet: ones that were dialled and ones that came, until both sides have proved the key.
+//
+// Why apart from sessions: a stranger must never reach one. What has not proved itself is bounded in number, bytes and
+// time. A proved dial for an epoch that this process has not joined yet waits here.
+//
+// With the engine's lock held. Does not: wait, or decide when to dial.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rail/io/handshake.hpp"
+#include "rail/io/socket.hpp"
+
+namespace taskd::rail {
+
+class DoorKeeper {
+  public:
+    enum class Stranger { kGarbage, kNoKey, kStale };
+
+    virtual ~DoorKeeper() = default;
+    virtual int64_t now_ns() const = 0;
+    virtual void wake_by(int64_t time_ns) = 0;
+    // Watches a descriptor and calls Door::ready() with its number; `unwatch` before it is closed or handed on.
+    virtual void watch(int fd, uint64_t greeting) = 0;
+    virtual void unwatch(int fd, uint64_t greeting) = 0;
+    // Whether a proved dial is welcome; nullptr: not yet.
+    virtual const Answer* judge(const Hello& hello) = 0;
+    // The descriptor is the keeper's from now on.
+    virtual void welcomed(const Hello& hello, int fd) = 0;
+    virtual void dialled(const Hello& hello, int fd) = 0;
+    virtual void dial_failed(const Hello& hello, int error, const std::string& trouble) = 0;
+    virtual void count(Stranger stranger) = 0;
+    // To be called where something has been caught: it ends this epoch, or none (kNoEpoch), and is kept for a sentence.
+    virtual void blame(int64_t epoch) noexcept = 0;
+};
+
+constexpr int64_t kNoEpoch = INT64_MIN;
+
+class Door {
+  public:
+    Door(DoorKeeper& keeper, SocketLayer& sockets, std::string key, std::string me);
+    ~Door();
+
+    void came(int fd);
+    // Whatever is thrown here, and only here, is the caller's matter.
+    void dial(const Hello& hello, const SocketAddress& local, const SocketAddress& remote);
+    void ready(uint64_t greeting);
+    // Looks again at the dials that wait.
+    void judge_again();
+    // Gives up all of this epoch and before, whichever way they go.
+    void drop(int64_t epoch);
+    void on_time(int64_t now_ns);
+    int64_t next_ns() const;
+
+  private:
+    enum class Stage { kConnecting, kChallenge, kWelcome, kHello, kProof, kHeld };
+
+    struct Greeting {
+        int fd = -1;
+        Stage stage = Stage::kHello;
+        Hello hello;
+        std::string said;       // the hello as it went over the wire
+        std::string challenge;  // likewise
+        std::string in;
+        int64_t until_ns = 0;
+    };
+
+    // What is thrown over one connection costs that connection, and the epoch for which it has proved itself.
+    template <class Work>
+    void over(uint64_t number, const Work& work) noexcept;
+    void go_on(uint64_t number);
+    size_t wanted(const Greeting& greeting) const;
+    bool take(uint64_t number, Greeting& greeting);
+    bool advance(uint64_t number, Greeting& greeting);
+    bool advance_dialled(uint64_t number, Greeting& greeting);
+    bool answer_proved(uint64_t number, Greeting& greeting);
+    bool say(Greeting& greeting, const std::string& text);
+    void end(uint64_t number, int error, const std::string& trouble);
+    int hand_over(uint64_t number);
+    uint64_t open(Greeting greeting, int64_t within_ns);
+
+    DoorKeeper& keeper_;
+    SocketLayer& sockets_;
+    const std::string key_;
+    const std::string me_;
+    std::map<uint64_t, Greeting> greetings_;
+    uint64_t last_ = 0;
+};
+
+}  // namespace taskd::rail

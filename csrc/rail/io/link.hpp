@@ -1,0 +1,145 @@
+// One connection of a session: the frames that are being written to it, and the one that is being read from it.
+//
+// Why: here a byte meets the memory that it belongs to. Large payloads are written from and read into the caller's
+// memory, so this is also where that memory is let go of: what has begun to be written is padded with zeros and marked
+// void, what is being read goes on into nothing.
+//
+// Does not: decide what to send, or what a frame means. Never deletes itself: a broken link says so and is taken away.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "rail/io/frame.hpp"
+#include "rail/io/socket.hpp"
+
+namespace taskd::rail {
+
+class Link;
+struct Outgoing;
+struct CounterRecord;
+
+class LinkReader {
+  public:
+    virtual ~LinkReader() = default;
+    // The bytes of a frame of data are to come: where to put them, or null to drop them.
+    virtual char* data_begins(Link& link, const FrameHeader& header) = 0;
+    // They are all here. False: they do not count (taken over by another link, or padding).
+    virtual void data_ended(Link& link, const FrameHeader& header, bool counts) = 0;
+    virtual void control(Link& link, const FrameHeader& header, const char* payload) = 0;
+};
+
+class Link {
+  public:
+    enum class Progress { kDone, kMore, kBlocked };
+
+    Link(SocketLayer& sockets, int fd, int64_t epoch, size_t slot, CounterRecord& record);
+    ~Link();
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+
+    int fd() const { return fd_; }
+
+    size_t slot() const { return slot_; }
+
+    bool is_broken() const { return broken_ != 0; }
+
+    int error() const { return broken_; }
+
+    const char* fault() const { return fault_; }
+
+    void cut(int error, const char* fault = nullptr);
+
+    // Takes a frame with its payload (null: zeros and a void mark). `owner` names the message for let_go().
+    void stage(const FrameHeader& header, const char* payload, const Outgoing* owner);
+    // The same with a payload of its own.
+    void stage(const FrameHeader& header, std::string text);
+
+    size_t staged() const { return staged_bytes_; }
+
+    bool blocked() const { return blocked_; }
+
+    void unblock() { blocked_ = false; }
+
+    // At most about `budget` bytes.
+    Progress write(size_t budget);
+    // This message's memory is read no more; or that of this one frame.
+    void let_go(const Outgoing* owner);
+    void let_go_frame(uint64_t number);
+
+    // kDone: nothing more has come. `scratch` is nobody's memory between calls.
+    Progress read(LinkReader& reader, char* scratch, size_t scratch_bytes, size_t budget);
+
+    void hung_up() { hung_up_ = true; }
+
+    // The number of the frame whose bytes are coming in for somebody; 0: none.
+    uint64_t incoming() const {
+        return phase_ != Phase::kHeader && head_.type == FrameType::kData && !is_dropped_ ? head_.number : 0;
+    }
+
+    const FrameHeader& incoming_header() const { return head_; }
+
+    // The rest goes into nothing; and counts all the same, or not.
+    void redirect(bool counts);
+
+    bool was_redirected() const { return is_dropped_; }
+
+    uint64_t bytes_read() const { return bytes_read_; }
+
+    uint64_t bytes_written() const { return bytes_written_; }
+
+    // Where the next frame will begin, counted in bytes.
+    uint64_t end() const { return bytes_written_ + staged_bytes_; }
+
+    bool is_readable = false;  // the system said so, and nobody has read everything yet
+
+  private:
+    enum class Phase { kHeader, kPayload, kMark };
+
+    struct Staged {
+        FrameHeader header;
+        const char* payload;
+        const Outgoing* owner;
+        uint64_t mark;
+        std::string text;
+        size_t done;
+
+        size_t size() const { return sizeof header + header.length + ((header.flags & kHasMark) != 0 ? 8 : 0); }
+    };
+
+    void pad(Staged& frame);
+    int gather(void* pieces, size_t budget) const;
+    void written(size_t bytes);
+    void consume(LinkReader& reader, const char* bytes, size_t count);
+    void header_here(LinkReader& reader);
+    void payload_here(LinkReader& reader);
+
+    SocketLayer& sockets_;
+    const int fd_;
+    const int64_t epoch_;
+    const size_t slot_;
+    const bool reads_short_;
+    CounterRecord& record_;
+    int broken_ = 0;
+    const char* fault_ = nullptr;
+
+    std::deque<Staged> queue_;
+    size_t staged_bytes_ = 0;
+    bool blocked_ = false;
+
+    Phase phase_ = Phase::kHeader;
+    FrameHeader head_{};
+    size_t have_ = 0;  // of the header or the mark
+    char* target_ = nullptr;
+    size_t rest_ = 0;  // of the payload
+    bool is_dropped_ = false;
+    bool hung_up_ = false;
+    bool expects_bulk_ = false;
+    uint64_t mark_ = 0;
+    uint64_t bytes_read_ = 0;
+    uint64_t bytes_written_ = 0;
+    char control_[kLongestControl];
+};
+
+}  // namespace taskd::rail

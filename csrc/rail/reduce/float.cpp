@@ -1,0 +1,39 @@
+// Kernels of the floats that processors have themselves; complex numbers are pairs of them when they are only added.
+#include "rail/reduce/kernels.hpp"
+
+namespace taskd::rail::lanes {
+namespace {
+
+template <class Element>
+Kernel of(Reduction reduction) {
+    switch (reduction) {
+        case Reduction::kSum:
+        case Reduction::kAverage:
+            return kernel<Plain<Element>, Sum>();
+        case Reduction::kProduct:
+            return kernel<Plain<Element>, Product>();
+        case Reduction::kMin:
+            return kernel<Plain<Element>, Min>();
+        case Reduction::kMax:
+            return kernel<Plain<Element>, Max>();
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace
+
+Kernel float_kernel(Dtype dtype, Reduction reduction) {
+    switch (dtype) {
+        case Dtype::kFloat32:
+        case Dtype::kComplex64:
+            return of<float>(reduction);
+        case Dtype::kFloat64:
+        case Dtype::kComplex128:
+            return of<double>(reduction);
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace taskd::rail::lanes

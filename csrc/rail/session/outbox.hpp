@@ -1,0 +1,123 @@
+// What one session has to send: messages that wait or flow, and frames that are not acknowledged yet.
+//
+// Why: messages are carved into frames at the moment when a link can take one, so that each link takes as much as it
+// delivers; and a frame, once numbered, is remembered until the other side has it, whatever becomes of its link.
+//
+// Small messages are copied here and leave first. They count against the receiver's pool until it says that it has
+// freed them; what would not fit is announced instead and waits for credit like a large one, so that no group's unread
+// messages can stop another's.
+//
+// Does not: know links, choose between them, or look at a clock.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "rail/io/frame.hpp"
+#include "rail/session/pace.hpp"
+
+namespace taskd::rail {
+
+// Of operations that have been given up, or are not begun yet. Beyond, credits are dropped, and messages ask again.
+constexpr size_t kCreditsKept = 1 << 16;
+
+struct Outgoing {
+    MessageKey key;
+    Form form;
+    Party* party = nullptr;  // of a large one: who is told
+    int member = 0;
+    const char* data = nullptr;  // null after it was taken back
+    size_t bytes = 0;
+    size_t carved = 0;
+    size_t unacknowledged = 0;
+    bool is_small = false;
+    bool is_flowing = false;  // it has its credit
+    bool is_taken_back = false;
+    std::unique_ptr<char[]> copy;
+};
+
+// A numbered frame.
+struct Numbered {
+    FrameHeader header;
+    std::shared_ptr<Outgoing> message;  // null: no payload
+    uint32_t carriers = 0;              // a bit for each link that it is on
+    int sends = 0;
+    size_t weight = 0;  // on the wire, the first time: what its carriers count, though it may be void by now
+    bool is_acknowledged = false;
+    bool is_queued = false;   // to go out again
+    Pace::Mark mark;          // of the last time
+    uint64_t end = 0;         // of its bytes among those of the link that carried it last
+    int64_t expected_ns = 0;  // when it should be acknowledged
+    int64_t late_ns = 0;      // and when that is late
+
+    const char* payload() const { return message && message->data ? message->data + header.offset : nullptr; }
+
+    bool is_small() const { return !message || message->is_small || header.length <= 4096; }
+};
+
+class Outbox {
+  public:
+    explicit Outbox(int64_t epoch) : epoch_(epoch) {}
+
+    // Takes a message. True: it was copied, its memory is free again. `differs` is set if the receiver's credit for it
+    // came from another operation.
+    bool add(const MessageKey& key, const Party& party, int member, const void* data, size_t bytes, bool announce,
+             const Form** differs);
+    // A frame without a payload about this message.
+    void add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes, uint64_t offset = 0);
+    // A message that waits for its receiver, or flows; null: none.
+    const Outgoing* waiting(const MessageKey& key) const;
+    void credit(const MessageKey& key, const Form& form);
+    // This operation has a message that the other side does not have yet.
+    bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
+
+    void freed(uint64_t total) { freed_ = total > freed_ ? total : freed_; }
+
+    // Its memory is read no more. Null: there is none such under way.
+    std::shared_ptr<Outgoing> take_back(const MessageKey& key);
+    // All large messages of this operation.
+    std::vector<std::shared_ptr<Outgoing>> take_back_all(uint64_t group, uint64_t sequence, const Party& party);
+
+    bool has_small();
+    bool has_large();
+    // Of the next small frame, about; only if there is one.
+    size_t small_bytes() const;
+    Numbered& next_small();
+    Numbered& next_large(size_t piece);
+
+    // `done` for each frame that was not acknowledged before; `complete` for each large message that the receiver has.
+    void acknowledge(uint64_t first, uint64_t last, const std::function<void(Numbered&)>& done,
+                     const std::function<void(Outgoing&)>& complete);
+    void send_again(Numbered& frame);
+
+    std::deque<Numbered>& unacknowledged() { return frames_; }
+
+    const std::deque<Numbered>& unacknowledged() const { return frames_; }
+
+    bool idle() { return frames_.empty() && !has_small() && large_.empty(); }
+
+  private:
+    Numbered& number(FrameType type, const MessageKey& key, const Form& form);
+    Numbered* pop_again(std::deque<uint64_t>& queue);
+    void skip_taken(std::deque<std::shared_ptr<Outgoing>>& queue);
+    bool skip_done(std::deque<uint64_t>& queue);
+
+    const int64_t epoch_;
+    uint64_t next_number_ = 1;
+    std::deque<Numbered> frames_;  // from the oldest that is not acknowledged, without a gap
+    std::deque<uint64_t> small_again_;
+    std::deque<uint64_t> large_again_;
+    std::deque<FrameHeader> controls_;
+    std::deque<std::shared_ptr<Outgoing>> small_;
+    std::deque<std::shared_ptr<Outgoing>> flowing_;
+    std::map<MessageKey, std::shared_ptr<Outgoing>> large_;  // all that are not complete
+    std::map<MessageKey, Form> credits_;                     // that came before their message
+    bool has_dropped_credits_ = false;
+    uint64_t pool_used_ = 0;  // of small messages sent, in all
+    uint64_t freed_ = 0;
+};
+
+}  // namespace taskd::rail
