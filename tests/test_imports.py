@@ -55,8 +55,7 @@ IMPURE = {
 # Files of one room that name each other's types in a circle, though none is imported in one. What is mended leaves the
 # table, and nothing comes in.
 KNOWN_CIRCLES_OF_TYPES: set[frozenset[str]] = {
-    frozenset({"taskd/core/rail_proof.py", "taskd/core/rail_watch.py"}),
-    frozenset({"taskd/worker/session.py", "taskd/worker/step.py"}),
+    frozenset({"taskd/core/rails/verification.py", "taskd/core/rails/watch.py"}),
 }
 # Lines that import a mere table of numbers from an impure module.
 PURE_AFTER_ALL = {"from signal import Signals"}

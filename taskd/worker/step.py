@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from taskd.worker.transaction import Transaction
+
+class Transaction(Protocol):
+    """What a step needs of transaction.py."""
+
+    def enter(self, step: Step) -> None: ...
+    def leave(self, step: Step, error: BaseException | None) -> bool: ...
+    def on_commit(self, step: Step, function: Callable[..., Any], values: tuple[Any, ...]) -> None: ...
 
 
 class Step:
