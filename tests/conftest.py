@@ -10,6 +10,7 @@ It starts nothing of taskd's; fixtures of one room live in that room's own conft
 
 from __future__ import annotations
 
+import collections
 import faulthandler
 import json
 import os
@@ -153,11 +154,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 failures: dict[str, str] = {}
+seconds_of_files: dict[str, float] = collections.Counter()
+seconds_of_processes: dict[str, float] = collections.Counter()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    seconds_of_files[report.nodeid.partition("::")[0]] += report.duration
+    seconds_of_processes[getattr(report, "worker_id", "")] += report.duration
     if report.failed:
         failures[report.nodeid] = failures.get(report.nodeid, "") + report.longreprtext
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in tiers.is_old(seconds_of_processes, seconds_of_files):
+        terminalreporter.write_line(line)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -11,7 +11,7 @@ SECONDS, what the longer files take on a quiet machine; a file stays in one piec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 TIERS = ("gate", "full", "timing")
 TIMING = "tests/timing/"
@@ -259,6 +259,8 @@ SECONDS = {
 }
 """On a quiet machine, of the files that take longer than the others."""
 OTHERS_SECONDS = 2
+UNEVEN = 1.2
+"""How much longer one process may take than the other before the split is called old."""
 
 
 def tier_of(name: str) -> str:
@@ -280,3 +282,19 @@ def split(files: Iterable[str], processes: int) -> dict[str, int]:
         place[file] = load.index(min(load))
         load[place[file]] += SECONDS.get(file, OTHERS_SECONDS)
     return place
+
+
+def is_old(busy: Mapping[str, float], took: Mapping[str, float]) -> list[str]:
+    """Lines about a split that one process had to wait for; none if it is good. `busy`: seconds by process; `took`: by
+    file. The files named are those that moved away most from what SECONDS says of them."""
+    longest, shortest = max(busy.values(), default=0), min(busy.values(), default=0)
+    if longest < UNEVEN * shortest or longest - shortest < 30:
+        return []
+    known = {file: SECONDS.get(file, OTHERS_SECONDS) for file in took}
+    pace = sum(took.values()) / sum(known.values())
+    moved = sorted(took, key=lambda file: -abs(took[file] / pace - known[file]))[:12]
+    shares = " and ".join(f"{seconds:.0f}" for _, seconds in sorted(busy.items()))
+    return [
+        f"the split is old: the processes took {shares} s; in SECONDS of tests/tiers.py stand, and should stand:",
+        *(f"    {file}: {known[file]}, {took[file] / pace:.0f}" for file in moved),
+    ]
