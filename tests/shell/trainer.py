@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from taskd import _native
 from taskd.api import destroy_taskd_worker, init_taskd_worker, start_taskd_worker
-from taskd.comm import counters, hccl, nic
+from taskd.comm import adapter, counters, nic
 from taskd.core.types import RailState
 from taskd.worker import hooks, presence
 from tests.comm.fake_npu import FakeNpu
@@ -111,7 +111,8 @@ class Npu:
         rank = int(os.environ["RANK"])
         sys.modules["torch_npu"] = self.fake  # type: ignore[assignment]
         sys.modules["torch"] = SimpleNamespace(distributed=SimpleNamespace(get_rank=lambda: rank))  # type: ignore[assignment]
-        hccl.make_inner(None, rank, 4, timedelta(1), epoch=0, identity="0", members=[0, 1, 2, 3])
+        inner = adapter.of("hccl")
+        inner.make_inner(None, rank, 4, timedelta(1), epoch=0, identity="0", members=[0, 1, 2, 3])
         say(joined=True)
 
     def be(self, how: str) -> None:
