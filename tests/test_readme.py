@@ -23,7 +23,7 @@ import pytest
 
 from tests.source import ROOT
 
-PAGES = ("README.md", "CONTRIBUTING.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/session.md")
 SHELL_WORDS = {"cd", "export", "source", ".", "kill", "wait", "sed", "git"}
 TASKD = "import sys; from taskd.cli.main import main; sys.exit(main())"
 
