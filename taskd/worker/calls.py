@@ -99,7 +99,7 @@ class Calls:
         self._followed.add(name)
 
         def followed(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._step.under_way and self._given_up() and not self._optimizers():
+            if self._watching and self._given_up() and not self._optimizers():
                 raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
             result = original(this, *args, **kwargs)
             self._called(name, method, bool(args or kwargs))
@@ -114,8 +114,13 @@ class Calls:
         self.habits.called.add(name)
         if with_arguments:
             self.habits.with_arguments.add(name)
-        if self._step.under_way:
+        if self._watching:
             self._made.append(name)
+
+    @property
+    def _watching(self) -> bool:
+        """Whether a step is under way whose calls count. Once there is something that is not understood, none does."""
+        return self._step.under_way and not self._doubts.sentence
 
     # ---- between steps ----------------------------------------------------------------------------------------
 
@@ -178,7 +183,9 @@ class Calls:
     def rehearsed(self) -> None:
         """The rehearsal of a step is over; nothing of it is kept."""
         self._leave()
-        if not self._optimizers():
+        if self._optimizers():
+            self._undo()
+        else:
             self._clear_halves()
             self.moving.put_back()
 
@@ -219,7 +226,7 @@ class Calls:
         return [name for name in self._made if name in self._replica.optimizers]
 
     def _before_optimizer(self, name: str, given: tuple[Any, ...] = ()) -> None:
-        if not self._step.under_way:
+        if not self._watching:
             return
         if self._given_up():
             for closure in filter(callable, given if self._rehearsal else ()):
@@ -239,9 +246,10 @@ class Calls:
         self.moving.optimizer_begins()
 
     def _after_optimizer(self, name: str) -> None:
-        if not self._step.under_way:
+        if self._step.under_way:
+            self._step.happens(StepEvent.OPTIMIZER_ENDED)
+        if not self._watching:
             return
-        self._step.happens(StepEvent.OPTIMIZER_ENDED)
         self._at_work = ""
         self._spoilt |= name in self.habits.closures and self._given_up()
         self._made.append(name)

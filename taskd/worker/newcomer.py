@@ -38,13 +38,14 @@ class Newcomer:
     def comes_to(self, feed: Feed) -> Generator[Step, None, bool]:
         """The script has come to a loop. Whether it is trained in; if not, the others have it behind them."""
         repair, place, doubts = self._repair, self._place, self._registered.doubts
+        ordinal = place.loops
         if repair.newcomer:
             if doubts.sentence:
                 self._refusal.refuse(doubts.sentence)
             self._passage.begin()
-            if not place.epoch or place.loops >= repair.loop_before:
+            if not place.epoch or ordinal >= repair.loop_before:
                 yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
-            if place.loops < repair.loop_before:
+            if ordinal < repair.loop_before:
                 return False
         if self._passage.under_way:
             self._passage.end()

@@ -63,7 +63,7 @@ def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def step(*args: Any, **kwargs: Any) -> Any:
         calls = _calls.setdefault(session(), _Calls())
-        if calls.steps is None and session().updates:
+        if session().ends or (calls.steps is None and session().updates):
             raise UsageError(
                 "a function under @taskd.resilient was called after a loop over session.steps(): use one way"
             )

@@ -32,7 +32,7 @@ from taskd.worker.refusal import Refusal
 from taskd.worker.registered import Registered
 from taskd.worker.standing import Standing
 from taskd.worker.step import Step
-from taskd.worker.step_state import StepMachine, StepState
+from taskd.worker.step_state import StepMachine
 from taskd.worker.transaction import Transaction
 
 OLD_SHAPE = (
@@ -113,6 +113,8 @@ class Session:
         """
         if not self.replica.models:
             raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
+        if self._transaction.current is not None:
+            raise UsageError("a loop over steps() begins inside of `with step:`")
         feed = self._transaction.feed = Feed(loader, epochs, self._loaders)
         ordinal = self._enter_loop()
         if not (yield from self._newcomer.comes_to(feed)):
@@ -162,6 +164,8 @@ class Session:
                 finally:
                     transaction.take_back()
                 transaction.check_used()
+                if self._place.loops != ordinal:
+                    raise UsageError("another loop over steps() has begun in the body of this one")
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps. All
@@ -181,7 +185,7 @@ class Session:
         result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets it and is done once, by each
         rank for itself. Raises UsageError.
         """
-        if self._transaction.current is not None or self._step.state is StepState.LOOP:
+        if self._transaction.current is not None or self._transaction.is_behind_a_step:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
         if not self._place.loops:
             return self._between.before_loops(work, then)  # type: ignore[no-any-return]

@@ -11,7 +11,9 @@
 | TORN | a repair is under way; this rank holds a part of an update, or of another rank's state |
 
 Invariants: an update counts in APPLIED only. A rank in TORN gives its state to nobody. Nobody but a repair leads out of
-GIVEN_UP and TORN. An error of the script's own ends the step without a repair, and so does the end of a rehearsal.
+GIVEN_UP and TORN; one that an error of the script's has left (a signal's handler, say) is gone on with before the next
+step. An error of the script's own ends the step without a repair, and so does the end of a rehearsal. Whatever a script
+does in whatever order has a row, or is refused with a sentence before it comes here: no script meets an assertion.
 
 Alone, since both the transaction (transaction.py) and what follows its calls (calls.py) ask it. It does nothing.
 """
@@ -59,17 +61,19 @@ STEP = Table(
     "One training process between two updates (worker/step_state.py).",
     _S.IDLE,
     [
-        (_S.IDLE, _E.HANDED_OUT, _S.LOOP),
+        # A loop that was left, and is held by a variable, takes no step back.
+        ((_S.IDLE, _S.LOOP), _E.HANDED_OUT, _S.LOOP),
         ((_S.IDLE, _S.LOOP), _E.TAKEN_BACK, _S.IDLE),
+        # Closed inside of its step, or when an error has left a repair.
+        *((state, _E.TAKEN_BACK, state) for state in (*_UNDER_WAY, _S.GIVEN_UP, _S.TORN)),
         ((_S.IDLE, _S.LOOP), _E.ENTERED, _S.BODY),
-        # A script may ask for the next step inside of this one. To enter that one is refused (transaction.py).
-        *((state, event, state) for state in _UNDER_WAY for event in (_E.TAKEN_BACK, _E.HANDED_OUT)),
-        # An optimizer may be a part of another one, or raise an error that the script goes on behind.
+        # An optimizer may be a part of another one, raise an error that the script goes on behind, or have begun on
+        # another thread before this step.
         (_UNDER_WAY, _E.OPTIMIZER_BEGAN, _S.UPDATING),
-        ((_S.UPDATING, _S.APPLIED), _E.OPTIMIZER_ENDED, _S.APPLIED),
+        (_UNDER_WAY, _E.OPTIMIZER_ENDED, _S.APPLIED),
         (_UNDER_WAY, _E.COMMITTED, _S.IDLE),
         (_UNDER_WAY, _E.RAISED, _S.IDLE),
-        ((_S.IDLE, *_UNDER_WAY), _E.REHEARSED, _S.IDLE),
+        (_UNDER_WAY, _E.REHEARSED, _S.IDLE),
         ((_S.IDLE, _S.LOOP, *_UNDER_WAY), _E.ABANDONED, _S.GIVEN_UP),
         ((_S.GIVEN_UP, _S.TORN), _E.TORE, _S.TORN),
         ((_S.GIVEN_UP, _S.TORN), _E.MENDED, _S.GIVEN_UP),

@@ -37,7 +37,7 @@ from taskd.worker.naming import told
 from taskd.worker.prover import Prover
 from taskd.worker.registered import Registered
 from taskd.worker.step import Step
-from taskd.worker.step_state import StepEvent, StepMachine
+from taskd.worker.step_state import StepEvent, StepMachine, StepState
 
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
@@ -89,7 +89,7 @@ class Transaction:
 
     def given_up(self) -> bool:
         """Whether the step under way is given up, or the next one will not begin."""
-        return self._repair.ordered()
+        return self._repair.ordered() or self.step.in_repair
 
     def hand_out(self, feed: Feed, start: int) -> Step:
         """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates."""
@@ -112,9 +112,16 @@ class Transaction:
         self.step.happens(StepEvent.TAKEN_BACK)
 
     def check_used(self) -> None:
-        """Raises UsageError if the step that was handed out was not entered."""
+        """Raises UsageError if the step that was handed out was not entered, or not left."""
         if self._handed is not None and not self._handed.used:
             raise UsageError("a step was not used: put the body of the loop inside `with step:`")
+        if self.current is not None:
+            raise UsageError("the next step was asked for inside of `with step:`")
+
+    @property
+    def is_behind_a_step(self) -> bool:
+        """Whether the script is in the body of a loop and has left its `with step:`."""
+        return self.step.state is StepState.LOOP and self._handed is not None and self._handed.used
 
     # ---- `with step:` -----------------------------------------------------------------------------------------
 
@@ -122,6 +129,8 @@ class Transaction:
         """The body begins. Raises UsageError inside of another one."""
         if self.current is not None:
             raise UsageError("a step was entered inside of another one")
+        if self.step.in_repair:
+            raise UsageError("an error has left the repair of this step: ask the loop for the next one")
         self.effects.begin()
         self.current, self.failed = step, None
         self.step.happens(StepEvent.ENTERED)
@@ -198,13 +207,15 @@ class Transaction:
         """The body is left. Whether the error that has left it, if any, is to go no further."""
         self.current = None
         if step.rehearsal:
+            if self.step.under_way:  # and no refusal has led to a repair
+                self.step.happens(StepEvent.REHEARSED)
             self.registered.calls.rehearsed()
-            self.step.happens(StepEvent.REHEARSED)
             if isinstance(error, Exception):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
             return error is None or isinstance(error, StepAbandoned)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
-        if error is not None and not (given_up and isinstance(error, (Exception, StepAbandoned))):
+        follows = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
+        if error is not None and not (given_up and follows):
             self.failed = step
             self.step.happens(StepEvent.RAISED)
             return False  # the user's own error, or an interrupt: neither is ours to swallow
@@ -216,8 +227,8 @@ class Transaction:
         return True
 
     def _end(self, step: Step) -> None:
-        self.registered.warn(self.effects.late(step.number))
         self.step.happens(StepEvent.COMMITTED)
+        self.registered.warn(self.effects.late(step.number))
         doubts = self.registered.doubts
         self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
         self._commit(step)
@@ -228,9 +239,22 @@ class Transaction:
         if self.registered.doubts.sentence:
             self.heal()
             return
+        try:
+            if self._outcome(to_its_end) is Outcome.WHOLE:
+                self._commit(step)
+        finally:
+            self.heal()  # an error in what the step was to do then comes out behind the repair
+        self.effects.pay(self.updates)  # if it was another rank that brought the update
+
+    def _outcome(self, to_its_end: bool) -> Outcome:
+        """What this rank holds of a step that is given up; its own state fits to that."""
         assert self.begun is not None
         local, moment = self.registered.local, self.begun.moment
-        outcome = self.registered.calls.give_up(to_its_end, local.modules.moved(moment.modules))
+        try:
+            outcome = self.registered.calls.give_up(to_its_end, local.modules.moved(moment.modules))
+        except BaseException:  # in a call that was made to finish the step
+            self.step.happens(StepEvent.TORE)
+            raise
         if outcome is Outcome.TORN:
             self.step.happens(StepEvent.TORE)
         elif outcome is Outcome.WHOLE:
@@ -238,9 +262,7 @@ class Transaction:
             local.clear_gradients(moment)
             if not to_its_end:
                 local.modules.put_back_attributes(moment.modules)
-            self._commit(step)
-        self.heal()
-        self.effects.pay(self.updates)  # if it was another rank that brought the update
+        return outcome
 
     def _commit(self, step: Step) -> None:
         self.updates = step.number + 1
