@@ -181,7 +181,7 @@ def _settings(replica: Replica) -> Iterator[Piece]:
     for label, optimizer in replica.optimizers.items():
         for at, group in enumerate(optimizer.param_groups):
             for key in sorted(key for key in group if key != "params"):
-                yield from _leaves(f"{label}, {key} of group {at}", group[key], partial(_item, group, key))
+                yield from _leaves(f"{label}, {key} of group {at}", group[key], partial(_setting, optimizer, at, key))
 
 
 def _optimizers(replica: Replica) -> Iterator[Piece]:
@@ -196,8 +196,9 @@ def _optimizers(replica: Replica) -> Iterator[Piece]:
                     yield from _leaves(f"{label}, {key} of {owner}", state[key], fetch)
 
 
-def _item(holder: Any, key: Any, _: States) -> Any:
-    return holder[key]
+def _setting(optimizer: torch.optim.Optimizer, at: int, key: str, _: States) -> Any:
+    """Of the group that there is now: an optimizer that loads a state makes new ones."""
+    return optimizer.param_groups[at][key]
 
 
 def _state_item(optimizer: torch.optim.Optimizer, parameter: Any, key: Any, _: States) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -103,6 +104,19 @@ def test_settings_counters_and_modes_have_digests() -> None:
     model.first.weight.requires_grad_(False)
     found = changed(digests, before)
     assert found[:2] == ["model, the modes of its modules", "model, what learns"] and digests.harmless > 2
+
+
+def test_a_rank_that_takes_an_update_from_another_one_has_its_digests() -> None:
+    """An optimizer that loads a state has other dicts of settings and of state then."""
+    behind, ahead = trained(2), trained(3)
+    digests = of(behind)
+    for (_, mine), (_, theirs) in zip(behind.tensors(), ahead.tensors(), strict=True):
+        mine.detach().copy_(theirs)
+    behind.load_small(copy.deepcopy(ahead.small()))
+    for optimizer in (*behind.optimizers.values(), *ahead.optimizers.values()):
+        optimizer.param_groups[0]["lr"] /= 3  # what happens after that is seen, too
+    assert not digests.look()
+    assert words(digests) == words(of(ahead))
 
 
 def test_buffers_are_this_ranks_own() -> None:
