@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "rail/reduce/reduce.hpp"
+
 namespace taskd::comm {
 
 namespace {

@@ -20,25 +20,15 @@
 #include <functional>
 #include <string>
 
+#include "rail/form.hpp"
+
 namespace taskd::rail {
+
+// Times and durations are nanoseconds of CLOCK_MONOTONIC.
+constexpr int64_t kMillisecondNs = 1'000'000;
 
 // Up to here a message is copied and sent at once; above, it waits for its receiver.
 constexpr size_t kEagerBytes = 64 << 10;
-
-// What an operation says of itself in the header of each of its frames: ranks that disagree learn it by name.
-struct Form {
-    uint8_t kind = 0;       // Kind (group.hpp)
-    uint8_t dtype = 0;      // Dtype
-    uint8_t reduction = 0;  // Reduction
-    uint8_t flags = 0;
-    int32_t root = -1;
-    uint64_t count = 0;  // of elements, of the whole operation
-
-    bool operator==(const Form& other) const {
-        return kind == other.kind && dtype == other.dtype && reduction == other.reduction && flags == other.flags &&
-               root == other.root && count == other.count;
-    }
-};
 
 // Why an operation or a group failed. `text` names ranks, rails and what was tried, and ends with what to do.
 struct Failure {

@@ -6,6 +6,8 @@
 
 #include "../patience.hpp"
 #include "parts/check.hpp"
+#include "rail/collectives/text.hpp"
+#include "rail/reduce/reduce.hpp"
 
 namespace taskd::rail::test {
 namespace {

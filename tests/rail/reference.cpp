@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "parts/check.hpp"
+#include "rail/reduce/reduce.hpp"
 
 namespace taskd::rail::test {
 namespace {

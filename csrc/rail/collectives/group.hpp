@@ -18,48 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "rail/form.hpp"
 #include "rail/transport.hpp"
 
 namespace taskd::rail {
-
-enum class Kind : uint8_t {
-    kNone,
-    kAllReduce,
-    kReduceScatter,
-    kAllGather,
-    kBroadcast,
-    kReduce,
-    kGather,
-    kScatter,
-    kAllToAll,
-    kBarrier,
-    kPointToPoint
-};
-
-enum class Dtype : uint8_t {
-    kByte,  // moved, never reduced: for whatever has no arithmetic here
-    kBool,
-    kInt8,
-    kUint8,
-    kInt16,
-    kInt32,
-    kInt64,
-    kFloat16,
-    kBfloat16,
-    kFloat32,
-    kFloat64,
-    kComplex64,
-    kComplex128
-};
-
-enum class Reduction : uint8_t { kSum, kAverage, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
-
-size_t size_of(Dtype dtype) noexcept;
-const char* name_of(Kind kind) noexcept;
-const char* name_of(Dtype dtype) noexcept;
-const char* name_of(Reduction reduction) noexcept;
-// Whether there is such a reduction of such elements.
-bool can_reduce(Dtype dtype, Reduction reduction) noexcept;
 
 // Null: it succeeded.
 using Done = std::function<void(const Failure* failure)>;

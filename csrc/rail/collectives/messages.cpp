@@ -4,6 +4,7 @@
 #include <string>
 
 #include "rail/collectives/text.hpp"
+#include "rail/reduce/reduce.hpp"
 
 namespace taskd::rail {
 namespace {

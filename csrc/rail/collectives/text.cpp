@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "rail/collectives/group.hpp"
+#include "rail/reduce/reduce.hpp"
 
 namespace taskd::rail {
 

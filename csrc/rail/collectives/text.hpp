@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "rail/transport.hpp"
+#include "rail/form.hpp"
 
 namespace taskd::rail {
 
+const char* name_of(Kind kind) noexcept;
 // "all_reduce (SUM) of 100 float32", "broadcast of 400 bytes from root 2", "barrier".
 std::string text_of(const Form& form);
 // "a, b and c".

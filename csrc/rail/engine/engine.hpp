@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "rail/collectives/group.hpp"
+#include "rail/session/retry.hpp"
 
 namespace taskd::rail {
 
@@ -31,14 +32,6 @@ struct RailSpec {
     std::string address;    // numeric, IPv4 or IPv6
     std::string interface;  // whose link state speaks for it; empty: nobody's
     bool expected = true;   // false: found, not named; it counts for a peer once it has reached it (counters.hpp)
-};
-
-// How long an operation outlives the loss of all rails to a member (HCCL_OP_RETRY_PARAMS has the same three words).
-struct Retry {
-    bool enabled = true;
-    int count = 3;
-    std::chrono::milliseconds hold{5000};
-    std::chrono::milliseconds interval{1000};
 };
 
 struct Settings {

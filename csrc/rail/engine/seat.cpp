@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rail/collectives/group.hpp"
+#include "rail/collectives/text.hpp"
 #include "rail/engine/core.hpp"
 #include "rail/io/key.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "rail/io/key.hpp"
-#include "rail/session/pace.hpp"
+#include "rail/transport.hpp"
 
 namespace taskd::rail {
 namespace {

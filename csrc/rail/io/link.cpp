@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "rail/counters.hpp"
-#include "rail/session/outbox.hpp"
 
 namespace taskd::rail {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "rail/collectives/group.hpp"
+#include "rail/form.hpp"
 #include "rail/reduce/lanes.hpp"
 
 namespace taskd::rail::lanes {

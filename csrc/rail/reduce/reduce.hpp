@@ -14,9 +14,15 @@
 
 #include <cstddef>
 
-#include "rail/collectives/group.hpp"
+#include "rail/form.hpp"
 
 namespace taskd::rail {
+
+size_t size_of(Dtype dtype) noexcept;
+const char* name_of(Dtype dtype) noexcept;
+const char* name_of(Reduction reduction) noexcept;
+// Whether there is such a reduction of such elements.
+bool can_reduce(Dtype dtype, Reduction reduction) noexcept;
 
 // out[i] = sources[0][i] (+) sources[1][i] (+) ... `out` may be one of the sources, but must not overlap one otherwise.
 // can_reduce() must hold.

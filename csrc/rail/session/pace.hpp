@@ -13,9 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rail/transport.hpp"
+
 namespace taskd::rail {
 
-constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr size_t kShortestPiece = 16 << 10;
 constexpr size_t kWidestWindow = 4 << 20;
 constexpr int64_t kForgetNs = 50 * kMillisecondNs;

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "rail/counters.hpp"
-#include "rail/engine/engine.hpp"
 #include "rail/io/endpoint.hpp"
 #include "rail/io/link.hpp"
 #include "rail/session/event.hpp"
 #include "rail/session/inbox.hpp"
 #include "rail/session/outbox.hpp"
 #include "rail/session/pace.hpp"
+#include "rail/session/retry.hpp"
 #include "rail/session/silence.hpp"
 
 namespace taskd::rail {

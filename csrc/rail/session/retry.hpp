@@ -1,0 +1,20 @@
+// The limits of TASKD_RETRY, as a session has them.
+//
+// Why alone: who makes an engine names them, and must not see the sessions for that.
+//
+// Does not: count anything.
+#pragma once
+
+#include <chrono>
+
+namespace taskd::rail {
+
+// How long an operation outlives the loss of all rails to a member (HCCL_OP_RETRY_PARAMS has the same three words).
+struct Retry {
+    bool enabled = true;
+    int count = 3;
+    std::chrono::milliseconds hold{5000};
+    std::chrono::milliseconds interval{1000};
+};
+
+}  // namespace taskd::rail
