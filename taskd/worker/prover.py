@@ -1,9 +1,9 @@
 """A rank's part in the proof that all hold the same: digests at the right updates, told and never awaited.
 
 At the end of a step that was seen to its end, a slice of the state is digested if it is that slice's turn
-(core/proof/plan.py); the whole state after the first update, after each of the first two that follow a repair, and
-whenever an optimizer has come to more state. Whatever fails in here costs the proofs of this rank and one warning,
-never a step. It compares nothing: the manager does.
+(core/proof/plan.py); the whole state after the first update, after each of the first two that follow a repair, and at a
+slice's turn if an optimizer has come to more state. Between two turns a step costs one comparison. Whatever fails in
+here costs the proofs of this rank and one warning, never a step. It compares nothing: the manager does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from taskd import _native, log
 from taskd.core import limits
-from taskd.core.proof.plan import Rhythm, due, slices
+from taskd.core.proof.plan import Rhythm, due, following, slices
 from taskd.state.digests import Digests
 from taskd.state.replica import Replica
 from taskd.worker.heal import Repair
@@ -34,7 +34,9 @@ class Prover:
         self._whole = 1  # updates whose whole state is still to be digested
         self._told_whole = False
         self._cost_ns = 0  # of the proof that was just told
-        self._ended_ns = 0  # when the last step was
+        self._next = 0  # updates before which there is nothing to do
+        self._ended_ns = 0  # when something was done last; 0: what came since was no training
+        self._ended = 0  # and the updates then
         self._off = False
         self.spent_ns = self.whole_ns = 0
         """For slices, and what comes with every step; for the whole state, last time."""
@@ -46,11 +48,11 @@ class Prover:
     def healed(self) -> None:
         """A repair has brought the ranks to one state, as it says."""
         self._whole = max(self._whole, limits.PROOF_REPAIRED)
-        self._ended_ns = 0
+        self._next = self._ended_ns = 0
 
     def committed(self, updates: int) -> None:
         """A step has ended as it should, and this rank holds so many updates."""
-        if self._off:
+        if updates < self._next or self._off:
             return
         began_ns = time.perf_counter_ns()
         try:
@@ -61,7 +63,7 @@ class Prover:
             # Of whatever kind: what a user's object does when it is asked for its state must not end the training.
             self._off = True
             _logger.log(logging.WARNING, "what this rank holds is no longer compared with the others: %s", error)
-        self._ended_ns = time.perf_counter_ns()
+        self._ended, self._ended_ns = updates, time.perf_counter_ns()
         took_ns = self._cost_ns or self._ended_ns - began_ns
         if self._told_whole:
             self.whole_ns = took_ns
@@ -80,8 +82,8 @@ class Prover:
         rhythm, digests = self._rhythm, self._digests
         assert rhythm is not None
         self._cost_ns = 0
-        if self._ended_ns:
-            rhythm.step_took(began_ns - self._ended_ns)
+        if self._ended_ns and updates > self._ended:
+            rhythm.step_took((began_ns - self._ended_ns) // (updates - self._ended))
         if digests.look():
             self._slices = slices(digests.sizes())
             self._whole = max(self._whole, 1)
@@ -94,6 +96,7 @@ class Prover:
         if at >= 0:
             self._tell(updates, *self._slices[at])
             rhythm.proof_took(self._cost_ns)
+        self._next = following(updates, rhythm.every) if not self._whole else 0
 
     def _tell(self, updates: int, first: int, end: int) -> None:
         """Digest these units and say so. What it costs is what this thread works, for while another process has the

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taskd.core import limits
 from taskd.core.effects import Note, Tell
@@ -13,7 +15,7 @@ from taskd.core.events import Restarted
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, Proof, Proofs
-from taskd.core.proof.plan import Rhythm, due, slices
+from taskd.core.proof.plan import Rhythm, due, following, slices
 from taskd.core.types import RankState, Stage
 from tests.core.builders import Node, manager, rank_report
 
@@ -51,6 +53,15 @@ def test_ranks_of_different_rhythms_digest_the_same_slice_where_both_digest_one(
 
 def test_nothing_is_due_before_the_rhythm_is_known() -> None:
     assert [due(updates, 0, 3) for updates in range(10)] == [-1] * 10
+
+
+@given(updates=st.integers(1, 1 << 30), power=st.integers(0, 20), count=st.integers(0, 50))
+def test_nothing_is_due_before_what_follows(updates: int, power: int, count: int) -> None:
+    every, slices = 1 << power, 2 * count + 1
+    after = following(updates, every)
+    assert updates < after <= updates + every and due(after, every, slices) >= 0
+    assert all(due(between, every, slices) < 0 for between in range(updates + 1, min(after, updates + 50)))
+    assert following(updates, 0) == updates + 1
 
 
 def test_the_rhythm_costs_no_more_than_its_share() -> None:

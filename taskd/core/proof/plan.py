@@ -43,6 +43,11 @@ def due(updates: int, every: int, count: int) -> int:
     return updates % count if every and updates > 0 and updates % every == 0 else -1
 
 
+def following(updates: int, every: int) -> int:
+    """After which update the next slice is due; while that is not known, the next one."""
+    return updates + every - updates % every if every else updates + 1
+
+
 class Rhythm:
     """How often one rank digests a slice."""
 
@@ -56,7 +61,7 @@ class Rhythm:
         self._costs.append(limits.PROOF_FIRST_COST_NS)
 
     def step_took(self, duration_ns: int) -> None:
-        """From one update to the next."""
+        """From one update to the next, on average since the last time."""
         self._steps.append(max(duration_ns, 1))
         if len(self._steps) == limits.PROOF_MEASURES and not self.every:
             self._choose()

@@ -83,6 +83,22 @@ def test_slices_have_their_turns_at_updates_that_the_rhythm_divides(monkeypatch:
     assert prover.spent_ns > 0
 
 
+def test_between_two_turns_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    look = Digests.look
+    monkeypatch.setattr(Digests, "look", lambda digests: looks.append(updates) or look(digests))
+    replica, told = replica_of(torch.nn.Linear(600, 600)), Told()
+    train(replica)
+    prover = Prover(replica, told)
+    for updates in range(1, 20_000):
+        if updates == 10_001:
+            prover.healed()
+        prover.committed(updates)
+    measured = 1 + limits.PROOF_MEASURES
+    assert looks[:measured] == [*range(1, 1 + measured)]
+    assert {10_001, 10_002} < {*looks} and len(looks) < 200, looks
+
+
 class Refuses:
     """An object of the user's that cannot be asked twice."""
 
