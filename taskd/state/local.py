@@ -20,6 +20,7 @@ from taskd.state import rng, tree
 from taskd.state.averages import Averages
 from taskd.state.modules import Modules, Noted
 from taskd.state.replica import Replica
+from taskd.state.variables import Variables
 
 _HEAD = struct.Struct("<qI")
 """The origin of whoever writes, and its loop."""
@@ -58,6 +59,7 @@ class LocalState:
     loop: int = 0
     """Which of its loops this rank is in, counted from 1."""
     modules: Modules = field(default_factory=Modules)
+    variables: Variables = field(default_factory=Variables)
 
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
@@ -151,6 +153,7 @@ class LocalState:
             "gradients": carried,
             "habits": habits,
             "modules": self.modules.pack(moment.modules, late),
+            "variables": self.variables.pack(),
         }
         return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
@@ -166,8 +169,9 @@ class LocalState:
                 _load(item, parts["local"][name])
             self.put_gradients(parts["gradients"])
             rng.restore(parts["generators"])
+            self.variables.adopt(parts["variables"])
             return parts["opened"], parts["habits"]
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PeerError(
                 f"the local record of this rank does not fit what this process has set up: {error!r}"
             ) from error

@@ -21,11 +21,13 @@ import torch.distributed as dist
 from taskd.comm import guard
 from taskd.core.messages import Order
 from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
-from taskd.state import local, manifest, replica
+from taskd.state import local, manifest, replica, tree
 from taskd.state.record import Record
 
 _CARRIED = struct.Struct("<I")
 """How many loops and pieces of work between them the giver has entered; the kind of its gradients follows."""
+_MEETING = 0x7461736B64766172
+"""What a rank sends first that is where `everyone` is."""
 
 
 def restore(
@@ -62,6 +64,17 @@ def restore(
         )
     loop.take_over(order.updates, found[1])
     loop.carry(*carried)
+
+
+def everyone(mine: bytes) -> list[bytes]:
+    """What each rank says here, by rank. All of them come here, and nothing else is communicated meanwhile. Raises
+    PeerError if they do not, as far as that can be seen."""
+    rows = _gather([_MEETING, len(mine)])
+    longest = max(row[1] for row in rows)
+    if any(row[0] != _MEETING or not 0 <= row[1] <= tree.MAX_BYTES for row in rows):
+        raise PeerError("ranks do not meet where a step begins after a repair: do they communicate between two steps?")
+    padded = torch.frombuffer(bytearray(mine.ljust(longest, b"\0") or b"\0"), dtype=torch.uint8)
+    return [bytes(text.tolist())[: row[1]] for text, row in zip(_all(padded), rows, strict=True)]
 
 
 def _gather(values: list[int]) -> list[list[int]]:

@@ -102,6 +102,8 @@ class Feed:
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
         self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
+        self.early = getattr(loader, "takes_steps_early", False) is True
+        """A newcomer may get a step long before its script uses it."""
         self.start = 0  # the number of this loop's first step
         self.before = b""  # generators before the last batch was loaded (and, if it was an epoch's first, that opened)
         self._iterator: Iterator[Any] | None = None

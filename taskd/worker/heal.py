@@ -85,6 +85,8 @@ class Repair:
     newcomer = False
     loop_before = 0
     """Of a newcomer: in which of its loops the life before was; 0: in none, as far as that is known."""
+    heals = False
+    """Whether there may ever be a repair."""
     records = False
     speaks = False
     """Whether what all ranks have to say is said by this one."""
@@ -132,6 +134,10 @@ class Repair:
     def run(self, loop: Loop) -> None:
         """Go through a repair that was ordered; returns when training goes on."""
 
+    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
+        """What each rank says where all of them are, and which one this is. Raises StepAbandoned."""
+        return [mine], 0
+
     def all_arrived(self, heal: Callable[[], None]) -> bool:
         """Wait until every rank has ended its loop; False when a repair came instead, and the loop must look again."""
         return True
@@ -139,6 +145,8 @@ class Repair:
 
 class LaunchedRepair(Repair):
     """The real one, in a process that taskd's launcher started."""
+
+    heals = True
 
     def __init__(
         self,
@@ -359,6 +367,11 @@ class LaunchedRepair(Repair):
             except Exception as error:
                 # Of whatever kind: the manager has to hear that the stage failed, so that it climbs the ladder.
                 self._failed(effect, error)
+
+    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
+        from taskd.state.restore import everyone
+
+        return everyone(mine), self._core.rank
 
     def all_arrived(self, heal: Callable[[], None]) -> bool:
         import torch.distributed as dist

@@ -60,6 +60,7 @@ class Newcomer:
         for _ in range(2 if static else 1):  # of a static graph DDP learns in the second one
             yield self._transaction.hand_out_rehearsal(0, feed.sample())
             self._transaction.check_used()
+            self._transaction.variables.rehearsed()
         for model in replica.models.values():
             for parameter in model.parameters():
                 parameter.grad = None
@@ -71,6 +72,7 @@ class Newcomer:
         self._passage.go_after()
         yield transaction.hand_out_rehearsal(transaction.updates - 1, feed.sample())
         transaction.check_used()
+        transaction.variables.rehearsed()
         self._passage.end()
         local.restore(moment)
         if sentence := transaction.effects.differ():

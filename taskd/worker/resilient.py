@@ -31,6 +31,8 @@ SPOILT = (
 class _Calls:
     """Stands where a session expects a loader, and keeps the step that a newcomer was given ahead of its calls."""
 
+    takes_steps_early = True
+
     def __init__(self) -> None:
         self.made = 0
         self.steps: Generator[Step, None, None] | None = None

@@ -147,7 +147,8 @@ class Session:
         while len(ends) < ordinal:
             owes = transaction.effects.owes(self.updates)
             if self.updates >= end and not owes:
-                if self._repair.all_arrived(transaction.heal) and len(ends) < ordinal:
+                arrived = self._repair.all_arrived(transaction.heal) and len(ends) < ordinal
+                if arrived and transaction.variables.loop_ends(end, transaction.heal):
                     ends.append(end)
             elif transaction.given_up():
                 transaction.heal()

@@ -130,7 +130,7 @@ class Standing:
             if self._own_buffers is not None:
                 local.put_back(self._own_buffers)
         self._own_buffers = None
-        transaction.updates = updates
+        transaction.updates, transaction.variables.restored = updates, True
         transaction.step.happens(StepEvent.MENDED)
 
     def take_over(self, updates: int, data: bytes) -> None:
@@ -141,7 +141,7 @@ class Standing:
         self._refusal.begin_anew()
         registered.calls.inherit(habits)
         self._own_buffers = None
-        transaction.updates = updates
+        transaction.updates, transaction.variables.restored = updates, True
         transaction.carried.updated = True
         transaction.carried.lacking = not registered.local.carried_gradients()
 

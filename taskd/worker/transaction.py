@@ -29,6 +29,7 @@ from taskd.state.record import Occasion
 from taskd.worker import hooks
 from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
+from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
@@ -73,6 +74,7 @@ class Transaction:
         """How many steps are done: the number of the next one."""
         self.carried = Carried(registered.replica, registered.local)
         self.effects = Effects(ledger, repair.operations)
+        self.variables = Counting(registered, repair, refuse)
         self.prover = Prover(registered.replica, repair)
         self.feed: Feed | None = None
         self.begun: Begun | None = None
@@ -97,6 +99,7 @@ class Transaction:
         batch = feed.batch(number - start)
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
+        self.variables.handed_out(number, feed.early)
         step = self._handed = Step(self, number, batch, again=number == self._last_number)
         self._last_number = number
         self.step.happens(StepEvent.HANDED_OUT)
@@ -104,6 +107,7 @@ class Transaction:
 
     def hand_out_rehearsal(self, number: int, batch: Any) -> Step:
         """A step of which nothing is kept."""
+        self.variables.rehearsal_begins()
         step = self._handed = Step(self, number, batch, rehearsal=True)
         return step
 
@@ -134,6 +138,8 @@ class Transaction:
         self.effects.begin()
         self.current, self.failed = step, None
         self.step.happens(StepEvent.ENTERED)
+        if not step.rehearsal:
+            self.variables.body_begins(step.number)
         self.registered.doubts.look("what a step begins with", self._note, step)
         if not step.rehearsal:
             hooks.mark_step(step.number, Phase.BODY)
@@ -213,6 +219,8 @@ class Transaction:
             if isinstance(error, Exception):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
             return error is None or isinstance(error, StepAbandoned)
+        if error is None:
+            self.variables.body_ended(step.number)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         follows = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
         if error is not None and not (given_up and follows):

@@ -30,6 +30,8 @@ STEPS = 12
 class FakeRepair(Repair):
     """Gives up step `at` when the body calls `here(place)`; the repair agrees on what this rank holds."""
 
+    heals = True
+
     def __init__(self, at: int = -1, place: str = "") -> None:
         self.at, self.place = at, place
         self.on = False

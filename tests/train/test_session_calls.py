@@ -67,56 +67,61 @@ class Trainer(FakeRepair):
         super().run(loop)
 
     def train(self) -> list[Any]:
-        torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-        scheduler: Any = lr_scheduler.StepLR(optimizer, 1, 0.5)
-        if self.what == "plateau":
-            scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3, enabled=self.what.startswith("scale"))
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-        local: dict[str, Any] = {"seen": 0}
-        named: dict[str, Any] = {"local": {"own": local}} if self.what == "local" else {}
-        if self.what == "average":
-            named["average"] = average
-        if scaler.is_enabled():
-            named["scaler"] = scaler
-        session = self.session = Session(self)
-        session.register(model=model, optimizer=optimizer, scheduler=scheduler, **named)
-        for step in session.steps([torch.ones(4, 8) * at for at in range(STEPS)]):
-            with step as x:
-                at = step.number
-                self.here(at, "start")
-                if self.what == "early":
-                    scheduler.step()
-                optimizer.zero_grad()
-                loss = (model(x) - x).square().mean()
-                scaler.scale(loss).backward()
-                self.quietly(at, "in backward")
-                if self.what == "scale clip":
-                    scaler.unscale_(optimizer)
-                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-                if self.what != "scale":
-                    self.here(at, "norm")
-                if self.what != "early" or at % 2:
-                    scaler.step(optimizer)
-                scaler.update()
-                self.here(at, "metric")
-                average.update_parameters(model)
-                local["seen"] += at
-                if self.what == "plateau":
-                    scheduler.step(loss.item())
-                elif self.what != "early" and (self.what != "rare" or at % 4 == 3):
-                    scheduler.step()
-        weights = [value.clone() for value in model.state_dict().values()]
-        if self.what == "average":
-            weights += [value.clone() for value in average.state_dict().values()]
-        return [
-            *weights,
-            torch.tensor(
-                [local["seen"] if self.what == "local" else 0, optimizer.param_groups[0]["lr"], scaler.get_scale()]
-            ),
-        ]
+        return train_with(self)
+
+
+def train_with(repair: Trainer) -> list[Any]:
+    """No method: what the repair itself knows is no variable of a script."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler: Any = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    if repair.what == "plateau":
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3, enabled=repair.what.startswith("scale"))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    local: dict[str, Any] = {"seen": 0}
+    named: dict[str, Any] = {"local": {"own": local}} if repair.what == "local" else {}
+    if repair.what == "average":
+        named["average"] = average
+    if scaler.is_enabled():
+        named["scaler"] = scaler
+    session = repair.session = Session(repair)
+    session.register(model=model, optimizer=optimizer, scheduler=scheduler, **named)
+    for step in session.steps([torch.ones(4, 8) * at for at in range(STEPS)]):
+        with step as x:
+            at = step.number
+            repair.here(at, "start")
+            if repair.what == "early":
+                scheduler.step()
+            optimizer.zero_grad()
+            loss = (model(x) - x).square().mean()
+            scaler.scale(loss).backward()
+            repair.quietly(at, "in backward")
+            if repair.what == "scale clip":
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if repair.what != "scale":
+                repair.here(at, "norm")
+            if repair.what != "early" or at % 2:
+                scaler.step(optimizer)
+            scaler.update()
+            repair.here(at, "metric")
+            average.update_parameters(model)
+            local["seen"] += at
+            if repair.what == "plateau":
+                scheduler.step(loss.item())
+            elif repair.what != "early" and (repair.what != "rare" or at % 4 == 3):
+                scheduler.step()
+    weights = [value.clone() for value in model.state_dict().values()]
+    if repair.what == "average":
+        weights += [value.clone() for value in average.state_dict().values()]
+    return [
+        *weights,
+        torch.tensor(
+            [local["seen"] if repair.what == "local" else 0, optimizer.param_groups[0]["lr"], scaler.get_scale()]
+        ),
+    ]
 
 
 WHATS = ["plain", "rare", "plateau", "average", "local", "early", "scale", "scale clip"]

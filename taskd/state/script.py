@@ -1,0 +1,160 @@
+"""The script that asks for a step: its counters, and how they are given other values.
+
+It is the first frame above taskd's own that is neither of the standard library nor of an installed package. Which of
+its variables are counters stands in counters.py: locals, attributes of `self` where it is a method, and variables of
+its module. Only whole numbers and floats are looked at.
+
+Nothing here keeps an object of the script's alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from taskd.state import counters
+from taskd.state.counters import Counters, Variable
+
+Number = int | float
+Values = list[dict[str, Number]]
+"""By place and name."""
+LOCALS, ATTRIBUTES, GLOBALS = range(3)
+"""The places where a script's variables are."""
+PLACES = 3
+MOST = 64
+"""Counters in each place."""
+_NUMBERS = frozenset((int, float))
+"""Exactly these: True is a flag."""
+_INSTALLED = tuple(
+    f"{Path(path)}/"
+    for path in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        str(Path(__file__).parents[1]),
+    }
+)
+_COPIES = sys.version_info < (3, 13)
+"""A frame gives a copy of its locals, which has to be written back."""
+_OWN_REFERENCES = 4
+"""To that copy if nobody else has it: of the frame, of two functions here, and of the argument of getrefcount."""
+
+
+class Script:
+    """The frame that asks for a step, for as long as it asks."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+        code = frame.f_code
+        self.place = f"{getattr(code, 'co_qualname', code.co_name)}, line {code.co_firstlineno}"
+        """Which function it is."""
+        self._function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+        self._method = self._function and bool(code.co_argcount) and code.co_varnames[0] == "self"
+
+    @classmethod
+    def asking(cls) -> Script | None:
+        """None: there is no such frame, as where the loop stands in an installed package."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and _passed_over(frame.f_code.co_filename, frame.f_code.co_name):
+            frame = frame.f_back
+        return None if frame is None else cls(frame)
+
+    @property
+    def loop(self) -> tuple[Any, int]:
+        """Where it asks."""
+        return self._frame.f_code, self._frame.f_lineno
+
+    def counters(self) -> tuple[Counters, Counters]:
+        """Those of the loop in which it asks, and the doubtful ones."""
+        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self._frame.f_globals, self._named)
+
+    def _named(self, variable: Variable) -> Any:
+        """What stands for a function in the loop."""
+        owner, name = variable
+        found = self._frame.f_locals if self._function else {}
+        if owner:
+            kinds = type(found.get("self")).__mro__ if self._method else ()
+            value = next((vars(kind)[name] for kind in kinds if name in vars(kind)), None)
+        else:
+            value = found.get(name, self._frame.f_globals.get(name))
+        self._let_go(found)
+        return value
+
+    def values(self, names: Counters) -> Values:
+        """The numbers there are."""
+        space = self._frame.f_globals
+        values: Values = [{}, {}, _numbers(names.module, space)]
+        if self._function and (names.local or names.attributes):
+            found = self._frame.f_locals
+            values[LOCALS] = _numbers(names.local, found)
+            values[ATTRIBUTES] = self._counted(names.attributes, found) if names.attributes else {}
+            self._let_go(found)
+        return values
+
+    def put(self, values: Values) -> None:
+        """Let those variables have these values that are numbers or not there yet."""
+        if self._function and (values[LOCALS] or values[ATTRIBUTES]):
+            code, found = self._frame.f_code, self._frame.f_locals
+            attributes = self._attributes(found)
+            attributes.update(_replacing(attributes, values[ATTRIBUTES]))
+            put = _replacing(found, {name: value for name, value in values[LOCALS].items() if name in _own(code)})
+            if put:
+                found.update(put)
+                if _COPIES:
+                    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
+            self._let_go(found)
+        self._frame.f_globals.update(_replacing(self._frame.f_globals, values[GLOBALS]))
+
+    def _counted(self, names: Iterable[str], found: Any) -> dict[str, Number]:
+        """Those attributes, which begin as what the class says."""
+        attributes, values = self._attributes(found), dict[str, Number]()
+        for kind in reversed(type(found.get("self")).__mro__):
+            values.update(_numbers(names, vars(kind)))
+        return {**values, **_numbers(names, attributes)} if attributes or values else {}
+
+    def _attributes(self, found: Any) -> dict[str, Any]:
+        """Of `self`; of a class that answers for its own in another way, none."""
+        try:
+            attributes = found["self"].__dict__ if self._method else {}
+        except Exception:
+            return {}
+        return attributes if type(attributes) is dict else {}
+
+    def _let_go(self, found: Any) -> None:
+        """Else the frame would keep this step's tensors alive until it is looked at again."""
+        if _COPIES and self._function and sys.getrefcount(found) <= _OWN_REFERENCES:
+            if found.keys() <= (own := _own(self._frame.f_code)):
+                found.clear()
+                return
+            for name in own & found.keys():  # there are more, which exec has made
+                del found[name]
+
+
+@lru_cache(maxsize=1024)
+def _own(code: CodeType) -> frozenset[str]:
+    """The names of a function's locals."""
+    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+
+
+@lru_cache(maxsize=1024)
+def _passed_over(file: str, function: str) -> bool:
+    """Whether such a frame is not the script's: taskd's, an installed package's, a comprehension's."""
+    unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
+    return unnamed or file.startswith(("<frozen", *_INSTALLED))
+
+
+def _numbers(names: Iterable[str], space: Any) -> dict[str, Number]:
+    return {name: value for name in islice(names, MOST) if type(value := space.get(name)) in _NUMBERS}
+
+
+def _replacing(space: Any, values: dict[str, Number]) -> dict[str, Number]:
+    return {name: value for name, value in values.items() if type(space.get(name, 0)) in _NUMBERS}

@@ -1,0 +1,204 @@
+"""What a script counts in its loop (`global_step += 1`), for as long as its steps may be done again.
+
+Nobody registers these numbers, and gradients are reckoned from them. So whenever a step is handed out this module looks
+at the counters (counters.py) of the frame that asks for it (script.py), and keeps those of the last steps.
+
+Failure modes: a survivor does a step again and counts it twice; a newcomer counts from where its script begins; it has
+counted in its rehearsal; its record is of the step before, or a survivor was left in the middle of that (settling.py);
+its record is of another loop, whose sums the script has set to nothing since.
+Invariants: whoever does a step again finds each counter as the first attempt found it. A newcomer begins its first step
+in the loop of its record with what that says, and in a later one with what its script says. A healthy step sends
+nothing and keeps nothing of the script alive.
+
+It does NOT see what counters.py does not, what iterators count (`enumerate`), loops in installed packages or behind a
+generator of the script's own, and who else moves a counter. A rank's own sums lack a step that it, or its
+forerunner, has left behind the update.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from taskd.errors import PeerError
+from taskd.state.counters import Counters
+from taskd.state.script import PLACES, Number, Script, Values
+from taskd.state.settling import Settled, Table, alike, settle
+
+KEPT = 12
+"""Looks: enough to see what is each rank's own, also where it moves now and then."""
+MOST_BITS = 63
+"""Of a whole number that travels."""
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at the script, when a step was handed out."""
+
+    number: int
+    """Of the step."""
+    loop: int
+    place: str
+    """The function that the loop stands in."""
+    values: Values
+    lacks: bool = False
+    """The end of the step before was not seen by this rank."""
+    packed: bytes | None = None
+
+    def is_beside(self, other: Look) -> bool:
+        """Whether the loop is the same."""
+        return (self.loop, self.place) == (other.loop, other.place)
+
+    def pack(self) -> bytes:
+        """What the record keeps of it."""
+        if self.packed is None:
+            self.packed = msgpack.packb([self.number, self.loop, self.place, list(map(_fitting, self.values))])
+        return self.packed
+
+
+@dataclass(slots=True)
+class Variables:
+    """Of one session."""
+
+    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """When the last steps were handed out for the first time, the newest last."""
+    newcomer: bool = False
+    """It has seen nothing of the step before the one that was handed out."""
+    _settled: int = -1
+    """The last step in front of which all ranks have settled what they lack."""
+    _inherited: list[Look] = field(default_factory=list)
+    _aside: Look | None = None
+    _counters: dict[Any, tuple[Counters, Counters]] = field(default_factory=dict)
+    """By where the script asks; and the doubtful ones."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether this is a newcomer whose script has not got its first step yet."""
+        return bool(self._inherited)
+
+    def doubtful(self) -> list[str]:
+        """The numbers that the script counts in a way that cannot be put back."""
+        script = Script.asking()
+        if script is None:
+            return []
+        doubtful = self._of(script)[1]
+        return sorted({*doubtful.unread, *(name for place in script.values(doubtful) for name in place)})
+
+    def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
+        """The script gets this step: note its counters, or let them be what they were. `whole`: the body of the step
+        before has run to its end. `late`: a newcomer's calls have come by all steps that are done, and may have counted
+        them."""
+        script = Script.asking()
+        if script is None:
+            return
+        look = self._look(script, number, loop)
+        seen = self.looks[-1] if self.looks else None
+        if self._inherited:
+            self._begin(script, look, late)
+        elif seen is not None and seen.number == number and seen.is_beside(look):
+            script.put(_changes(look.values, seen.values))
+        else:
+            look.lacks = not (whole or self._settled == number)
+            if seen is not None and seen.number == number:  # it is the same one in another loop
+                self.looks.pop()
+            self.looks.append(look)
+            self.newcomer = False
+
+    def _look(self, script: Script, number: int, loop: int) -> Look:
+        return Look(number, loop, script.place, script.values(self._of(script)[0]))
+
+    def _of(self, script: Script) -> tuple[Counters, Counters]:
+        found = self._counters.get(script.loop)
+        if found is None:
+            found = self._counters[script.loop] = script.counters()
+        return found
+
+    def _begin(self, script: Script, look: Look, late: bool) -> None:
+        """The first step of a newcomer."""
+        last = self._inherited[-1]
+        here = last.number == look.number
+        if last.is_beside(look) and (here or not late):
+            script.put(last.values)
+            look = self._look(script, look.number, look.loop)
+        self.looks.clear()
+        self.looks.extend(one for one in self._inherited if one.number < look.number)
+        self.looks.append(look)
+        self.newcomer = look.lacks = not here
+        self._inherited = []
+
+    # ---- after a repair ---------------------------------------------------------------------------------------
+
+    def _seen(self, number: int) -> Look | None:
+        return self.looks[-1] if self.looks and self.looks[-1].number == number else None
+
+    def lacks(self, number: int) -> bool:
+        """Whether this rank, which has got this step, has not seen the end of the one before."""
+        seen = self._seen(number)
+        return seen is not None and seen.lacks
+
+    def tell(self, number: int) -> bytes:
+        """What this rank knows, for all ranks to settle what each lacks."""
+        seen = self._seen(number)
+        if seen is None:
+            return Table(False, False, []).pack()
+        looks = [(look.number, look.place, list(map(_fitting, look.values))) for look in self.looks]
+        return Table(seen.lacks, self.newcomer, looks).pack()
+
+    def hear(self, number: int, told: list[bytes], rank: int) -> Settled:
+        """Take what this rank lacks from what all have told."""
+        settled = settle([Table.unpack(one) for one in told], rank, number)
+        script, seen = Script.asking(), self._seen(number)
+        if script is not None and seen is not None:
+            script.put(settled.take)
+            if not settled.refused:  # else this rank, if it lives on, lacks them still
+                self.looks[-1] = self._look(script, number, seen.loop)
+                self.newcomer, self._settled = False, number
+        return settled
+
+    # ---- a rehearsal ------------------------------------------------------------------------------------------
+
+    def rehearsal_begins(self) -> None:
+        """Nothing of it is to be kept."""
+        script = Script.asking()
+        self._aside = None if script is None else self._look(script, -1, -1)
+
+    def rehearsed(self) -> None:
+        """It is over."""
+        script, aside, self._aside = Script.asking(), self._aside, None
+        if script is not None and aside is not None and aside.place == script.place:
+            script.put(_changes(self._look(script, -1, -1).values, aside.values))
+
+    # ---- the record -------------------------------------------------------------------------------------------
+
+    def pack(self) -> list[bytes]:
+        """What the last steps have found, to go into the record."""
+        return [look.pack() for look in self.looks]
+
+    def adopt(self, data: list[bytes]) -> None:
+        """Begin with what a dead rank has packed, once a step is handed out. Raises PeerError if that is none."""
+        self._inherited = []
+        for packed in data:
+            try:
+                number, loop, place, values = msgpack.unpackb(packed)
+                self._inherited.append(Look(number, loop, place, [dict(values[at]) for at in range(PLACES)]))
+            except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+                raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
+
+
+def _changes(one: Values, other: Values) -> Values:
+    """What is different in the other one, as it is there."""
+    return [
+        {name: value for name, value in b.items() if not alike(a.get(name), value)}
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+def _fitting(place: dict[str, Number]) -> dict[str, Number]:
+    return {name: value for name, value in place.items() if type(value) is float or _is_short(int(value))}
+
+
+def _is_short(value: int) -> bool:
+    return value.bit_length() <= MOST_BITS

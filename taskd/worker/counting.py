@@ -1,0 +1,125 @@
+"""When the script's counters are looked at, put back, and settled with the other ranks.
+
+What they are stands in state/variables.py, and what ranks conclude from each other's in state/settling.py. This module
+knows the moments: a step is handed out, its body begins and ends, a rehearsal is over, a repair has ended.
+
+Failure modes: a newcomer gets a step long before its script comes to it (resilient.py); some ranks meet and others do
+not. Invariant: all ranks meet at the same place in the order of their collectives, or none does (`_settle` says why).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskd.errors import StepAbandoned
+from taskd.state.settling import Settled, Table
+from taskd.worker.heal import Repair
+from taskd.worker.registered import Registered
+
+WHAT = "the counters of the script"
+UNKNOWN = (
+    "nobody knows what the script's {names} would be after step {number}, which was left behind its update: "
+    "count before the backward or behind `with step:`, or use step.number"
+)
+UNSURE = (
+    "nobody can tell what the script's {names} would be in step {number} on a rank that has not seen the end of the "
+    "step before: left as they are, they may be one step behind; count behind `with step:`, or use step.number"
+)
+DOUBTFUL = (
+    "the script counts {names} in its loop in a way that no repair puts back: a step that is done again counts twice; "
+    "use step.number, or count apart from what else is set there"
+)
+MOST_NAMES = 6
+"""In one sentence."""
+_NOTHING = Table(False, False, []).pack()
+
+
+class Counting:
+    """Of one session."""
+
+    def __init__(self, registered: Registered, repair: Repair, refuse: Callable[[str], None]) -> None:
+        """`refuse` makes all start over and never returns."""
+        self._registered, self._repair, self._refuse = registered, repair, refuse
+        self._local, self._doubts = registered.local, registered.doubts
+        self._variables = registered.local.variables
+        self.restored = False
+        """A repair has brought all ranks to one state, and they have not met since."""
+        self._said: set[str] = set()  # what is doubtful
+        self._ended: int | None = -1
+        """The last step whose body has run to its end; None: that of the last step has not."""
+
+    def handed_out(self, number: int, early: bool) -> None:
+        """The script gets this step. `early`: a newcomer may get it long before it uses it. Raises StepAbandoned."""
+        if not (early and self._variables.waits):
+            self._look(number)
+        if self.restored and not early:
+            self._settle(number)
+
+    def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
+        """All ranks are at the end of a loop. False when a repair came, and the loop must look again."""
+        if not self.restored:
+            return True
+        try:
+            self._look(updates)
+            self._settle(updates)
+            return True
+        except StepAbandoned:
+            heal()
+            return False
+
+    def body_begins(self, number: int) -> None:
+        """The script has entered `with step:`."""
+        if self._variables.waits:
+            self._look(number, late=True)
+        self._ended = None
+
+    def body_ended(self, number: int) -> None:
+        """It has left it by its end."""
+        self._ended = number
+
+    def rehearsal_begins(self) -> None:
+        """The script gets a step of which nothing is kept."""
+        self._doubts.look(WHAT, self._variables.rehearsal_begins)
+
+    def rehearsed(self) -> None:
+        """It asks for the next one."""
+        self._doubts.look(WHAT, self._variables.rehearsed)
+
+    def _look(self, number: int, late: bool = False) -> None:
+        if not self._repair.heals:
+            return
+        whole = self._ended == number - 1
+        self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late)
+
+    def _settle(self, number: int) -> None:
+        """At the first step after a repair, or at the loop's end, on all ranks: what a rank lacks, others tell it.
+
+        All ranks come here, or none does. `restored` is set on every rank by the repair's stage RESTORED, and the
+        manager lets nobody go on before all have reached it (core/repair/attempt.py). From there to the next repair all
+        ranks make the same collectives in the same order, of which this is the one in front of step `number`, or behind
+        the meeting at the loop's end. If somebody dies before all have left it there is a new repair, which sets
+        `restored` on all again. It is left out where a newcomer gets its step early: the others may never come to
+        theirs.
+
+        Raises StepAbandoned.
+        """
+        variables, look = self._variables, self._doubts.look
+        if doubtful := look(WHAT, variables.doubtful):
+            fresh = {*doubtful} - self._said
+            self._said |= fresh
+            self._registered.warn([DOUBTFUL.format(names=_listed(fresh))] if fresh else [])
+        lacking, rank = self._repair.everyone(b"lacks" if variables.lacks(number) else b"")
+        if any(lacking):
+            told, _ = self._repair.everyone(look(WHAT, variables.tell, number) or _NOTHING)
+            settled = look(WHAT, variables.hear, number, told, rank) or Settled()
+            speaks = rank == next(other for other, lacks in enumerate(lacking) if lacks)
+            if settled.refused and speaks:
+                self._refuse(UNKNOWN.format(names=_listed(settled.refused), number=number - 1))
+            if settled.unsure and not settled.refused:
+                self._registered.warn([UNSURE.format(names=_listed(settled.unsure), number=number)])
+        self.restored = False
+
+
+def _listed(names: set[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:MOST_NAMES]) + (f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else "")

@@ -1,0 +1,186 @@
+"""Which variables of a script are counters: read from sources as people write them."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import textwrap
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+from taskd.state import counters
+from taskd.state.counters import Counters
+
+MODULE = """
+total = 0
+def helper():
+    global total
+    total += 1
+    own = 0
+    own += 1
+def sets():
+    global total
+    total = len("abc")
+@decorated
+def behind():
+    global hidden
+    hidden += 1
+def inner_most():
+    global deep
+    deep += 1
+def outer():
+    inner_most()
+class Trainer:
+    def __init__(self):
+        self.steps = self.seen = 0
+    def train_step(self, batch):
+        self.seen += len(batch)
+    def reset(self):
+        self.seen = unknown()
+    def train(self, loader, n=0, other=None):
+        for epoch in range(3):
+            n = 0
+            running = 0.0
+            for step in loader:  # here
+{body}
+            n = -1
+"""
+NAME = "<a script of test_counters>"
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def outer() -> None:
+        function()
+
+    return outer
+
+
+def code_of(code: CodeType, name: str) -> CodeType:
+    """The code of a function somewhere inside of this one."""
+    todo = [code]
+    while todo[-1].co_name != name:
+        todo += [one for one in todo.pop().co_consts if isinstance(one, CodeType)]
+    return todo[-1]
+
+
+def found_in(body: str, source: str = MODULE, function: str = "train") -> tuple[Counters, Counters]:
+    """The counters of a loop with this body, in the method of a class."""
+    text = source.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), " " * 16))
+    linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
+    space: dict[str, Any] = {"decorated": decorated}
+    module = compile(text, NAME, "exec")
+    exec(module, space)
+    line = next(at for at, one in enumerate(text.splitlines(), 1) if one.endswith("# here"))
+    code = module if function == "<module>" else code_of(module, function)
+
+    def named(variable: tuple[str, str]) -> Any:
+        owner, name = variable
+        return vars(space["Trainer"]).get(name) if owner else space.get(name)
+
+    return counters.of_loop(code, line, space, named)
+
+
+@pytest.mark.parametrize(
+    ("body", "local", "attributes", "module"),
+    [
+        ("n += 1", "n", "", ""),
+        ("n = n + 1", "n", "", ""),
+        ("n = 1 + n", "n", "", ""),
+        ("n = n + step + 1\nrunning = 0.9 * running + 0.1 * step.item()", "n running", "", ""),
+        ("n = (n + 1) % 4\nrunning = min(running, step.loss)", "n running", "", ""),
+        ("n = step(n)\nrunning = step.loss(running)", "", "", ""),
+        ("n: int = n + 1\n[running, other] = running + 1, step", "n running", "", ""),
+        ("total = 0\ntotal += 1\nhelper()", "total", "", "total"),  # this function's own, and the module's
+        ("if step:\n    norm = clip(step)\n    n += 1\nif n:\n    print(norm)", "n", "", ""),
+        ("if step:\n    norm = clip(step)\n    n += 1", "n", "", ""),
+        ("n -= 1\nrunning *= 0.5", "n running", "", ""),
+        ("with step as batch:\n    self.steps += 1", "", "steps", ""),
+        ("if step:\n    n += 1\nelse:\n    running += step.loss", "n running", "", ""),
+        ("try:\n    n += 1\nexcept ValueError as error:\n    pass\nfinally:\n    running += 1", "n running", "", ""),
+        ("match step:\n    case 1:\n        n += 1", "n", "", ""),
+        ("for at in step:\n    n += at", "n", "", ""),
+        ("other.count += 1\nother[0] += 1", "", "", ""),
+        ("loss = step.loss\nn += loss", "n", "", ""),
+        ("helper()", "", "", "total"),
+        ("other = [helper() for one in step]", "", "", "total"),
+        ("behind()", "", "", "hidden"),
+        ("outer()", "", "", "deep"),
+        ("self.train_step(step)", "", "seen", ""),
+        ("def inner():\n    nonlocal n\n    n += 1\ninner()", "", "", ""),
+        ("f = lambda: helper()", "", "", ""),
+        ("n = 0 if step else n + 1", "n", "", ""),
+        ("n += 1\nif n == 4:\n    step.optimizer()\n    n = 0", "n", "", ""),
+        ("if n == 4:\n    running = n = -1\nn += 1", "n", "", ""),
+        ("n += 1\nm = [n for n in step]", "n", "", ""),
+        ("n, self.seen = n + 1, self.seen + 2", "n", "seen", ""),
+        ("n += 1\nif n == 4:\n    n, running = 0, 0.0", "n", "", ""),
+        ("n += 1\nn, other = 0, step", "n", "", ""),
+        ("pass", "", "", ""),
+    ],
+)
+def test_what_is_counted_in_a_loop(body: str, local: str, attributes: str, module: str) -> None:
+    found, doubtful = found_in(body)
+    assert (found, doubtful) == (Counters(local.split(), attributes.split(), module.split()), Counters())
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("if n == len(step):\n    other = iter(step)\n    n = 0\nn += 1\nnext(other)", "n"),  # the place of an iterator
+        ("n += 1\nn = step.number", "n"),
+        ("try:\n    x = next(other)\nexcept StopIteration:\n    n += 1\n    other = iter(step)", "n"),
+        ("if running > 3:\n    n += 1\n    other = load(n)\nuse(other)", "n"),
+        ("if step:\n    self.steps += 1\n    self.it = iter(step)\nnext(self.it)", "steps"),
+        ("n += 1\nmatch step:\n    case [n]:\n        pass", "n"),
+        ("n += 1\nimport os.path as n", "n"),
+        ("n += 1\nother = locals()", "n"),
+        ("n += 1\nother = vars()", "n"),
+        ("for n in step:\n    n += 1", "n"),
+        ("n += 1\nif (n := step):\n    pass", "n"),
+        ("n += 1\ndel n", "n"),
+        ("with step as n:\n    n += 1", "n"),
+        ("n += 1\nn, other = step", "n"),
+        ("helper()\nsets()", "total"),
+        ("self.train_step(step)\nself.reset()", "seen"),
+    ],
+)
+def test_what_is_set_together_with_other_things_is_left_alone(body: str, name: str) -> None:
+    found, doubtful = found_in(body)
+    assert name in (*doubtful.local, *doubtful.attributes, *doubtful.module, *doubtful.unread)
+    assert name not in (*found.local, *found.attributes, *found.module)
+
+
+def test_a_loop_of_the_module_has_its_variables() -> None:
+    source = "count = 0\nfor step in [1]:  # here\n    count += 1\nclass Trainer: pass\n{body}"
+    assert found_in("", source.replace("{body}", ""), "<module>")[0] == Counters([], [], ["count"])
+
+
+@pytest.mark.parametrize("source", ["", "def other(): pass\n", "this is no Python", "def train(:\n"])
+def test_code_without_a_source_has_no_counters(source: str) -> None:
+    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
+    code = compile("def train(n):\n    for step in n:\n        n += 1\n", NAME, "exec")
+    assert counters.of_loop(code_of(code, "train"), 2, {}, lambda _: None) == (Counters(), Counters())
+
+
+def test_an_expression_of_many_parts_costs_the_counters_only() -> None:
+    found = found_in(f"n += 1\nother = {' + '.join(['step'] * 950)}")
+    assert found in ((Counters(["n"]), Counters()), (Counters(), Counters()))
+
+
+def test_nothing_of_the_scripts_is_run_or_asked() -> None:
+    """A name may stand for an object that answers in its own way."""
+
+    class Proxy:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError("not bound")
+
+    source = "def train(n):\n    for step in n:\n        proxy()\n        n += 1\n"
+    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
+    space: dict[str, Any] = {"proxy": Proxy()}
+    exec(compile(source, NAME, "exec"), space)
+    train = space["train"]
+    assert type(train) is FunctionType
+    assert counters.of_loop(train.__code__, 2, space, lambda one: space.get(one[1]))[0] == Counters(["n"])

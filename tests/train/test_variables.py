@@ -1,0 +1,404 @@
+"""Numbers of a script that move in its loop: what a survivor puts back, and what a newcomer begins with.
+
+In one process, with the manager's part played as in test_session.py; over several processes in tests/trust.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+import signal
+import weakref
+from typing import Any
+
+import msgpack
+import pytest
+import torch
+from torch import nn
+
+from taskd.errors import Misfit, PeerError, StepAbandoned
+from taskd.state.record import Occasion
+from taskd.state.variables import Variables
+from taskd.worker import resilient as resilience
+from taskd.worker.heal import Loop
+from taskd.worker.session import Session
+from tests.train.test_session import FakeRepair, Newcomer, Recording
+
+STEPS = 8
+count = 0
+
+
+def counted() -> int:
+    """One more, of the module."""
+    global count
+    count += 1
+    return count
+
+
+class Trainer:
+    """Counts in its frame, its module and itself."""
+
+    def __init__(self, repair: FakeRepair) -> None:
+        global count
+        torch.manual_seed(1)
+        self.repair, self.count = repair, 0
+        self.model = nn.Linear(4, 4)
+        count = 0
+
+    def train(self) -> list[tuple[int, ...]]:
+        """What the counts were in each step that was seen to its end, before, inside and behind its `with`."""
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        session = self.repair.session = Session(self.repair)
+        session.register(model=self.model, optimizer=optimizer)
+        first = inside = behind = 0
+        found: dict[int, tuple[int, ...]] = {}
+        for step in heapq.merge(session.steps([torch.ones(2, 4)] * STEPS)):  # a generator that is not the script's
+            first += 1
+            self.count += 1
+            with step as x:
+                inside += 1
+                counted()
+                optimizer.zero_grad()
+                self.repair.here(step.number, "start")
+                self.model(x).square().mean().backward()
+                self.repair.here(step.number, "reduced")
+                optimizer.step()
+                found[step.number] = (first, inside, behind, self.count, count)
+            behind += 1
+        found[STEPS] = (first, inside, behind, self.count, count)
+        return [found[number] for number in sorted(found)]
+
+
+@pytest.mark.parametrize("place", ["start", "reduced"])
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_a_step_that_is_done_again_counts_once(at: int, place: str) -> None:
+    wanted = Trainer(FakeRepair()).train()
+    repair = FakeRepair(at, place)
+    assert Trainer(repair).train() == wanted
+    assert repair.repairs
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_newcomer_counts_on(at: int) -> None:
+    source = Recording(at, Occasion.START)
+    wanted = Trainer(source).train()
+    assert Trainer(Newcomer(source)).train()[-len(wanted[at:]) :] == wanted[at:]
+
+
+def test_a_newcomer_forgets_its_rehearsal() -> None:
+    """Its life before has died in the first step, and has no variables that have moved."""
+
+    class First(Newcomer):
+        def run(self, loop: Any) -> None:
+            self.newcomer = False
+
+    assert Trainer(First(Recording(0, Occasion.START))).train() == Trainer(FakeRepair()).train()
+
+
+class Telling(Recording):
+    """A survivor, which tells a newcomer what its variables are."""
+
+    told = b""
+
+    def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
+        super().record(occasion, step, pieces)
+        if (occasion, step) == (Occasion.START, self.until):
+            assert self.session is not None
+            self.told = self.session._registered.local.variables.tell(step)
+
+
+class Asking(Newcomer):
+    """One whose record is of the step before. A repair comes when it asks for the first time."""
+
+    def __init__(self, source: Telling) -> None:
+        super().__init__(source)
+        self.broken = 0
+
+    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
+        if mine == b"lacks":
+            return [b"", mine], 1
+        if not self.broken:
+            self.broken = self.on = True
+            raise StepAbandoned("a repair begins")
+        assert isinstance(self.source, Telling)
+        return [self.source.told, mine], 1
+
+    def ordered(self) -> bool:
+        return super().ordered() or self.on
+
+    def run(self, loop: Loop) -> None:
+        if self.newcomer:
+            super().run(loop)
+        else:
+            FakeRepair.run(self, loop)
+
+
+@pytest.mark.parametrize("at", [2, 3, 5])
+def test_a_newcomer_asks_for_what_its_record_lacks(at: int) -> None:
+    source = Telling(at, Occasion.FORWARD)
+    wanted = Trainer(source).train()
+    newcomer = Asking(source)
+    assert Trainer(newcomer).train()[-len(wanted[at:]) :] == wanted[at:]
+    assert newcomer.repairs == [at]
+
+
+def test_a_newcomer_behind_the_first_update_starts_over_where_one_rank_alone_tells() -> None:
+    """Nobody can know whether what has moved once is the same on all."""
+    source = Telling(1, Occasion.FORWARD)
+    Trainer(source).train()
+    with pytest.raises(Misfit, match=r"the script's behind, count, first, inside would be after step 0"):
+        Trainer(Asking(source)).train()
+
+
+def script(variables: Variables, numbers: list[int], amounts: list[Any], begin: Any = 0) -> list[Any]:
+    """A loop that counts by these amounts; what it finds in each step."""
+    moving = begin
+    found = []
+    for number, amount in zip(numbers, amounts, strict=True):
+        variables.handed_out(number, 1)
+        found.append(moving)
+        moving += amount
+    return found
+
+
+@pytest.mark.parametrize("value", [1, 1.5, -(1 << 62), math.inf])
+def test_a_number_travels_as_it_is(value: Any) -> None:
+    one, other = Variables(), Variables()
+    script(one, [0, 1], [value, 0])
+    other.adopt(one.pack())
+    [found] = script(other, [1], [0], -1)
+    assert type(found) is type(value) and found == value
+
+
+@pytest.mark.parametrize("value", [1 << 64, "text", 2j])
+def test_what_does_not_travel_is_left_alone(value: Any) -> None:
+    one, other = Variables(), Variables()
+    script(one, [0, 1], [value, type(value)()], type(value)())
+    other.adopt(one.pack())
+    assert script(other, [1], [0], -1) == [-1]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x90", msgpack.packb([1, 1, "", [{}, {}]]), msgpack.packb(7)])
+def test_a_record_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(PeerError):
+        Variables().adopt([data])
+
+
+@pytest.mark.parametrize("there", ["", []])
+def test_what_is_no_number_is_not_replaced_by_one(there: Any) -> None:
+    variables, found = Variables(), []
+    count: Any = 5
+    for attempt in range(2):  # of the same step
+        variables.handed_out(0, 1)
+        found.append(count)
+        count += there if attempt else 0
+        if not attempt:
+            count = there
+            found = [*found]
+    assert found == [5, there]
+
+
+def test_what_a_loop_sets_anew_is_left_alone() -> None:
+    """A descriptor, the last loss, the place of an iterator, a guard."""
+    variables, descriptor, place, items, guard = Variables(), 3, 0, iter("abc"), None
+    for attempt in range(2):  # of the same step
+        variables.handed_out(0, 1)
+        doubtful = variables.doubtful()
+        descriptor = 4 + attempt
+        if place == 3:
+            items = iter("abc")
+            place = 0
+        assert next(items) == "abc"[place]
+        place += 1
+        guard = guard or object()
+    assert (descriptor, place) == (5, 2) and guard is not None
+    assert doubtful == ["place"]
+
+
+def test_what_has_got_the_scripts_locals_is_not_written_to() -> None:
+    variables = Variables()
+    given = [*range(2)]
+    count = 0
+    config = locals()
+    config["count"] = 7
+    for _ in given:
+        variables.handed_out(0, 1)
+        doubtful = variables.doubtful()
+        count += 1
+    assert config["count"] == 7 and "_" not in config and count == 2
+    assert doubtful == ["count"]
+
+
+received = 0
+
+
+def stop(number: int, frame: Any) -> None:
+    global received
+    received += number
+
+
+class Watch:
+    """Has a handler that is a method, in a loop that is another one of its methods."""
+
+    def __init__(self) -> None:
+        self.received = self.count = 0
+
+    def stop(self, number: int, frame: Any) -> None:
+        """By a helper."""
+        self.note(number)
+
+    def note(self, number: int) -> None:
+        """Which signal it was."""
+        self.received += number
+
+    def train(self) -> None:
+        """A step twice."""
+        variables, here = Variables(), 0
+        for _ in range(2):
+            variables.handed_out(0, 1)
+            signal.raise_signal(signal.SIGUSR2)
+            self.count += 1
+            here += 1
+        assert here == 1
+
+
+@pytest.mark.parametrize("how", ["method", "partial", "module", "inner"])
+def test_what_a_handler_stores_is_never_put_back(how: str) -> None:
+    global received
+    watch, received = Watch(), 0
+
+    def inner(number: int, frame: Any) -> None:
+        watch.received += number
+
+    handlers = {"method": watch.stop, "partial": functools.partial(watch.stop), "module": stop, "inner": inner}
+    before = signal.signal(signal.SIGUSR2, handlers[how])
+    try:
+        watch.train()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert (watch.received or received, watch.count) == (2 * signal.SIGUSR2, 1)
+
+
+class Strange:
+    """Answers for its attributes in another way."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            raise RuntimeError("none of your business")
+        return object.__getattribute__(self, name)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def train(self) -> tuple[int, int]:
+        """A step twice."""
+        variables, here = Variables(), 0
+        for _ in range(2):
+            variables.handed_out(0, 1)
+            here += 1
+            self.count += 1
+        return here, self.count
+
+
+def test_a_strange_self_costs_its_attributes_only() -> None:
+    assert Strange().train() == (1, 2)
+
+
+class Begun:
+    """Counts from what its class says."""
+
+    count = 5
+
+    def train(self) -> int:
+        """A step twice."""
+        variables = Variables()
+        for _ in range(2):
+            variables.handed_out(0, 1)
+            self.count += 1
+        return self.count
+
+
+def test_an_attribute_may_begin_in_the_class() -> None:
+    assert Begun().train() == 6
+
+
+def test_what_exec_has_made_stays() -> None:
+    variables, count, found = Variables(), 0, []
+    exec("scale = 2.0")
+    for _ in range(2):
+        variables.handed_out(0, 1)
+        count += 1
+        found.append(eval("scale"))
+    assert (count, found) == (1, [2.0, 2.0])
+
+
+def test_two_loops_have_counters_of_their_own() -> None:
+    variables = Variables()
+    one = two = 0
+    for number in range(2):
+        variables.handed_out(number, 1)
+        one += 1
+    for number in range(2, 4):
+        variables.handed_out(number, 2)
+        two += 1
+    assert [sorted(look.values[0]) for look in variables.looks] == [["one"], ["one"], ["two"], ["two"]]
+    assert (one, two) == (2, 2)
+
+
+def test_a_step_with_nested_counts() -> None:
+    """The function is called in a loop of its caller's, and counts in that of its own."""
+    variables, steps, samples, found = Variables(), 0, 0, []
+    for number in [0, 0, 1]:
+        steps += 1  # noqa: SIM113 - the outer loop's own
+        for _ in [number]:
+            variables.handed_out(number, 1)
+            samples += 4
+        found.append((steps, samples))
+    assert found == [(1, 4), (2, 4), (3, 8)], "the loop that asks is the inner one"
+
+
+def test_no_tensor_of_a_step_outlives_it() -> None:
+    variables = Variables()
+    count = 0
+    for number in (0, 0, 1):
+        loss: Any = torch.ones(1)
+        variables.handed_out(number, 1)
+        seen = weakref.ref(loss)
+        loss = None
+        assert seen() is None and count == number
+        count = count + 1
+
+
+def test_a_decorated_function_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller's variables are those of the call, also where a newcomer was given its step ahead of its calls."""
+
+    def train(repair: FakeRepair) -> list[tuple[int, int]]:
+        global count
+        torch.manual_seed(1)
+        session = repair.session = Session(repair)
+        monkeypatch.setattr(resilience, "session", lambda: session)
+        model, count, outside = nn.Linear(4, 4), 0, 0
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session.register(model=model, optimizer=optimizer)
+        found: dict[int, tuple[int, int]] = {}
+
+        @resilience.resilient
+        def step(number: int, outside: int) -> None:
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            counted()
+            repair.here(number, "reduced")
+            optimizer.step()
+            found[number] = (outside, count)
+
+        for number in range(STEPS):
+            outside += number % 2
+            step(number, outside)
+        return [found[number] for number in sorted(found)]
+
+    wanted = train(FakeRepair())
+    assert train(FakeRepair(3, "reduced")) == wanted
+    source = Recording(4, Occasion.START)
+    train(source)
+    assert train(Newcomer(source))[-4:] == wanted[4:]

@@ -1,0 +1,85 @@
+"""Plain variables of a script: it counts its steps by itself, and reckons its learning rate and loss from that.
+
+--place says where the count is kept, and where it is counted on: "frame, behind, backward" dies in the backward.
+"""
+
+import torch
+import torch.distributed as dist
+
+import taskd
+from tests.trust.scene import Net, Scene, average_gradients, loss_of, metric_of
+
+scene = Scene()
+kind, where, place = scene.args.place.split(", ")
+scene.args.place = place
+count = 0
+
+
+def warmup(number: int) -> float:
+    """What the gradients are worth in this step."""
+    return min(1.0, (number + 1) / 6)
+
+
+def counted() -> None:
+    """One more, of the module."""
+    global count
+    count += 1
+
+
+def pair() -> None:
+    """Rank 1 tells rank 0 something, and nobody else takes part."""
+    if scene.rank == 0:
+        dist.recv(torch.empty(1), src=1)
+    elif scene.rank == 1:
+        dist.send(torch.ones(1), dst=0)
+
+
+class Trainer:
+    """Has the model, and counts in a variable of its own, of the frame of its loop, or of the module."""
+
+    def __init__(self) -> None:
+        self.model = Net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.session = taskd.session()
+        self.session.register(model=self.model, optimizer=self.optimizer)
+        self.count = 0
+
+    def train(self) -> None:
+        """A loop in a method."""
+        here = 0
+        for step in self.session.steps(scene.loader()):
+            if where == "before":
+                here, self.count = here + 1, self.count + 1
+                counted()
+            with step as batch:
+                if where == "beginning":
+                    here, self.count = here + 1, self.count + 1
+                    counted()
+                scene.here(step, "forward")
+                number = {"frame": here, "module": count, "attribute": self.count}[kind]
+                for group in self.optimizer.param_groups:
+                    group["lr"] = 0.01 / (1 + number)
+                self.optimizer.zero_grad()
+                loss = loss_of(self.model, batch["x"]) * warmup(number)
+                loss.backward()
+                scene.here(step, "backward")
+                average_gradients(self.model)
+                scene.here(step, "reduced")
+                self.optimizer.step()
+                if where == "metric":
+                    scene.here(step, "updated")
+                    metric_of(loss)
+                if where == "pair":
+                    scene.here(step, "updated")
+                    pair()
+                if where in ("updated", "metric", "pair"):
+                    here, self.count = here + 1, self.count + 1
+                    counted()
+                scene.here(step, "updated")
+            if where == "behind":
+                here, self.count = here + 1, self.count + 1
+                counted()
+        scene.end(self.model, here, self.count, count)
+
+
+Trainer().train()

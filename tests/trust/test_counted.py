@@ -1,0 +1,86 @@
+"""Plain variables of a script that move in its loop: after any death they are those of the undisturbed run.
+
+The training (counted.py) counts its steps in three places, and reckons its gradients from one of them. All ranks end
+with the same wrong weights if a count is wrong, so only the calm run shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launched import Launched
+from tests.verdicts import same_bits
+
+SCRIPT = Path(__file__).with_name("counted.py")
+RANKS = 2
+
+Run = Callable[..., Launched]
+_calm: dict[str, list[str]] = {}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
+    """One training to its end; rank 1 dies at this place of this step. `kind`: what is counted in, and where."""
+
+    def start(kind: str, place: str, at: int, ranks: int = RANKS) -> Launched:
+        folder = tmp_path / f"{kind}-{place}{at}".replace(", ", "-")
+        folder.mkdir()
+        words = [str(SCRIPT), "--folder", str(folder), "--place", f"{kind}, {place}", "--at", str(at)]
+        name = f"counted-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
+        with Launched(folder, free_port(), "--nproc-per-node", str(ranks), *words, job=name, warm=True) as job:
+            job.end()
+        return job
+
+    return start
+
+
+def calm(run: Run, kind: str, ranks: int = RANKS) -> list[str]:
+    """What every rank ends with when nobody dies."""
+    if kind not in _calm:
+        _calm[kind] = sorted(run(kind, "nowhere", -1, ranks).said("weights"))
+        assert len(_calm[kind]) == ranks
+    return _calm[kind]
+
+
+def check(run: Run, kind: str, place: str, at: int, ranks: int = RANKS) -> None:
+    """What was counted is what the calm run counts, and nobody started over for it."""
+    job = run(kind, place, at, ranks)
+    same_bits(sorted(job.said("weights")), calm(run, kind, ranks), job.text)
+    if at:  # in the first step nobody has seen a step done yet
+        assert "respawn" not in job.text, job.text
+        assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
+@pytest.mark.parametrize("kind", ["frame", "module", "attribute"])
+def test_a_step_that_is_done_again_counts_once(run: Run, kind: str, where: str, place: str, at: int) -> None:
+    check(run, f"{kind}, {where}", place, at)
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 6])
+@pytest.mark.parametrize("place", ["reduced", "updated"])
+@pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
+@pytest.mark.parametrize("kind", ["frame", "module", "attribute"])
+def test_a_newcomer_learns_what_the_others_have_counted(run: Run, kind: str, where: str, place: str, at: int) -> None:
+    """They have done the step, and its record is of the step before. Step 6 is the last one."""
+    check(run, f"{kind}, {where}", place, at)
+
+
+def test_what_follows_a_collective_behind_the_update_is_not_guessed(run: Run) -> None:
+    """The survivor was left in the collective, and what it counts behind it is missing."""
+    job = run("frame, metric", "updated", 3)
+    same_bits(sorted(job.said("weights")), calm(run, "frame, metric"), job.text)
+    assert "would be after step 3, which was left behind its update" in job.text, job.text
+    assert job.text.count("begin 0") > 1, job.text
+
+
+def test_a_survivor_learns_what_it_has_not_come_to(run: Run) -> None:
+    """It was left between its update and its count, and another rank has seen the step's end."""
+    check(run, "attribute, pair", "updated", 3, ranks=3)
