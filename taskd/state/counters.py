@@ -8,7 +8,9 @@ of the same `self`. Doubtful, and left alone, is a counter that is also set to s
 (`n = unknown()`), or that moves under a condition together with what every step uses
 (`if i == len(data): it = iter(data); i = 0`), and all locals of a function that calls `locals()`.
 
-It does NOT see nested functions, functions of other modules, attributes of other objects, and code without a source.
+What the loop counts in other places (elsewhere.py) is only found, to be said. So is what it counts to by `enumerate`.
+
+It does NOT see functions of other modules, what stands behind two calls of other objects, and code without a source.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import CodeType, FunctionType
 from typing import Any
+
+from taskd.state.elsewhere import Place, asked, moved, numbered
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -39,6 +43,8 @@ class Counters:
     module: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """Of a function that calls `locals()`: what a frame says of its locals is written into the dict that this gives."""
+    elsewhere: list[Place] = field(default_factory=list)
+    """What may be a count, and is none of these."""
 
     def add(self, variable: Variable) -> None:
         """One more."""
@@ -54,20 +60,20 @@ class _Found:
     doubtful: set[Variable] = field(default_factory=set)
     """Counted or not, they are set in another way."""
     called: set[Variable] = field(default_factory=set)
+    elsewhere: set[Place] = field(default_factory=set)
     shares_locals: bool = False
 
     def look_at(self, block: Sequence[ast.stmt], used: set[Variable], conditional: bool) -> None:
         """At these statements and those inside of them. `used`: what is read whenever the whole is run."""
         replaced, counted = set[Variable](), set[Variable]()
         for statement in block:
-            moved = _moved(statement)
-            counted |= moved
-            replaced |= {one for one in _set(statement) if one not in moved}
-            self.called |= {
-                found
-                for node in _inside(statement)
-                if isinstance(node, ast.Call) and (found := _variable(node.func)) is not None
-            }
+            by_itself = _moved(statement)
+            counted |= by_itself
+            replaced |= {one for one in _set(statement) if one not in by_itself}
+            calls = [node for node in _inside(statement) if isinstance(node, ast.Call)]
+            self.called |= {found for call in calls if (found := _variable(call.func)) is not None}
+            self.elsewhere |= {place for call in calls if (place := asked(call)) is not None}
+            self.elsewhere |= {place for place in moved(statement) if not _is_of_self(place)}
             for inner, depends in _blocks(statement):
                 self.look_at(inner, used, conditional or depends)
         numbers = {one for statement in block for one in _set_to_numbers(statement)}
@@ -78,12 +84,12 @@ class _Found:
 
     def of(self, code: CodeType) -> _Found:
         """The same with names of the module as such."""
-        own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        own = own_names(code)
 
         def home(variables: set[Variable]) -> set[Variable]:
             return {(MODULE, name) if owner == HERE and name not in own else (owner, name) for owner, name in variables}
 
-        return _Found(home(self.counted), home(self.doubtful), self.called)
+        return _Found(home(self.counted), home(self.doubtful), self.called, self.elsewhere)
 
 
 def of_loop(
@@ -101,7 +107,18 @@ def of_loop(
             doubtful.unread.append(variable[1])
         else:
             (doubtful if variable in found.doubtful else sure).add(variable)
+    hidden = own_names(code) if found.shares_locals else frozenset[str]()
+    elsewhere = [place for place in found.elsewhere if place.root not in hidden]
+    doubtful.elsewhere = sorted(elsewhere, key=lambda place: (place.text, place.method))
     return sure, doubtful
+
+
+def of_function(function: FunctionType) -> list[str]:
+    """What a method moves of its `self`, whatever it has been taken from."""
+    node = _node_of(function.__code__, function.__globals__)
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    return sorted(name for owner, name in _found_in(node.body, function.__code__).counted if owner == SELF)
 
 
 def _of_loop(code: CodeType, line: int, space: dict[str, Any], function: Callable[[Variable], Any]) -> _Found:
@@ -112,7 +129,7 @@ def _of_loop(code: CodeType, line: int, space: dict[str, Any], function: Callabl
     shares = code.co_name != "<module>" and any(map(_gives_locals, ast.walk(home)))
     if shares:
         function = partial(_of_module, space)
-    body = _found_in(loop.body, code)
+    body = _found_in(loop.body, code, numbered(loop))
     todo, met = [*body.called], {code}
     while todo:
         called = _unwrapped(function(todo.pop()), space)
@@ -123,15 +140,21 @@ def _of_loop(code: CodeType, line: int, space: dict[str, Any], function: Callabl
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             found = _found_in(node.body, called.__code__)
             todo += found.called
-            body.counted |= {one for one in found.counted if one[0] != HERE}
-            body.doubtful |= {one for one in found.doubtful if one[0] != HERE}
+            shared = {(HERE, name) for name in {*called.__code__.co_freevars} & {*code.co_cellvars, *code.co_freevars}}
+            body.counted |= {one for one in found.counted if one[0] != HERE or one in shared}
+            body.doubtful |= {one for one in found.doubtful if one[0] != HERE or one in shared}
+            body.elsewhere |= found.elsewhere
     body.shares_locals = shares
     return body
 
 
-def _found_in(block: Sequence[ast.stmt], code: CodeType) -> _Found:
+def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _Found:
+    """`number`: a variable that is counted and set by somebody else."""
     found = _Found()
     found.look_at(block, _used(block), False)
+    if number:
+        found.counted.add((HERE, number))
+        found.doubtful.add((HERE, number))
     return found.of(code)
 
 
@@ -158,6 +181,12 @@ def _unwrapped(value: Any, space: dict[str, Any]) -> FunctionType | None:
     return None
 
 
+@lru_cache(maxsize=1024)
+def own_names(code: CodeType) -> frozenset[str]:
+    """Of a function's locals."""
+    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+
+
 # ---- statements ---------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +197,11 @@ def _variable(node: ast.AST) -> Variable | None:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return SELF, node.attr
     return None
+
+
+def _is_of_self(place: Place) -> bool:
+    """Whether it is a variable after all, as an attribute of `self` is."""
+    return place.root == "self" and len(place.path) == 1 and place.path[0][0]
 
 
 def _pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -61,6 +61,11 @@ class LocalState:
     modules: Modules = field(default_factory=Modules)
     variables: Variables = field(default_factory=Variables)
 
+    def known(self) -> set[int]:
+        """The objects whose contents are put back, by id."""
+        others = (*self.objects.values(), *self.replica.others.values(), *self.replica.optimizers.values())
+        return {id(item) for item in (*others, *self._optimizer_groups())}
+
     def capture(self, carried: bool) -> Captured:
         """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
         gradients: list[torch.Tensor | bool | None] = []

@@ -14,15 +14,15 @@ import inspect
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from taskd.state import counters
-from taskd.state.counters import Counters, Variable
+from taskd.state.counters import Counters, Variable, own_names
 
 Number = int | float
 Values = list[dict[str, Number]]
@@ -63,10 +63,17 @@ class Script:
     @classmethod
     def asking(cls) -> Script | None:
         """None: there is no such frame, as where the loop stands in an installed package."""
-        frame: FrameType | None = sys._getframe(1)
+        return cls._above(sys._getframe(1))
+
+    @classmethod
+    def _above(cls, frame: FrameType | None) -> Script | None:
         while frame is not None and _passed_over(frame.f_code.co_filename, frame.f_code.co_name):
             frame = frame.f_back
         return None if frame is None else cls(frame)
+
+    def user(self) -> Script | None:
+        """Who goes through this, if it is a generator."""
+        return self._above(self._frame.f_back) if self._frame.f_code.co_flags & inspect.CO_GENERATOR else None
 
     @property
     def loop(self) -> tuple[Any, int]:
@@ -89,6 +96,20 @@ class Script:
         self._let_go(found)
         return value
 
+    def elsewhere(self, names: Counters, known: Set[int]) -> list[str]:
+        """Numbers that it counts in other places, but for those in objects that are known."""
+        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
+        found = self._frame.f_locals if any(place.root in own for place in names.elsewhere) else {}
+        texts = list[str]()
+        for place in names.elsewhere:
+            root = found.get(place.root, self._frame.f_globals.get(place.root))
+            if place.method:
+                texts += place.counted(root, known, _moves)
+            elif place.number(root, known):
+                texts.append(place.text)
+        self._let_go(found)
+        return texts
+
     def values(self, names: Counters) -> Values:
         """The numbers there are."""
         space = self._frame.f_globals
@@ -106,7 +127,7 @@ class Script:
             code, found = self._frame.f_code, self._frame.f_locals
             attributes = self._attributes(found)
             attributes.update(_replacing(attributes, values[ATTRIBUTES]))
-            put = _replacing(found, {name: value for name, value in values[LOCALS].items() if name in _own(code)})
+            put = _replacing(found, {name: value for name, value in values[LOCALS].items() if name in own_names(code)})
             if put:
                 found.update(put)
                 if _COPIES:
@@ -132,7 +153,7 @@ class Script:
     def _let_go(self, found: Any) -> None:
         """Else the frame would keep this step's tensors alive until it is looked at again."""
         if _COPIES and self._function and sys.getrefcount(found) <= _OWN_REFERENCES:
-            if found.keys() <= (own := _own(self._frame.f_code)):
+            if found.keys() <= (own := own_names(self._frame.f_code)):
                 found.clear()
                 return
             for name in own & found.keys():  # there are more, which exec has made
@@ -140,16 +161,16 @@ class Script:
 
 
 @lru_cache(maxsize=1024)
-def _own(code: CodeType) -> frozenset[str]:
-    """The names of a function's locals."""
-    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
-
-
-@lru_cache(maxsize=1024)
 def _passed_over(file: str, function: str) -> bool:
     """Whether such a frame is not the script's: taskd's, an installed package's, a comprehension's."""
     unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
     return unnamed or file.startswith(("<frozen", *_INSTALLED))
+
+
+def _moves(function: FunctionType) -> list[str]:
+    """What a method of the script's own moves of its `self`."""
+    code = function.__code__
+    return [] if _passed_over(code.co_filename, code.co_name) else counters.of_function(function)
 
 
 def _numbers(names: Iterable[str], space: Any) -> dict[str, Number]:

@@ -10,14 +10,14 @@ Invariants: whoever does a step again finds each counter as the first attempt fo
 in the loop of its record with what that says, and in a later one with what its script says. A healthy step sends
 nothing and keeps nothing of the script alive.
 
-It does NOT see what counters.py does not, what iterators count (`enumerate`), loops in installed packages or behind a
-generator of the script's own, and who else moves a counter. A rank's own sums lack a step that it, or its
-forerunner, has left behind the update.
+It does NOT see what counters.py does not, loops in installed packages, and who else moves a counter. A rank's own sums
+lack a step that it, or its forerunner, has left behind the update.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,13 +79,15 @@ class Variables:
         """Whether this is a newcomer whose script has not got its first step yet."""
         return bool(self._inherited)
 
-    def doubtful(self) -> list[str]:
-        """The numbers that the script counts in a way that cannot be put back."""
-        script = Script.asking()
-        if script is None:
-            return []
-        doubtful = self._of(script)[1]
-        return sorted({*doubtful.unread, *(name for place in script.values(doubtful) for name in place)})
+    def doubtful(self, known: Set[int] = frozenset()) -> list[str]:
+        """The numbers that the script counts in a way that cannot be put back. `known`: objects that are, by id."""
+        script, names, behind = Script.asking(), set[str](), False
+        while script is not None:
+            sure, doubtful = self._of(script)
+            names |= {*doubtful.unread, *script.elsewhere(doubtful, known)}
+            names.update(*script.values(doubtful), *(script.values(sure) if behind else ()))
+            script, behind = script.user(), True
+        return sorted(names)
 
     def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
         """The script gets this step: note its counters, or let them be what they were. `whole`: the body of the step

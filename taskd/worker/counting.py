@@ -104,7 +104,7 @@ class Counting:
         Raises StepAbandoned.
         """
         variables, look = self._variables, self._doubts.look
-        if doubtful := look(WHAT, variables.doubtful):
+        if doubtful := look(WHAT, variables.doubtful, self._local.known()):
             fresh = {*doubtful} - self._said
             self._said |= fresh
             self._registered.warn([DOUBTFUL.format(names=_listed(fresh))] if fresh else [])

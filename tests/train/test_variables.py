@@ -10,6 +10,8 @@ import heapq
 import math
 import signal
 import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -228,6 +230,95 @@ def test_what_has_got_the_scripts_locals_is_not_written_to() -> None:
         count += 1
     assert config["count"] == 7 and "_" not in config and count == 2
     assert doubtful == ["count"]
+
+
+class Meter:
+    """An average, as examples have it."""
+
+    def __init__(self) -> None:
+        self.sum = self.count = 0.0
+        self.last = 0.0
+
+    def update(self, value: float) -> None:
+        """One value more."""
+        self.last = value
+        self.sum += value
+        self.count = self.count + 1
+
+
+class Odd:
+    """Answers for its attributes in its own way."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def test_what_is_counted_in_other_places_is_said() -> None:
+    variables, meter, state = Variables(), Meter(), SimpleNamespace(step=0, rate=1.0, inner={"seen": 0})
+    totals, per_class, layer, odd = {"samples": 0, "name": 0}, [0, 0], nn.Linear(1, 1), Odd()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    scores, layer.seen = torch.zeros(2), 0  # type: ignore[assignment]
+    own = Meter()
+    for at, at_all in enumerate(range(2)):
+        variables.handed_out(at, 1)
+        doubtful = variables.doubtful({id(own), id(optimizer.param_groups[0])})
+        meter.update(0.5)
+        own.update(0.5)
+        totals["samples"] += 8
+        per_class[at] += 1
+        scores[at] += 1
+        state.step = state.step + 1
+        state.rate = 2.0
+        state.inner["seen"] += 1
+        layer.seen += 1  # type: ignore[operator]
+        odd.count += 1
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        assert at == at_all
+    assert doubtful == [
+        "at",
+        "meter.count",
+        "meter.sum",
+        "per_class[at]",
+        "state.inner['seen']",
+        "state.step",
+        "totals['samples']",
+    ]
+
+
+def test_what_is_counted_behind_a_generator_of_the_scripts_own_is_said() -> None:
+    variables, count, other = Variables(), 0, 0
+    doubtful: list[str] = []
+
+    def numbers() -> Iterator[int]:
+        given = 0
+        for number in range(3):
+            variables.handed_out(number, 1)
+            doubtful[:] = variables.doubtful()
+            yield number
+            given = number + given
+
+    for _ in numbers():
+        count += 1
+    other += count
+    assert doubtful == ["count"] and other == 3
+
+
+def test_what_a_function_inside_counts_is_put_back() -> None:
+    variables, count = Variables(), 0
+
+    def one_more() -> None:
+        nonlocal count
+        count += 1
+
+    found = []
+    for number in (0, 0, 1, 1):
+        variables.handed_out(number, 1)
+        one_more()
+        found.append(count)
+    assert found == [1, 1, 2, 2]
 
 
 received = 0

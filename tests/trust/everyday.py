@@ -1,7 +1,7 @@
 """An everyday script: a step counted over all epochs, sums of each epoch, a guard, a handler of a signal.
 
 In step --at rank 0 gets a signal before rank 1 dies at --place: what the handler has set is kept when the step is done
-again, and so is the guard of a hook that is registered once.
+again, and so is the guard of a hook that is registered once. What a dict counts is not put back, which is said.
 """
 
 import os
@@ -20,6 +20,7 @@ global_step = 0
 received = 0
 hook: Any = None
 calls: list[int] = []
+totals = {"samples": 0}
 
 
 def stop(number: int, frame: Any) -> None:
@@ -52,6 +53,7 @@ def train_epoch(session: Any, model: Net, optimizer: torch.optim.Optimizer, load
             global_step += 1
             scene.here(step, "counted")
             samples += len(batch["x"])
+            totals["samples"] += len(batch["x"])
             running += loss.item()
             scene.here(step, "updated")
     return samples, running
