@@ -75,6 +75,8 @@ void bind_control(py::module_& m) {
         .def(
             "start_record", [](Control&, int fd) { Recorder::instance().start(fd); }, py::arg("fd"))
         .def("stop_record", [](Control&) { Recorder::instance().stop(); })
+        .def("give_up_record", [](Control&) { Recorder::instance().give_up(); })
+        .def_property_readonly("recording", [](Control&) { return Recorder::instance().active(); })
         .def(
             "attach_page", [](Control&, int fd) { attach_page(fd); }, py::arg("fd"))
         .def("wait_until_running", [](Control&) { wait_until_running(); })

@@ -183,7 +183,7 @@ void Recorder::start(int fd) {
     }
     fd_ = own;
     offset_ = kHeadBytes;
-    bytes_ = 0;
+    bytes_ = entries_ = 0;
 }
 
 void Recorder::stop() noexcept {
@@ -192,6 +192,11 @@ void Recorder::stop() noexcept {
         return;
     write_state(RecordState::kClosed);
     close_file();
+}
+
+void Recorder::give_up() noexcept {
+    const std::lock_guard<std::mutex> held(mutex_);
+    give_up_locked();
 }
 
 bool Recorder::active() const {
@@ -215,6 +220,10 @@ void Recorder::append(const RecordEntry& entry) noexcept {
         const std::lock_guard<std::mutex> held(mutex_);
         if (fd_ < 0)
             return;
+        if (++entries_ > kMostEntries) {
+            give_up_locked();
+            return;
+        }
         if (!write_all(fd_, frame, offset_)) {
             write_state(RecordState::kBroken);
             close_file();
@@ -238,6 +247,15 @@ void Recorder::write_state(RecordState state) noexcept {
     [[maybe_unused]] const ssize_t count = ::pwrite(fd_, &value, sizeof value, kStateOffset);
 }
 
+void Recorder::give_up_locked() noexcept {
+    write_state(RecordState::kGivenUp);
+    if (fd_ >= 0) {
+        // What stays there if this fails is memory, and no harm.
+        [[maybe_unused]] const int failed = ::ftruncate(fd_, kHeadBytes);
+    }
+    close_file();
+}
+
 void Recorder::close_file() noexcept {
     if (fd_ >= 0)
         ::close(fd_);
@@ -259,9 +277,13 @@ void Replay::load(const std::string& record) {
     if (reader.number<uint32_t>() != kRecordVersion) {
         throw std::invalid_argument("the record has another version; use one release of taskd on all nodes.");
     }
-    if (reader.number<uint32_t>() == static_cast<uint32_t>(RecordState::kBroken)) {
+    const auto state = static_cast<RecordState>(reader.number<uint32_t>());
+    if (state == RecordState::kBroken)
         throw std::invalid_argument("the record could not be written to its end (memory ran out?); restart all ranks.");
-    }
+    if (state == RecordState::kGivenUp)
+        throw std::invalid_argument(
+            "the set-up communicated so often, or trained so long before taskd.session(), that "
+            "its record was given up; restart all ranks.");
     std::map<std::string, std::deque<RecordEntry>> entries;
     for (size_t place = kHeadBytes; record.size() - place >= kFrameBytes;) {
         uint32_t length = 0;

@@ -6,7 +6,8 @@
 //
 // Layout, little endian: a head of 16 bytes (magic, version, state), then entries. An entry is the length and the
 // CRC-32 (zlib's) of its body, then the body, filled up to 8 bytes. What follows the last whole entry is not an entry:
-// the process died while it wrote.
+// the process died while it wrote. A record that has grown beyond any set-up is given up and emptied: without a
+// session's loop nothing else ends it.
 //
 // Does not: know torch (operation.cpp makes and reads entries), or decide when recording begins and ends.
 #pragma once
@@ -24,8 +25,9 @@ constexpr char kRecordMagic[8] = {'T', 'S', 'K', 'D', 'R', 'E', 'C', '1'};
 constexpr uint32_t kRecordVersion = 2;
 constexpr uint64_t kMostBytesPerTensor = 1 << 20;
 constexpr uint64_t kMostBytesRecorded = 64 << 20;
+constexpr uint64_t kMostEntries = 1 << 16;
 
-enum class RecordState : uint32_t { kOpen = 1, kClosed = 2, kBroken = 3 };
+enum class RecordState : uint32_t { kOpen = 1, kClosed = 2, kBroken = 3, kGivenUp = 4 };
 
 struct RecordedTensor {
     std::string dtype;
@@ -60,6 +62,8 @@ class Recorder {
     // Begins a new record at the start of this file; the descriptor stays the caller's. Throws std::system_error.
     void start(int fd);
     void stop() noexcept;
+    // Ends a record that is of no use any more.
+    void give_up() noexcept;
     bool active() const;
     // Bytes that a tensor of this size may still have recorded: all or none.
     bool wants(uint64_t bytes) const;
@@ -68,12 +72,14 @@ class Recorder {
 
   private:
     void write_state(RecordState state) noexcept;
+    void give_up_locked() noexcept;
     void close_file() noexcept;
 
     mutable std::mutex mutex_;
     int fd_ = -1;
     uint64_t offset_ = 0;
     uint64_t bytes_ = 0;
+    uint64_t entries_ = 0;
 };
 
 // Takes entries out of a record, for each key in the order in which the operations were called. Any thread.

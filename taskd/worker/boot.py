@@ -46,6 +46,7 @@ from taskd.worker.finish import Finish
 from taskd.worker.heal import LaunchedRepair
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
+from taskd.worker.unled import Unled
 
 try:
     from taskd import _c10d
@@ -203,6 +204,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
         _c10d.control.sandbox(setup)
     else:
         _c10d.control.start_record(setup)
+        Unled(_c10d.control, repair).watch()
     current.establish(repair)
     presence.establish(there)
     there.start()

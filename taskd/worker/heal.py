@@ -176,7 +176,8 @@ class LaunchedRepair(Repair):
         self.hold = Hold(self._ask)
         self._lock = threading.Lock()
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
-        self._has_session = False
+        self.has_session = False
+        """The script has asked for one."""
         self._healed = False
 
     # ---- the link's thread ------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class LaunchedRepair(Repair):
         elif isinstance(effect, LetGo):
             if self.hold.end() >= 0:
                 self._raise_what_failed(effect.epoch)
-        elif isinstance(effect, Park) and not self._has_session and not self.newcomer:
+        elif isinstance(effect, Park) and not self.has_session and not self.newcomer:
             for answer in self._core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
                 self._carry_out(answer)
         else:
@@ -249,7 +250,7 @@ class LaunchedRepair(Repair):
         peer that has left by itself nobody makes one, unless it has failed, which is known by then."""
         if fault is Fault.ARGUMENTS:
             return 0.0
-        left = PEER_HAS_LEFT in error and not self._has_session
+        left = PEER_HAS_LEFT in error and not self.has_session
         return min(LEFT_SECONDS, self._unrepaired_seconds) if left else self._unrepaired_seconds
 
     def _testify(self, text: str, faults: set[Fault]) -> None:
@@ -276,7 +277,7 @@ class LaunchedRepair(Repair):
     def begin(self) -> None:
         """A session exists: from now on a step can be given up."""
         with self._lock:
-            self._has_session = True
+            self.has_session = True
 
     def ordered(self) -> bool:
         return bool(self._control.mode != self._normal)

@@ -14,5 +14,6 @@
 
 // A record written by several threads and torn anywhere plays back what is whole.
 void record_and_replay();
+void record_without_an_end();
 // The rhythm of a job: what is learned, what fades, and that nothing grows.
 void rhythm_is_learned();

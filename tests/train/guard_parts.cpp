@@ -49,6 +49,26 @@ void record_and_replay() {
     CHECK(!replay.take("1@0-1", entry) && replay.take("2@0-1/recv/-1/1", entry) && entry.tensors[0].shape[0] == 1);
 }
 
+void record_without_an_end() {
+    std::FILE* const file = std::tmpfile();
+    Recorder::instance().start(fileno(file));
+    const RecordEntry entry{.kind = "allreduce", .group = "0@0-1"};
+    for (uint64_t i = 0; i < kMostEntries; ++i)
+        Recorder::instance().append(entry);
+    CHECK(Recorder::instance().active() && read_file(fileno(file)).size() > kMostEntries);
+    Recorder::instance().append(entry);
+    const std::string rest = read_file(fileno(file));
+    std::fclose(file);
+    CHECK(!Recorder::instance().active() && rest.size() < 100);
+    bool refused = false;
+    try {
+        Replay::instance().load(rest);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
 void rhythm_is_learned() {
     using std::chrono::seconds;
     Rhythm rhythm;

@@ -403,6 +403,7 @@ void lateness_is_announced() {
 int main(int count, char** arguments) {
     CHECK(count == 3);
     record_and_replay();
+    record_without_an_end();
     rhythm_is_learned();
     lateness_is_announced();
     storm(static_cast<unsigned>(std::atoi(arguments[1])), std::atoi(arguments[2]));

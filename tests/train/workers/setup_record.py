@@ -23,6 +23,7 @@ class State(IntEnum):
     OPEN = 1  # the set-up goes on, or its process died in it
     CLOSED = 2  # the first step began
     BROKEN = 3  # it could not be written to its end
+    GIVEN_UP = 4  # the script communicates for ever, and no session's loop begins
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""A script that trains and never asks for a session: its set-up is over, though nothing says so.
+
+All that ranks communicate before a session's loop is recorded for a newcomer to play back, which makes an operation
+slower. Such a script has no use for it, since a death starts it over: so its record is given up after a few updates.
+One that asks for its session only then is not healed in place; the newcomer says why.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+UPDATES = 16
+"""More than a set-up makes, as where it lets an optimizer make its state."""
+
+
+class _Control(Protocol):
+    def give_up_record(self) -> None: ...
+
+
+class _Repair(Protocol):
+    has_session: bool
+
+
+class Unled:
+    """Watches one process."""
+
+    def __init__(self, control: _Control, repair: _Repair) -> None:
+        self._control, self._repair = control, repair
+        self._updates = 0
+
+    def watch(self) -> None:
+        """From now on. The hook stays, since none can be removed while they are called."""
+        # Not torch.compiler.disable: it would import the compiler now.
+        uncompiled = getattr(torch, "_disable_dynamo", lambda function: function)
+        register_optimizer_step_post_hook(uncompiled(lambda *_: self._updated()))
+
+    def _updated(self) -> None:
+        if self._updates < UPDATES and not self._repair.has_session:
+            self._updates += 1
+            if self._updates == UPDATES:
+                self._control.give_up_record()
