@@ -82,6 +82,13 @@ def connect(name: str) -> socket.socket | None:
     return sock
 
 
+def nobody_listens(name: str) -> bool:
+    """Whether this name has no listener at all: one with a full backlog is one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.setblocking(False)
+        return sock.connect_ex(name) == errno.ECONNREFUSED
+
+
 def peer(sock: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process that made the other end."""
     pid, uid, _gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

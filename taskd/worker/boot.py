@@ -195,6 +195,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited, patience)
     there.link.on_message = line.to(repair)
     repair.hold.unread = there.link.unread
+    repair.hold.unattended = lambda: there.link.unattended
     _copy(request, record, bell)
     cpu_settings.configure(settings, ran_before=request.incarnation > 1)
     guard.install()

@@ -2,7 +2,8 @@
 
 The time counts while somebody could decide upon a repair. Nobody can while this node's launcher does not run (it is
 stopped, or gets no processor): it has not seen the death, nor told it to the manager. That shows in its socket, from
-which it takes nothing. So this rank asks again and again, and what is not taken makes the time begin anew.
+which it takes nothing. So this rank asks again and again, and what is not taken makes the time begin anew. A launcher
+that has ended its part of the job, as a signal tells it to, repairs nothing any more: then nothing is held.
 
 Failure modes: the launcher stands still before it has heard of the failure, or after that; it never comes back, which
 ends the wait after as long as any stage of a repair may last; it is only slow, and the time grows by that.
@@ -31,6 +32,8 @@ class Hold:
         """`ask` says something to the launcher that changes nothing."""
         self.unread: Callable[[], bool] = lambda: False
         """Whether the launcher has yet to take what was said."""
+        self.unattended: Callable[[], bool] = lambda: False
+        """Whether the launcher has ended its part."""
         self._ask = ask
         self._lock = threading.Lock()
         self._epoch = -1  # in which it failed; -1: nothing is held
@@ -55,10 +58,12 @@ class Hold:
 
     def look(self) -> float | None:
         """After how many milliseconds to look again; 0: the wait is over; None: nothing is held."""
-        taken = not self.unread()
+        taken, unattended = not self.unread(), self.unattended()
         with self._lock:
             if self._epoch < 0:
                 return None
+            if unattended:
+                return 0.0
             now = time.monotonic()
             if not taken:
                 self._until = min(now + self._seconds, self._most)

@@ -131,6 +131,9 @@ class Link:
         with self._lock:
             return self._socket is not None and local.unread(self._socket) > 0
 
+    unattended = False
+    """The launcher, which is this node's agent, listens no more: nobody here will hear of anything."""
+
     def show_counters(self, transport: str, fd: int) -> None:
         """Hand what the rails of this transport count to the agent, now and whenever it welcomes us anew."""
         if not self._ours():
@@ -251,6 +254,7 @@ class Link:
             self._set_reason(str(error))
             log.once(_logger, logging.WARNING, "agent-start", "%s; taskd keeps trying and training goes on", error)
             found = None
+        self.unattended = found is None and self._launched and local.nobody_listens(name)
         if found is None:
             self._retry_at = time.monotonic() + self._retry_ms / 1000
             self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)

@@ -37,6 +37,18 @@ if "child" in sys.argv and os.fork() == 0:
 os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
 time.sleep(300)
 """
+TALKS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    for step in range(1 << 30):
+        dist.all_reduce(torch.ones(1 << 16))
+        if step == 10:
+            os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
+except BaseException:
+    os.write(1, f"interrupted {os.environ['RANK']}\\n".encode())
+    os._exit(1)
+"""
 LIVES = """
 import os, sys, time
 marks = sys.argv[1]
@@ -63,6 +75,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     """taskd-run with these words in the test's folder, where wait.py and lives.py lie."""
     (tmp_path / "wait.py").write_text(WAIT)
     (tmp_path / "lives.py").write_text(LIVES)
+    (tmp_path / "talks.py").write_text(TALKS)
     (tmp_path / "marks").mkdir()
 
     @contextmanager
@@ -89,6 +102,15 @@ def test_a_signal_reaches_the_workers(start: Start, number: signal.Signals) -> N
         assert sorted(launched.said("told")) == ["0 15", "1 15"]
     assert f"the job was ended by {number.name}" in launched.text
     assert "Traceback" not in launched.text.replace("KeyboardInterrupt", "") or number == signal.SIGINT
+
+
+def test_ranks_that_communicate_end_with_their_launcher(start: Start) -> None:
+    """The first one that takes its signal leaves the other in a collective, which nobody will repair."""
+    with start("--nproc-per-node", "2", "talks.py", warm=False, TASKD_RECOVER_UNREPAIRED_MS="600000") as launched:
+        workers_up(launched, 2)
+        launched.launchers[0].send_signal(signal.SIGINT)
+        launched.end(1)
+    assert sorted(launched.said("interrupted")) == ["0", "1"], launched.text
 
 
 def test_a_killed_launcher_takes_everybody_along(start: Start) -> None:
