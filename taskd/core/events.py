@@ -66,8 +66,8 @@ class RailVerdict:
 
     finding: RailFinding
     rail: str
-    nodes: tuple[str, ...]  # whose rail it is; of a line: one
-    peer: str = ""  # of a line
+    nodes: tuple[str, ...]  # whose rail it is; of lines: one
+    peers: tuple[str, ...] = ()  # of lines
     reason: str = ""
     borrowers: tuple[str, ...] = ()  # rails that carry for it
     borrowed: int = 0  # bytes that they have carried since it was lost, at its return

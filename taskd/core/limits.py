@@ -120,6 +120,10 @@ RAIL_VERIFY_BYTES = 16 << 20
 again. Less than that may well go over the others alone, since small messages take the quickest rail."""
 RAIL_IDLE_NS = 60 * SECOND
 """A job that sends nothing for so long proves nothing either: a rail that was put back stays, unproved."""
+RAIL_ROUND_NS = 100 * MS
+"""Whether rails are lent or come back is judged at most so often: it takes a look at all lines."""
+RAIL_SWEEP_NS = 2 * SECOND
+"""Lines that are not well are looked at so often also where no report names them."""
 RAIL_STALE_NS = 60 * SECOND
 """A line that no report has named for so long is no longer used."""
 

@@ -26,6 +26,11 @@ def join(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def some(parts: Sequence[str], most: int = 4) -> str:
+    """a, b, c and 60 more."""
+    return join(parts) if len(parts) <= most else join([*parts[: most - 1], f"{len(parts) - most + 1} more"])
+
+
 def rank_words(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0-3 and 7`; a long list is cut."""
     ordered = sorted(set(ranks))

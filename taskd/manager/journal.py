@@ -24,7 +24,7 @@ from taskd import log
 
 _log = log.get(__name__)
 
-FORMAT = 1
+FORMAT = 2
 ROWS_MAX = 400_000
 """About a minute of replay; a job that has no more than ten incidents an hour needs months to get here."""
 KEPT_FILES = 3

@@ -66,7 +66,7 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
     if isinstance(event, RailWish):
         return ["rail wish", event.rail, list(event.nodes), event.out]
     if isinstance(event, RailVerdict):
-        named = (event.rail, list(event.nodes), event.peer, event.reason, list(event.borrowers))
+        named = (event.rail, list(event.nodes), list(event.peers), event.reason, list(event.borrowers))
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
     if isinstance(event, ProofVerdict):
         where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
@@ -94,8 +94,8 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
     if kind == "rail wish":
         return RailWish(_text(values[0]), _texts(values[1]), bool(values[2]))
     if kind == "rail":
-        finding, rail, nodes, peer, reason, borrowers, *cost = values
-        named = (_text(rail), _texts(nodes), _text(peer), _text(reason), _texts(borrowers))
+        finding, rail, nodes, peers, reason, borrowers, *cost = values
+        named = (_text(rail), _texts(nodes), _texts(peers), _text(reason), _texts(borrowers))
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
     if kind == "proof":
         finding, updates, layout, total, units, ranks, named, harmless, item, reason = values

@@ -161,7 +161,7 @@ def test_a_verdict_that_no_longer_fits_changes_nothing() -> None:
     job = Job()
     facts = job.core.rails(job.now)
     for finding in RailFinding:
-        job.step(RailVerdict(finding, "red", ("nowhere",), "b", "from a journal"))
+        job.step(RailVerdict(finding, "red", ("nowhere",), ("b",), "from a journal"))
     job.step(RailWish("red", (), True))
     assert job.core.rails(job.now)["change"] is None or not job.core.rails(job.now)["change"]["under_way"]
     assert [row for row in job.core.rails(job.now)["rails"] if row["node"] != "nowhere"] == facts["rails"]

@@ -30,7 +30,7 @@ from taskd.core.records import NodeState
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.times import Moment, long_ago
 from taskd.core.types import Outcome, RailFinding, RailState, Strategy
-from taskd.core.words import cut, join, milliseconds, verb
+from taskd.core.words import cut, join, milliseconds, some, verb
 
 _CAUSE = {
     RailFinding.SILENT: RailCause.SILENT,
@@ -90,7 +90,7 @@ class Rails:
     def apply(self, verdict: RailVerdict, when: Moment) -> None:
         """Do what a verdict says; one that no longer fits (its node has gone) changes nothing."""
         if verdict.finding in _CAUSE or verdict.finding is RailFinding.GONE:
-            self._line(verdict, when)
+            self._lines(verdict, when)
         elif verdict.finding is RailFinding.LEND:
             rails = [rail for rail in self._rails(verdict) if rail.use is Use.IN_USE]
             if self._change(rails, UseCause.LEND, verdict.reason, False, False, when):
@@ -101,7 +101,7 @@ class Rails:
                 self._phase(verdict.rail, "verify", "borrow", when.now)
         elif self.shuffle is not None and self.shuffle.rail == verdict.rail:
             self._progress(self.shuffle, verdict, when)
-        self._close(when.now)
+        self._close(when.now, verdict.rail)
 
     def wish(self, wish: RailWish, when: Moment) -> None:
         """An operator's order, with which `facts.wish` found nothing wrong."""
@@ -112,7 +112,7 @@ class Rails:
         rails = [rail for node in wish.nodes if (rail := self._rail(node, wish.rail)).use in wanted]
         reason = "an operator took it out" if wish.out else "an operator put it back"
         self._change(rails, cause, reason, not wish.out, True, when)
-        self._close(when.now)
+        self._close(when.now, wish.rail)
 
     def forget(self, node: str, now: int) -> None:
         """A node is gone, and every line from it and to it."""
@@ -127,7 +127,8 @@ class Rails:
             shuffle.nodes = tuple(other for other in shuffle.nodes if other != node)
             if not shuffle.nodes:
                 self._end_shuffle(shuffle, "undone", f"node {node} is gone")
-        self._close(now)
+        for name in list(self.troubles):
+            self._close(now, name)
 
     def restarted(self, at: int) -> None:
         """The manager was away: nothing is known of what was reported meanwhile, so all clocks start anew."""
@@ -143,44 +144,53 @@ class Rails:
 
     # ---- lines ------------------------------------------------------------------------------------------------
 
-    def _line(self, verdict: RailVerdict, when: Moment) -> None:
-        """One line moves. Lines that are UP are not kept."""
+    def _lines(self, verdict: RailVerdict, when: Moment) -> None:
+        """Lines of one rail move. Those that are UP are not kept."""
         rail = self._rail(verdict.nodes[0], verdict.rail)
-        line = rail.lines.get(verdict.peer, Line(verdict.peer))
         if verdict.finding is RailFinding.GONE:
-            if rail.lines.pop(verdict.peer, None) is not None:
-                self._tell_of(rail.name, "rail", f"{_words(rail)} to {verdict.peer}: {verdict.reason}", rail.node)
+            gone = [peer for peer in verdict.peers if rail.lines.pop(peer, None) is not None]
+            if gone:
+                self._tell_of(rail.name, "rail", f"{_words(rail)} to {some(gone)}: {verdict.reason}", rail.node)
             if verdict.rail in self.troubles:
                 self.troubles[verdict.rail].end = "what was lost of it is not used any more"
             return
         cause = _CAUSE[verdict.finding]
-        if not RAIL.allows(line.state, cause):
+        moved = [peer for peer in verdict.peers if self._line(rail, peer, cause, verdict.borrowers, when.at)]
+        if not moved:
             return
-        was = line.state
-        line.state, line.since = RAIL.after(line.state, cause), when.at
-        rail.lines[verdict.peer] = line
-        if line.state is RailState.UP:
-            del rail.lines[verdict.peer]
-            rail.proved_at = when.at
-            rail.refused = rail.refused and bool(rail.lines)
         if cause is RailCause.LOST:
-            line.borrowers = verdict.borrowers
-            again = was is RailState.PROBING or rail.use is Use.RETURNING
-            if again or len(rail.lines) == 1:  # another line of a rail that is lost already is the same trouble
-                rail.worsen(when.at, again)
-            self._lost(rail, verdict, when.now)
+            self._lost(rail, moved, verdict, when.now)
         elif cause in (RailCause.CONNECTED, RailCause.PROVED):
             if rail.name in self.troubles:
                 self.troubles[rail.name].end = CARRIES
-            self._tell_of(rail.name, "rail", f"{_words(rail)} to {verdict.peer}: {verdict.reason}", rail.node)
+            self._tell_of(rail.name, "rail", f"{_words(rail)} to {some(moved)}: {verdict.reason}", rail.node)
         self._pay(verdict)
 
-    def _lost(self, rail: Rail, verdict: RailVerdict, now: int) -> None:
+    def _line(self, rail: Rail, peer: str, cause: RailCause, borrowers: tuple[str, ...], at: int) -> bool:
+        """One line moves; False: it cannot, as it stands."""
+        line = rail.lines.get(peer) or Line(peer)
+        if not RAIL.allows(line.state, cause):
+            return False
+        was = line.state
+        line.state, line.since = RAIL.after(line.state, cause), at
+        rail.lines[peer] = line
+        if line.state is RailState.UP:
+            del rail.lines[peer]
+            rail.proved_at = at
+            rail.refused = rail.refused and bool(rail.lines)
+        if cause is RailCause.LOST:
+            line.borrowers = borrowers
+            again = was is RailState.PROBING or rail.use is Use.RETURNING
+            if again or len(rail.lines) == 1:  # another line of a rail that is lost already is the same trouble
+                rail.worsen(at, again)
+        return True
+
+    def _lost(self, rail: Rail, peers: list[str], verdict: RailVerdict, now: int) -> None:
         """It is lost, and somebody else carries for it."""
-        carried = "no other rail is left between the two"
+        carried = f"no other rail is left between {verb(len(peers), 'the two', 'them')}"
         if verdict.borrowers:
             carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
-        text = f"{_words(rail)} to {verdict.peer} is lost: {verdict.reason}; {carried}"
+        text = f"{_words(rail)} to {some(peers)} is lost: {verdict.reason}; {carried}"
         self._concern(rail.name, (rail.node,), text, now)
         self._tell_of(rail.name, "rail", text, rail.node)
 
@@ -308,18 +318,16 @@ class Rails:
         if trouble is not None and begins:
             trouble.incident.begin(begins, now)
 
-    def _close(self, now: int) -> None:
-        """Close the incidents of rails that are lost and lent nowhere any more."""
-        held = {
-            rail.name
-            for rail in self.known.values()
-            if rail.use in (Use.LENT, Use.RETURNING)
-            or any(line.state in (RailState.DOWN, RailState.PROBING) for line in rail.lines.values())
-        }
-        for name in [name for name in self.troubles if name not in held]:
-            resting = [rail.node for rail in self.known.values() if rail.name == name and rail.use is Use.OUT]
-            end = f"it stays out of use on {join(resting)}, by an operator" if resting else self.troubles[name].end
-            self._end(name, IncidentCause.HEALED, Outcome.HEALED, end, now)
+    def _close(self, now: int, name: str) -> None:
+        """Close the incident of a rail that is lost and lent nowhere any more."""
+        if name not in self.troubles:
+            return
+        known = [rail for rail in self.known.values() if rail.name == name]
+        if any(rail.use in (Use.LENT, Use.RETURNING) or rail.is_lost for rail in known):
+            return
+        resting = [rail.node for rail in known if rail.use is Use.OUT]
+        end = f"it stays out of use on {join(resting)}, by an operator" if resting else self.troubles[name].end
+        self._end(name, IncidentCause.HEALED, Outcome.HEALED, end, now)
 
     def finish(self, now: int) -> None:
         """The job is over: what is open stays as it is."""

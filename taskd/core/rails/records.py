@@ -121,6 +121,11 @@ class Rail:
         self.back_off_ns = limits.RAIL_QUIET_NS if steady else min(2 * self.back_off_ns, limits.RAIL_BACK_OFF_MAX_NS)
 
     @property
+    def is_lost(self) -> bool:
+        """Toward any peer."""
+        return any(line.state in (RailState.DOWN, RailState.PROBING) for line in self.lines.values())
+
+    @property
     def idle(self) -> bool:
         """Nothing is to be remembered of it but its back-off."""
         return self.use is Use.IN_USE and not self.lines

@@ -54,15 +54,15 @@ class Verification:
                 waiting.append(rank)
             elif report.rail_order == shuffle.number and report.rail_trouble:
                 reason = cut(f"rank {rank} cannot follow: {report.rail_trouble}")
-                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
+                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, (), reason)
         if not waiting:
             self._began = 0
             words = "; ".join(filter(None, ("every rank has followed", self._said(shuffle))))
-            return RailVerdict(RailFinding.FOLLOWED, shuffle.rail, shuffle.nodes, "", cut(words))
+            return RailVerdict(RailFinding.FOLLOWED, shuffle.rail, shuffle.nodes, (), cut(words))
         if at >= shuffle.ends_at:
             seconds = limits.RAIL_FOLLOW_NS // limits.SECOND
             reason = f"{rank_words(waiting)} did not answer within {seconds} s; the order is repeated"
-            return RailVerdict(RailFinding.LATE, shuffle.rail, shuffle.nodes, "", reason)
+            return RailVerdict(RailFinding.LATE, shuffle.rail, shuffle.nodes, (), reason)
         return None
 
     def _answers(self, shuffle: Shuffle) -> list[tuple[int, RankReport]]:
@@ -97,7 +97,7 @@ class Verification:
         for key in keys:
             node, _, peer = key
             seen = self._seen(key)
-            if self._rails.state(*key) is RailState.DOWN and self._watch.carriers(*key):
+            if self._rails.state(*key) is RailState.DOWN and self._watch.is_carried(*key):
                 return self._roll_back(shuffle, f"its line from {node} to {peer} is lost")
             if fresh or seen.bytes_at_return < 0:
                 self._measure(key, seen)
@@ -136,10 +136,13 @@ class Verification:
     def _lines(self, shuffle: Shuffle) -> tuple[list[Key], list[str]]:
         """The lines that can carry, and the nodes at whose end one rests: neither end sends on such a line."""
         keys, resting = [], set()
+        names: dict[str, set[str]] = {}
         for node in shuffle.nodes:
             for peer in sorted(self._watch.peers.get((node, shuffle.rail), ())):
                 key = (node, shuffle.rail, peer)
-                if self._rests(key) and self._watch.carriers(*key):
+                if peer not in names:
+                    names[peer] = self._watch.names(peer)
+                if self._rests(key, names[peer]) and self._watch.is_carried(*key):
                     resting.add(peer)
                 else:
                     keys.append(key)
@@ -149,11 +152,11 @@ class Verification:
         node, name, peer = key
         return self._watch.between[node, peer][name]
 
-    def _rests(self, key: Key) -> bool:
-        """Its other end carries nothing as long as another rail does."""
+    def _rests(self, key: Key, names: set[str]) -> bool:
+        """Its other end, which has rails of these names, carries nothing as long as another rail does."""
         _, name, peer = key
         # A peer may have another name for its end. Which of its rails that is, only the transport knows.
-        alike = name in self._watch.names(peer)
+        alike = name in names
         return self._rails.use(peer, name) in RESTING or (not alike and bool(self._rails.out(peer)))
 
     def _measure(self, key: Key, seen: Seen) -> None:
@@ -180,8 +183,8 @@ class Verification:
     def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
         costs = [self._watch.cost(key, self._seen(key)) for key in keys]
         total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
-        return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, "", reason, (), *total)
+        return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, (), reason, (), *total)
 
     @staticmethod
     def _roll_back(shuffle: Shuffle, reason: str) -> RailVerdict:
-        return RailVerdict(RailFinding.ROLL_BACK, shuffle.rail, shuffle.nodes, "", cut(f"out again: {reason}"))
+        return RailVerdict(RailFinding.ROLL_BACK, shuffle.rail, shuffle.nodes, (), cut(f"out again: {reason}"))

@@ -1,6 +1,8 @@
 """What reports say about rails, and what that means: the eyes of the rails machine.
 
-Reports are many and none is journaled; `find` turns them into the few verdicts that are. What can go wrong:
+Reports are many and none is journaled; `find` turns them into the few verdicts that are: one for all lines of a node's
+rail of which the same is to be said. A line is looked at when it is reported and something is odd about it, the use of
+rails in rounds. What can go wrong:
 
 - *A process or node dies*: its connections end on all rails. A line counts as lost only where another rail between the
   same two nodes misses fewer pairs of ranks, or went down less often.
@@ -14,8 +16,9 @@ proved is in verification.py. It does NOT change anything of what was decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from errno import errorcode
 
 from taskd.core import limits
@@ -26,6 +29,7 @@ from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING, Rail, Use
 from taskd.core.rails.verification import Verification
 from taskd.core.records import NodeState
+from taskd.core.times import long_ago
 from taskd.core.types import RailFinding, RailState
 from taskd.core.words import cut, join, verb
 
@@ -68,8 +72,12 @@ class RailWatch:
         self.between: dict[tuple[str, str], dict[str, Seen]] = {}  # node and peer: by rail
         self.peers: dict[tuple[str, str], set[str]] = {}  # node and rail: who is reached over it
         self._odd: dict[Key, None] = {}  # lines that are looked at; in the order in which they became so
+        self._fresh: dict[tuple[str, str], dict[str, None]] = {}  # those to be looked at now: node and rail, and peers
+        self._found: deque[RailVerdict] = deque()
         self._count: dict[str, int] = {}
         self._swept_at = 0
+        self._round_at: int | None = None
+        self._in_round = False
         self._verification = Verification(rails, self, members)
 
     # ---- reports ----------------------------------------------------------------------------------------------
@@ -91,8 +99,14 @@ class RailWatch:
             well = report.state is RailState.UP and report.pairs_up == report.pairs and report.downs == seen.downs
             seen.good = seen.good + 1 if used and well else 0
             seen.report, seen.heard_at = report, at
-            if (used and not well) or self._rails.state(node, report.rail, report.peer) is not RailState.UP:
-                self._odd[node, report.rail, report.peer] = None
+            key = (node, report.rail, report.peer)
+            if (used and not well) or key in self._odd or self._rails.state(*key) is not RailState.UP:
+                self._look_at(key)
+
+    def _look_at(self, key: Key) -> None:
+        node, name, peer = key
+        self._odd[key] = None
+        self._fresh.setdefault((node, name), {})[peer] = None
 
     def forget(self, node: str) -> None:
         """A node is gone, with every line from it and to it."""
@@ -100,6 +114,7 @@ class RailWatch:
             for rail in self.between.pop(key):
                 self.peers.get((key[0], rail), set()).discard(key[1])
         self._odd = {key: None for key in self._odd if node not in (key[0], key[2])}
+        self._fresh.clear()
         self._count.pop(node, None)
 
     def restart(self) -> None:
@@ -107,21 +122,27 @@ class RailWatch:
         self.between.clear()
         self.peers.clear()
         self._count.clear()
+        self._fresh.clear()
         self._odd = {(*key, peer): None for key, rail in self._rails.known.items() for peer in rail.lines}
 
     def carriers(self, node: str, name: str, peer: str) -> tuple[str, ...]:
         """Which other rails carry between the two nodes: the borrow plan of a line."""
-        return tuple(
-            sorted(
-                other
-                for other, seen in self.between.get((node, peer), {}).items()
-                if other != name
+        return tuple(sorted(self._carriers(node, name, peer)))
+
+    def is_carried(self, node: str, name: str, peer: str) -> bool:
+        """Whether there is one."""
+        return any(True for _ in self._carriers(node, name, peer))
+
+    def _carriers(self, node: str, name: str, peer: str) -> Iterator[str]:
+        for other, seen in self.between.get((node, peer), {}).items():
+            if (
+                other != name
+                and seen.report.pairs_up > 0
                 and self._rails.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
                 and self._rails.use(node, other) not in RESTING
                 and self._rails.use(peer, other) not in RESTING  # neither end sends where one of them rests
-                and seen.report.pairs_up > 0
-            )
-        )
+            ):
+                yield other
 
     def names(self, node: str) -> set[str]:
         """The rails that a node has."""
@@ -131,18 +152,26 @@ class RailWatch:
 
     def find(self, at: int, repairing: bool) -> RailVerdict | None:
         """One thing that is to be decided by now; to be applied before the next is asked for. None: nothing (more)."""
-        if at - self._swept_at >= limits.RAIL_STALE_NS:
+        if at - self._swept_at >= limits.RAIL_SWEEP_NS:
             self._sweep(at)
-        for key in list(self._odd):
-            verdict = self._line(key, at, repairing)
-            if verdict is not None:
-                return verdict
+        while self._fresh and not self._found:
+            where = next(iter(self._fresh))
+            self._found.extend(self._judged(where, self._fresh.pop(where), at, repairing))
+        if self._found:
+            return self._found.popleft()
+        if not self._in_round and not long_ago(self._round_at, at, limits.RAIL_ROUND_NS):
+            return None
+        verdict = self._change_of_use(at, repairing)
+        self._round_at, self._in_round = at, verdict is not None
+        return verdict
+
+    def _change_of_use(self, at: int, repairing: bool) -> RailVerdict | None:
         shuffle = self._rails.shuffle
         if shuffle is not None:
             lent = not shuffle.returns and not shuffle.operator
             if lent and any(self._last_left(node, shuffle.rail) for node in shuffle.nodes):
                 reason = "it stays in use: no other rail is left"
-                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, "", reason)
+                return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, (), reason)
             return self._verification.find(shuffle, at, repairing)
         return self._lend() or self._return(at, repairing)
 
@@ -153,6 +182,20 @@ class RailWatch:
             for name, seen in lines.items():
                 if at - seen.heard_at >= limits.RAIL_STALE_NS:
                     self._odd[node, name, peer] = None
+        for key in self._odd:
+            self._look_at(key)
+
+    def _judged(self, where: tuple[str, str], peers: Iterable[str], at: int, repairing: bool) -> list[RailVerdict]:
+        """What is to be said of these lines of one rail by now, the same of many in one."""
+        found: dict[tuple[RailFinding, str, tuple[str, ...]], RailVerdict] = {}
+        for peer in peers:
+            verdict = self._line((*where, peer), at, repairing)
+            if verdict is None:
+                continue
+            same = (verdict.finding, verdict.reason, verdict.borrowers)
+            other = found.get(same)
+            found[same] = verdict if other is None else _both(other, verdict)
+        return list(found.values())
 
     def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
         node, name, peer = key
@@ -169,14 +212,14 @@ class RailWatch:
             del self._odd[key]
             reason = "nobody uses it any more"
             gone = state is not RailState.UP
-            return RailVerdict(RailFinding.GONE, name, (node,), peer, reason) if gone else None
+            return RailVerdict(RailFinding.GONE, name, (node,), (peer,), reason) if gone else None
         why = self._why_lost(key, seen, at, repairing)
         if why and state is not RailState.DOWN:
             return self._lost(key, seen, why)
         if state is RailState.DOWN:
             if seen.report.state is RailState.UP and seen.bad_since is None and seen.good > 0:
                 seen.good = 0
-                return RailVerdict(RailFinding.CONNECTED, name, (node,), peer, "it answers again and is probed")
+                return RailVerdict(RailFinding.CONNECTED, name, (node,), (peer,), "it answers again and is probed")
         elif state is RailState.PROBING:
             return self._probe(key, seen, at)
         else:
@@ -222,7 +265,7 @@ class RailWatch:
         seen.downs, seen.good, seen.suspect_since = seen.report.downs, 0, None
         carriers = self.carriers(*key)
         seen.cost_since = self.spent(key, seen)
-        return RailVerdict(RailFinding.LOST, name, (node,), peer, cut(why), carriers)
+        return RailVerdict(RailFinding.LOST, name, (node,), (peer,), cut(why), carriers)
 
     def _probe(self, key: Key, seen: Seen, at: int) -> RailVerdict | None:
         node, name, peer = key
@@ -231,7 +274,7 @@ class RailWatch:
         if seen.good < limits.RAIL_PROBES or quiet < rail.back_off_ns:
             return None
         reason = f"{seen.good} good probes in {quiet // limits.MS} ms"
-        verdict = RailVerdict(RailFinding.PROVED, name, (node,), peer, reason, (), *self.cost(key, seen))
+        verdict = RailVerdict(RailFinding.PROVED, name, (node,), (peer,), reason, (), *self.cost(key, seen))
         seen.cost_since = self.spent(key, seen)
         return verdict
 
@@ -240,14 +283,14 @@ class RailWatch:
         node, name, peer = key
         if seen.report.state is not RailState.SUSPECT:
             if state is RailState.SUSPECT:
-                return RailVerdict(RailFinding.ANSWERED, name, (node,), peer, "it answers")
+                return RailVerdict(RailFinding.ANSWERED, name, (node,), (peer,), "it answers")
             if seen.good:
                 seen.suspect_since = None
                 del self._odd[key]
             return None
         seen.suspect_since = at if seen.suspect_since is None else seen.suspect_since
         if state is RailState.UP and at - seen.suspect_since >= limits.RAIL_CONFIRM_NS:
-            return RailVerdict(RailFinding.SILENT, name, (node,), peer, "it is silent")
+            return RailVerdict(RailFinding.SILENT, name, (node,), (peer,), "it is silent")
         return None
 
     # ---- changes of use ---------------------------------------------------------------------------------------
@@ -267,14 +310,14 @@ class RailWatch:
                 plan = sorted({one for other in nodes for one in self._borrowers(other, name)})
                 carry = verb(len(plan), "carries", "carry")
                 reason = f"most of its lines are lost, {join(plan)} {carry} until it has proved itself"
-                return RailVerdict(RailFinding.LEND, name, nodes, "", reason, tuple(plan))
+                return RailVerdict(RailFinding.LEND, name, nodes, (), reason, tuple(plan))
         return None
 
     def _lendable(self, node: str, name: str) -> bool:
         peers = self.peers.get((node, name), set())
         others = peers - {node} or peers  # what a node says to itself crosses no cable
         lost = sum(self._rails.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
-        return 2 * lost > len(others) and all(self.carriers(node, name, peer) for peer in peers)
+        return 2 * lost > len(others) and all(self.is_carried(node, name, peer) for peer in peers)
 
     def _borrowers(self, node: str, name: str) -> Iterator[str]:
         for peer in self.peers.get((node, name), set()):
@@ -287,10 +330,10 @@ class RailWatch:
                 nodes = self._lent(rail.name, lambda other: self._ready(other, at))
                 used = any(self.peers.get((node, rail.name)) for node in nodes)
                 why = "all of its lines have proved themselves" if used else "nobody uses it any more"
-                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", why)
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, (), why)
             if self._needed(rail, at):
                 nodes = self._lent(rail.name, lambda other: self._needed(other, at))
-                return RailVerdict(RailFinding.RETURN, rail.name, nodes, "", "no other rail is left")
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, (), "no other rail is left")
         return None
 
     @staticmethod
@@ -313,7 +356,7 @@ class RailWatch:
 
     def _last_left(self, node: str, name: str) -> bool:
         return any(
-            self.between[node, peer][name].report.pairs_up > 0 and not self.carriers(node, name, peer)
+            self.between[node, peer][name].report.pairs_up > 0 and not self.is_carried(node, name, peer)
             for peer in self.peers.get((node, name), set())
         )
 
@@ -338,3 +381,14 @@ class RailWatch:
     def _up(self, node: str) -> bool:
         record = self._members.nodes.get(node)
         return record is not None and record.state is NodeState.UP
+
+
+def _both(one: RailVerdict, other: RailVerdict) -> RailVerdict:
+    """The same of more lines."""
+    return replace(
+        one,
+        peers=one.peers + other.peers,
+        borrowed=one.borrowed + other.borrowed,
+        hedged=one.hedged + other.hedged,
+        retransmitted=one.retransmitted + other.retransmitted,
+    )
