@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 ARGS ?=
 TESTS := $(BIN)/python tools/gate.py
-SLOWEST := --durations=15 --durations-min=1
+SLOWEST ?= --durations=15 --durations-min=1
 # Called through the interpreter, like every tool here: a script's first line would hold .venv's path of birth.
 CLANG_FORMAT := $(BIN)/python -c 'from clang_format import clang_format; clang_format()'
 

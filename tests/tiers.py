@@ -250,6 +250,7 @@ FULL = (
     "tests/shell/test_launcher.py::test_modules",
     "tests/shell/test_launcher.py::test_two_nodes[static]",
     "tests/shell/test_launcher_ends.py::test_a_signal_reaches_the_workers[1]",
+    "tests/shell/test_launcher_ends.py::test_ranks_that_communicate",
     "tests/shell/test_launcher_ends.py::test_restarts",
     "tests/shell/test_launcher_ends.py::test_two_launchers",
     "tests/shell/test_launcher_ends.py::test_a_node_that_comes_after",

@@ -75,7 +75,7 @@ try:
                 sys.exit(0)
             dist.all_reduce(torch.ones(1))
 except RuntimeError as error:
-    print("raised", type(error).__name__, flush=True)
+    print(f"raised {type(error).__name__}\\n", end="", flush=True)  # in one piece: others write lines, too
 """
 OVER = "all ranks start over"
 
