@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,9 @@ UP = RailReport("red", "b", RailState.UP, 1_000, 1, 1, 1, 0, 0, 50_000, 0, 0, 0,
 class Job:
     """A manager and nodes with one rank each, which report their rails and follow every order at once."""
 
-    def __init__(self, nodes: str = "ab", rails: tuple[str, ...] = ("red", "blue"), recover: bool = True) -> None:
+    def __init__(
+        self, nodes: Sequence[str] = "ab", rails: tuple[str, ...] = ("red", "blue"), recover: bool = True
+    ) -> None:
         self.core = manager(len(nodes), len(nodes), recover=recover)
         self.nodes = {name: Node(name, slots=1) for name in nodes}
         self.rails = rails
@@ -69,18 +72,18 @@ class Job:
         said = rank_report(rank, rail_order=number, rail_trouble=self.trouble, rail_words=self.words)
         self.step(node.says(Report(True, 1, (said,), 0, rails, number)))
 
-    def change(self, rail: str, *pairs: str, **changes: Any) -> None:
-        """`ab`: the line from a to b."""
+    def change(self, rail: str, *pairs: Sequence[str], **changes: Any) -> None:
+        """`ab`, or the names of both nodes: the line from a to b."""
         for pair in pairs:
             line = self.lines[pair[0], rail, pair[1]]
             self.lines[pair[0], rail, pair[1]] = replace(line, **changes)
 
-    def down(self, rail: str, *pairs: str) -> None:
+    def down(self, rail: str, *pairs: Sequence[str]) -> None:
         for pair in pairs:
             downs = self.lines[pair[0], rail, pair[1]].downs + 1
             self.change(rail, pair, state=RailState.DOWN, pairs_up=0, pairs_moved=0, downs=downs)
 
-    def up(self, rail: str, *pairs: str) -> None:
+    def up(self, rail: str, *pairs: Sequence[str]) -> None:
         self.change(rail, *pairs, state=RailState.UP, pairs_up=1, pairs_moved=1)
 
     def uses(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import RailReport, Report
 from taskd.core.rails.records import Rail
+from taskd.core.rails.watch import RailWatch
 from taskd.core.types import RailFinding, RailState
 from tests.core.builders import Node, manager, rank_report
 from tests.core.rail_job import UP, Job, wish
@@ -87,6 +88,29 @@ def test_a_rail_of_one_node_is_lent_there_alone() -> None:
     job.run(2 * SECOND)
     assert [name for name, use in job.uses().items() if use == "borrowed"] == ["red@a"]
     assert job.orders["a"].out == ("red",) and set(job.orders) == {"a"}
+
+
+def test_a_rail_that_many_nodes_lose_is_one_verdict_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a report costs a look at its own lines, not at those of all."""
+    nodes = [f"n{at:02}" for at in range(24)]
+    job = Job(nodes)
+    pairs = [(one, other) for one in nodes for other in nodes if one != other]
+    looks, reported = [], 0
+    look = RailWatch._line
+    monkeypatch.setattr(RailWatch, "_line", lambda *words: looks.append(words[1]) or look(*words))
+    job.down("red", *pairs)
+    job.run(2 * SECOND)
+    job.up("red", *pairs)
+    job.run(10 * SECOND)
+    reported = 120 * len(pairs)
+    assert job.well() and len(looks) < 1.2 * reported
+    found = [event for _, event in job.journal if isinstance(event, RailVerdict) and event.peers]
+    lost = [event for event in found if event.finding is RailFinding.LOST]
+    assert sorted(event.nodes[0] for event in lost) == nodes
+    assert all(len(event.peers) == len(nodes) - 1 for event in lost)
+    assert len(found) <= 4 * len(nodes)
+    text = next(effect.text for effect in job.effects if isinstance(effect, Note) and "is lost" in effect.text)
+    assert text.startswith("rail red of n00 to n01, n02, n03 and 20 more is lost: 1 of 1 pairs")
 
 
 def test_the_cost_is_what_others_carried() -> None:
