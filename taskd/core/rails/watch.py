@@ -78,6 +78,7 @@ class RailWatch:
         self._swept_at = 0
         self._round_at: int | None = None
         self._in_round = False
+        self._gathered = ("", 0)
         self._verification = Verification(rails, self, members)
 
     # ---- reports ----------------------------------------------------------------------------------------------
@@ -163,7 +164,17 @@ class RailWatch:
             return None
         verdict = self._change_of_use(at, repairing)
         self._round_at, self._in_round = at, verdict is not None
+        if verdict is not None and verdict.finding is RailFinding.LEND and self._gathered != (verdict.rail, at):
+            self._gather(verdict.rail, at)
+            return self.find(at, repairing)
         return verdict
+
+    def _gather(self, name: str, at: int) -> None:
+        """A rail is to be lent: look at its lines to all nodes first, since they go together."""
+        self._gathered = (name, at)
+        for key in self._odd:
+            if key[1] == name:
+                self._look_at(key)
 
     def _change_of_use(self, at: int, repairing: bool) -> RailVerdict | None:
         shuffle = self._rails.shuffle
