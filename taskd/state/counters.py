@@ -17,21 +17,31 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from taskd.state.elsewhere import Place, asked, moved, numbered
+from taskd.state.elsewhere import Aliases, Place, aliases_of, asked, changed, moved, numbered
+from taskd.state.flow import Flow, Function
+from taskd.state.statements import (
+    HERE,
+    MODULE,
+    SCOPES,
+    SELF,
+    Variable,
+    blocks_of,
+    is_of_self,
+    moved_by,
+    parts_of,
+    set_by,
+    set_to_numbers,
+    used_by,
+    variable_of,
+)
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_HARMLESS = frozenset({"min", "max", "abs", "int", "float", "round", "len", "sum"})
-"""Functions through which a number may move from its own value."""
-SELF, MODULE, HERE = "self", "module", ""
-Variable = tuple[str, str]
-"""Of what it is a variable (SELF, MODULE, or HERE: of the function that names it), and its name."""
 
 
 @dataclass(slots=True)
@@ -45,11 +55,24 @@ class Counters:
     """Of a function that calls `locals()`: what a frame says of its locals is written into the dict that this gives."""
     elsewhere: list[Place] = field(default_factory=list)
     """What may be a count, and is none of these."""
+    changed: list[Place] = field(default_factory=list)
+    """What is changed in place, if it is a tensor or has some."""
 
     def add(self, variable: Variable) -> None:
         """One more."""
         owner, name = variable
         {SELF: self.attributes, MODULE: self.module, HERE: self.local}[owner].append(name)
+
+
+class Loop(NamedTuple):
+    """What a loop does to variables from step to step."""
+
+    counts: Counters
+    doubtful: Counters
+    handed_on: Counters
+    """Others that one step finds as another one has left them."""
+    used: frozenset[Variable] = frozenset()
+    """What steps find so and is neither only moved nor only shown, counters among it."""
 
 
 @dataclass(slots=True)
@@ -61,22 +84,31 @@ class _Found:
     """Counted or not, they are set in another way."""
     called: set[Variable] = field(default_factory=set)
     elsewhere: set[Place] = field(default_factory=set)
+    changed: set[Place] = field(default_factory=set)
+    handed_on: set[Variable] = field(default_factory=set)
+    used: set[Variable] = field(default_factory=set)
     shares_locals: bool = False
 
-    def look_at(self, block: Sequence[ast.stmt], used: set[Variable], conditional: bool) -> None:
-        """At these statements and those inside of them. `used`: what is read whenever the whole is run."""
+    def look_at(
+        self, block: Sequence[ast.stmt], used: set[Variable], conditional: bool, aliases: Aliases | None = None
+    ) -> None:
+        """At these statements and those inside of them. `used`: what is read whenever the whole is run; `aliases`: what
+        the variables of loops inside are taken from."""
         replaced, counted = set[Variable](), set[Variable]()
+        aliases = aliases or {}
         for statement in block:
-            by_itself = _moved(statement)
+            by_itself = moved_by(statement)
             counted |= by_itself
-            replaced |= {one for one in _set(statement) if one not in by_itself}
-            calls = [node for node in _inside(statement) if isinstance(node, ast.Call)]
-            self.called |= {found for call in calls if (found := _variable(call.func)) is not None}
+            replaced |= {one for one in set_by(statement) if one not in by_itself}
+            calls = [node for node in parts_of(statement) if isinstance(node, ast.Call)]
+            self.called |= {found for call in calls if (found := variable_of(call.func)) is not None}
             self.elsewhere |= {place for call in calls if (place := asked(call)) is not None}
-            self.elsewhere |= {place for place in moved(statement) if not _is_of_self(place)}
-            for inner, depends in _blocks(statement):
-                self.look_at(inner, used, conditional or depends)
-        numbers = {one for statement in block for one in _set_to_numbers(statement)}
+            self.elsewhere |= {place for place in moved(statement) if not is_of_self(place)}
+            inner_aliases = aliases | aliases_of(statement)
+            self.changed |= {place for one in changed(statement, calls) for place in inner_aliases.get(one.root, [one])}
+            for inner, depends in blocks_of(statement):
+                self.look_at(inner, used, conditional or depends, inner_aliases)
+        numbers = {one for statement in block for one in set_to_numbers(statement)}
         self.counted |= counted
         self.doubtful |= replaced - numbers
         if conditional and (replaced - numbers) & used:
@@ -89,28 +121,30 @@ class _Found:
         def home(variables: set[Variable]) -> set[Variable]:
             return {(MODULE, name) if owner == HERE and name not in own else (owner, name) for owner, name in variables}
 
-        return _Found(home(self.counted), home(self.doubtful), self.called, self.elsewhere)
+        return _Found(home(self.counted), home(self.doubtful), self.called, self.elsewhere, self.changed)
 
 
-def of_loop(
-    code: CodeType, line: int, space: dict[str, Any], function: Callable[[Variable], Any]
-) -> tuple[Counters, Counters]:
-    """The counters of the innermost loop of this code around this line, and the doubtful ones. `space`: its module;
-    `function`: what a name, or a method of `self`, is there."""
-    sure, doubtful = Counters(), Counters()
+def of_loop(code: CodeType, line: int, space: dict[str, Any], function: Callable[[Variable], Any]) -> Loop:
+    """What the innermost loop of this code around this line does. `space`: its module; `function`: what a name, or a
+    method of `self`, is there."""
+    loop = Loop(Counters(), Counters(), Counters())
     try:
         found = _of_loop(code, line, space, function)
     except RecursionError:  # an expression of many hundred parts
         found = _Found()
-    for variable in sorted(found.counted):
+    for variable in sorted(found.counted | found.handed_on):
         if found.shares_locals and variable[0] != MODULE:
-            doubtful.unread.append(variable[1])
+            loop.doubtful.unread.append(variable[1])
+        elif variable not in found.counted:
+            loop.handed_on.add(variable)
         else:
-            (doubtful if variable in found.doubtful else sure).add(variable)
+            (loop.doubtful if variable in found.doubtful else loop.counts).add(variable)
     hidden = own_names(code) if found.shares_locals else frozenset[str]()
     elsewhere = [place for place in found.elsewhere if place.root not in hidden]
-    doubtful.elsewhere = sorted(elsewhere, key=lambda place: (place.text, place.method))
-    return sure, doubtful
+    loop.doubtful.elsewhere = sorted(elsewhere, key=lambda place: (place.text, place.method))
+    kept = [place for place in found.changed if place.root not in hidden]
+    loop.counts.changed = sorted(kept, key=lambda place: place.text)
+    return loop._replace(used=frozenset(found.handed_on & found.used))
 
 
 def of_function(function: FunctionType) -> list[str]:
@@ -144,14 +178,44 @@ def _of_loop(code: CodeType, line: int, space: dict[str, Any], function: Callabl
             body.counted |= {one for one in found.counted if one[0] != HERE or one in shared}
             body.doubtful |= {one for one in found.doubtful if one[0] != HERE or one in shared}
             body.elsewhere |= found.elsewhere
+            mine = own_names(called.__code__) - {name for _, name in shared} - {"self"}
+            body.changed |= {place for place in found.changed if place.root not in mine}
     body.shares_locals = shares
+    flow = Flow(_functions(function, space, code), own_names(code) if code.co_name != "<module>" else frozenset())
+    flow.follow(loop.body, flow.targets(loop))
+    body.handed_on, body.used = flow.handed_on, flow.used
+    fresh = {name for owner, name in flow.written if owner != SELF}
+    body.changed = {place for place in body.changed if place.root not in fresh}
     return body
+
+
+def _functions(
+    named: Callable[[Variable], Any], space: dict[str, Any], code: CodeType
+) -> Callable[[Variable], Function | None]:
+    """The functions of this module that a name, or a method of `self`, may stand for."""
+    known: dict[CodeType, Function | None] = {}
+    cells = {*code.co_cellvars, *code.co_freevars}
+
+    def function(variable: Variable) -> Function | None:
+        called = _unwrapped(named(variable), space)
+        if called is None:
+            return None
+        inner = called.__code__
+        if inner not in known:
+            node = _node_of(inner, space)
+            shared = cells.intersection(inner.co_freevars)
+            known[inner] = None
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                known[inner] = Function(node.body, own_names(inner) - shared, frozenset(shared))
+        return known[inner]
+
+    return function
 
 
 def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _Found:
     """`number`: a variable that is counted and set by somebody else."""
     found = _Found()
-    found.look_at(block, _used(block), False)
+    found.look_at(block, used_by(block), False)
     if number:
         found.counted.add((HERE, number))
         found.doubtful.add((HERE, number))
@@ -187,121 +251,6 @@ def own_names(code: CodeType) -> frozenset[str]:
     return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
 
 
-# ---- statements ---------------------------------------------------------------------------------------------------
-
-
-def _variable(node: ast.AST) -> Variable | None:
-    """Which variable this is, if it is one that can be looked at."""
-    if isinstance(node, ast.Name):
-        return HERE, node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-        return SELF, node.attr
-    return None
-
-
-def _is_of_self(place: Place) -> bool:
-    """Whether it is a variable after all, as an attribute of `self` is."""
-    return place.root == "self" and len(place.path) == 1 and place.path[0][0]
-
-
-def _pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What an assignment sets, each with its value where it has one of its own."""
-    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        yield statement.target, statement.value
-    if not isinstance(statement, ast.Assign):
-        return
-    value = statement.value
-    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
-    for target in statement.targets:
-        targets = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
-        if targets and len(targets) == len(values):
-            yield from zip(targets, values, strict=True)
-        else:
-            yield target, value
-
-
-def _moved(statement: ast.stmt) -> set[Variable]:
-    """The variables that this moves from their own value."""
-    moved: list[ast.expr] = [statement.target] if isinstance(statement, ast.AugAssign) else []
-    moved += [target for target, value in _pairs(statement) if _reckons_from(value, _variable(target))]
-    return {found for target in moved if (found := _variable(target)) is not None}
-
-
-def _reckons_from(value: ast.expr, variable: Variable | None) -> bool:
-    """Whether this is reckoned from the variable, by nothing that could stand for an object."""
-    parts = [*ast.walk(value)]
-    calls = [part.func for part in parts if isinstance(part, ast.Call)]
-    plain = all(
-        call.id in _HARMLESS if isinstance(call, ast.Name) else isinstance(call, ast.Attribute) and call.attr == "item"
-        for call in calls
-    )
-    return variable is not None and plain and any(_variable(part) == variable for part in parts)
-
-
-def _set_to_numbers(statement: ast.stmt) -> set[Variable]:
-    """The variables that this sets to a number that stands there."""
-    return {found for target, value in _pairs(statement) if _number(value) and (found := _variable(target)) is not None}
-
-
-def _number(value: ast.expr) -> bool:
-    value = value.operand if isinstance(value, ast.UnaryOp) else value
-    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
-
-
-def _set(statement: ast.stmt) -> set[Variable]:
-    """The variables that this sets or removes, whatever to."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {(HERE, statement.name)}
-    found = set[Variable]()
-    for node in _inside(statement):
-        name = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, and of what a case catches
-        if isinstance(node, ast.alias):
-            name = (node.asname or node.name).split(".")[0]
-        if isinstance(name, str):
-            found.add((HERE, name))
-        elif isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)) and (one := _variable(node)) is not None:
-            found.add(one)
-    return found
-
-
-def _used(block: Sequence[ast.stmt]) -> set[Variable]:
-    """What these statements read whenever they are run, under no condition."""
-    found = set[Variable]()
-    for statement in block:
-        for node in _inside(statement):
-            if isinstance(getattr(node, "ctx", None), ast.Load) and (one := _variable(node)) is not None:
-                found.add(one)
-        for inner, depends in _blocks(statement):
-            if not depends:
-                found |= _used(inner)
-    return found
-
-
-def _blocks(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """The blocks inside of a statement, and whether it depends on something that they are run."""
-    if isinstance(statement, _SCOPES):
-        return
-    for name in ("body", "orelse", "finalbody"):
-        if block := getattr(statement, name, None):
-            yield block, isinstance(statement, ast.If) or name == "orelse"
-    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        yield part.body, True
-
-
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a statement that are no statements, and no scopes of their own."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.stmt, *_SCOPES)):
-            continue
-        if isinstance(child, ast.comprehension):  # its targets are its own
-            parts: list[ast.AST] = [child.iter, *child.ifs]
-        else:
-            parts = [child]
-        for part in parts:
-            yield part
-            yield from _inside(part)
-
-
 # ---- sources ------------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +279,7 @@ def _loop_at(home: ast.AST | None, line: int) -> Any:
         node = todo.pop()
         for child in ast.iter_child_nodes(node) if node is not None else ():
             if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or 0):
-                if not isinstance(child, _SCOPES):
+                if not isinstance(child, SCOPES):
                     found = child if isinstance(child, _LOOPS) else found
                     todo.append(child)
             elif not isinstance(child, (ast.stmt, ast.expr)):

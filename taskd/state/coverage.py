@@ -9,7 +9,7 @@ own. All are found once, when a loop begins, among all objects that live then.
 What is registered must also be the same on every rank, else nobody could give a newcomer what the dead rank had: shards
 are seen by their types, and by the ranks over which DistributedDataParallel spans.
 
-What it does NOT see: tensors outside of modules that a script changes by hand, and modules made later in the loop whose
+What it does NOT see: tensors that a loop keeps where flow.py does not look, and modules made later in the loop whose
 optimizer is registered. It repairs nothing.
 """
 
@@ -19,6 +19,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ _CONSEQUENCE = f"{STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
+_HELD_DEPTH = 3
+_HELD = 4
+"""Tensors of one thing that a loop hands on: they move together."""
 
 
 @dataclass(slots=True)
@@ -76,6 +80,10 @@ class Coverage:
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
     _movers: list[Mover] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
+    _held: dict[str, list[tuple[weakref.ref[torch.Tensor], int]]] = field(default_factory=dict)
+    """The first tensors of what the loop hands on, by its name there, and their versions."""
+    _put_back: set[str] = field(default_factory=set)
+    """What of it was registered."""
 
     def look(self) -> list[str]:
         """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
@@ -141,6 +149,33 @@ class Coverage:
         self.flaws += found
         return found
 
+    def hands_on(self, held: dict[str, Any], again: bool) -> list[str]:
+        """What of this, that the loop hands on from step to step by its name, has tensors that have moved since the
+        last time, and that nobody registered. `again`: the step is done again, so what has come meanwhile has moved."""
+        moved = [name for name, value in held.items() if self._has_moved(name, value, again)]
+        if not moved or self.flaws:
+            return []
+        known = self._known()
+        new = [name for name in moved if any(_place(one) not in known for one in _first(held[name]))]
+        self._put_back |= {*moved} - {*new}
+        if not new:
+            return []
+        names = ", ".join(sorted(new))
+        self.flaws.append(f"the loop hands {names} on from step to step, and nobody registered that: {_CONSEQUENCE}")
+        return self.flaws[-1:]
+
+    def _has_moved(self, name: str, value: Any, again: bool) -> bool:
+        if name in self._put_back:
+            return False
+        before, now = self._held.get(name), [(weakref.ref(one), one._version) for one in _first(value)]
+        self._held[name] = now
+        if not before:  # what is made at its first use, and kept, is none; a newcomer has never looked
+            return before is not None and bool(now) and again
+        pairs = zip(before, now, strict=False)
+        return len(before) != len(now) or any(
+            one() is not other() or was != version for (one, was), (other, version) in pairs
+        )
+
     def rebase(self) -> None:
         """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
         for at, (name, tensors) in enumerate(self._outside):
@@ -165,6 +200,10 @@ class Coverage:
             state = item.state_dict() if hasattr(item, "state_dict") else item
             known |= {_place(tensor) for tensor in _tensors_in(state, _DEPTH)}
         return known
+
+
+def _first(value: Any) -> list[torch.Tensor]:
+    return [*islice(_tensors_in(value, _HELD_DEPTH), _HELD)]
 
 
 def _place(tensor: torch.Tensor) -> int:

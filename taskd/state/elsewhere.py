@@ -7,7 +7,7 @@ these places, and what they hold. Nothing of the script's own is run: objects ar
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType
@@ -34,6 +34,14 @@ class Place:
     """Whether it is an attribute, and its name or key."""
     method: str = ""
 
+    def held(self, root: Any, known: Set[int]) -> Any:
+        """What is there, of an object that is not among the known ones; of any key, all of them."""
+        path = self.path
+        while path and path[-1][1] is _ANY:
+            path = path[:-1]
+        found = _follow(root, path, known)
+        return None if found is _NOTHING or _is_known(found, known) else found
+
     def number(self, root: Any, known: Set[int]) -> bool:
         """Whether it holds a number, of an object that is not among the known ones."""
         return _is_number(_follow(root, self.path, known))
@@ -46,6 +54,48 @@ class Place:
         if type(function) is not FunctionType:
             return []
         return [f"{self.text}.{name}" for name in moves(function) if _is_number(_attribute(found, name))]
+
+
+Aliases = dict[str, list[Place]]
+"""By the name of a variable: the places that it may be taken from."""
+
+
+def aliases_of(statement: ast.stmt) -> Aliases:
+    """`for name, tensor in averages.items()`, `for mine, its in zip(averages, others)`."""
+    if not isinstance(statement, ast.For):
+        return {}
+    places = [*_sources(statement.iter)]
+    return {node.id: places for node in ast.walk(statement.target) if isinstance(node, ast.Name)}
+
+
+def _sources(node: ast.expr) -> Iterator[Place]:
+    """What a value is made from."""
+    if (place := _place(node)) is not None:
+        yield place
+    elif isinstance(node, ast.Call):
+        for part in ([node.func.value] if isinstance(node.func, ast.Attribute) else []) + node.args:
+            yield from _sources(part)
+    else:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from _sources(child)
+
+
+def changed(statement: ast.stmt, calls: Sequence[ast.Call]) -> Iterator[Place]:
+    """What a statement changes in place, if it is a tensor: by `x.add_(...)`, `averages[key] *= 0.9`."""
+    for call in calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name.endswith("_") and not name.endswith("__"):
+            yield from _sources(_innermost(call.func))
+            yield from (place for part in call.args[:1] for place in _sources(part) if name.startswith("_foreach"))
+    yield from moved(statement)
+
+
+def _innermost(function: ast.expr) -> ast.expr:
+    """Of `x.mul_(0.9).add_(y)`: x."""
+    while isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
+        function = function.value.func
+    return function.value if isinstance(function, ast.Attribute) else function
 
 
 def moved(statement: ast.stmt) -> Iterator[Place]:

@@ -14,7 +14,7 @@ import inspect
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,9 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from taskd.state import counters
-from taskd.state.counters import Counters, Variable, own_names
+from taskd.state.counters import Counters, Loop, own_names
+from taskd.state.elsewhere import Place
+from taskd.state.statements import HERE, MODULE, SELF, Variable
 
 Number = int | float
 Values = list[dict[str, Number]]
@@ -32,8 +34,11 @@ LOCALS, ATTRIBUTES, GLOBALS = range(3)
 PLACES = 3
 MOST = 64
 """Counters in each place."""
-_NUMBERS = frozenset((int, float))
+NUMBERS = frozenset((int, float))
 """Exactly these: True is a flag."""
+WHOLE = frozenset((int,))
+FLOATS = frozenset((float,))
+"""They stand for nothing but themselves, while a whole number may be a descriptor, or the place of an iterator."""
 _INSTALLED = tuple(
     f"{Path(path)}/"
     for path in {
@@ -80,8 +85,8 @@ class Script:
         """Where it asks."""
         return self._frame.f_code, self._frame.f_lineno
 
-    def counters(self) -> tuple[Counters, Counters]:
-        """Those of the loop in which it asks, and the doubtful ones."""
+    def counters(self) -> Loop:
+        """What the loop does in which it asks."""
         return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self._frame.f_globals, self._named)
 
     def _named(self, variable: Variable) -> Any:
@@ -110,16 +115,36 @@ class Script:
         self._let_go(found)
         return texts
 
-    def values(self, names: Counters) -> Values:
-        """The numbers there are."""
+    def values(self, names: Counters, kinds: frozenset[type] = NUMBERS) -> Values:
+        """The numbers there are, of these kinds."""
         space = self._frame.f_globals
-        values: Values = [{}, {}, _numbers(names.module, space)]
+        values: Values = [{}, {}, _numbers(names.module, space, kinds)]
         if self._function and (names.local or names.attributes):
             found = self._frame.f_locals
-            values[LOCALS] = _numbers(names.local, found)
-            values[ATTRIBUTES] = self._counted(names.attributes, found) if names.attributes else {}
+            values[LOCALS] = _numbers(names.local, found, kinds)
+            values[ATTRIBUTES] = self._counted(names.attributes, found, kinds) if names.attributes else {}
             self._let_go(found)
         return values
+
+    def changed(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
+        """What is in these places, but for objects that are known."""
+        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
+        found = self._frame.f_locals if any(place.root in own for place in places) else {}
+        for place in places:
+            root = found.get(place.root, self._frame.f_globals.get(place.root))
+            yield place.text, place.held(root, known)
+        self._let_go(found)
+
+    def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
+        """What these variables hold."""
+        here = self._function and any(one.local or one.attributes for one in names)
+        found = self._frame.f_locals if here else {}
+        attributes, space = self._attributes(found), self._frame.f_globals
+        for one in names:
+            for owner, place, which in ((HERE, found, one.local), (SELF, attributes, one.attributes)):
+                yield from (((owner, name), place[name]) for name in which if name in place)
+            yield from (((MODULE, name), space[name]) for name in one.module if name in space)
+        self._let_go(found)
 
     def put(self, values: Values) -> None:
         """Let those variables have these values that are numbers or not there yet."""
@@ -135,12 +160,12 @@ class Script:
             self._let_go(found)
         self._frame.f_globals.update(_replacing(self._frame.f_globals, values[GLOBALS]))
 
-    def _counted(self, names: Iterable[str], found: Any) -> dict[str, Number]:
+    def _counted(self, names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[str, Number]:
         """Those attributes, which begin as what the class says."""
         attributes, values = self._attributes(found), dict[str, Number]()
         for kind in reversed(type(found.get("self")).__mro__):
-            values.update(_numbers(names, vars(kind)))
-        return {**values, **_numbers(names, attributes)} if attributes or values else {}
+            values.update(_numbers(names, vars(kind), kinds))
+        return {**values, **_numbers(names, attributes, kinds)} if attributes or values else {}
 
     def _attributes(self, found: Any) -> dict[str, Any]:
         """Of `self`; of a class that answers for its own in another way, none."""
@@ -173,9 +198,9 @@ def _moves(function: FunctionType) -> list[str]:
     return [] if _passed_over(code.co_filename, code.co_name) else counters.of_function(function)
 
 
-def _numbers(names: Iterable[str], space: Any) -> dict[str, Number]:
-    return {name: value for name in islice(names, MOST) if type(value := space.get(name)) in _NUMBERS}
+def _numbers(names: Iterable[str], space: Any, kinds: frozenset[type]) -> dict[str, Number]:
+    return {name: value for name in islice(names, MOST) if type(value := space.get(name)) in kinds}
 
 
 def _replacing(space: Any, values: dict[str, Number]) -> dict[str, Number]:
-    return {name: value for name, value in values.items() if type(space.get(name, 0)) in _NUMBERS}
+    return {name: value for name, value in values.items() if type(space.get(name, 0)) in NUMBERS}

@@ -17,19 +17,21 @@ lack a step that it, or its forerunner, has left behind the update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
+import torch
 
 from taskd.errors import PeerError
-from taskd.state.counters import Counters
-from taskd.state.script import PLACES, Number, Script, Values
+from taskd.state.counters import Counters, Loop
+from taskd.state.script import FLOATS, NUMBERS, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
 """Looks: enough to see what is each rank's own, also where it moves now and then."""
+NONE = Counters()
 MOST_BITS = 63
 """Of a whole number that travels."""
 
@@ -71,8 +73,8 @@ class Variables:
     """The last step in front of which all ranks have settled what they lack."""
     _inherited: list[Look] = field(default_factory=list)
     _aside: Look | None = None
-    _counters: dict[Any, tuple[Counters, Counters]] = field(default_factory=dict)
-    """By where the script asks; and the doubtful ones."""
+    _loops: dict[Any, Loop] = field(default_factory=dict)
+    """By where the script asks."""
 
     @property
     def waits(self) -> bool:
@@ -83,9 +85,11 @@ class Variables:
         """The numbers that the script counts in a way that cannot be put back. `known`: objects that are, by id."""
         script, names, behind = Script.asking(), set[str](), False
         while script is not None:
-            sure, doubtful = self._of(script)
-            names |= {*doubtful.unread, *script.elsewhere(doubtful, known)}
-            names.update(*script.values(doubtful), *(script.values(sure) if behind else ()))
+            loop = self._of(script)
+            names |= {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known)}
+            names.update(*script.values(loop.doubtful), *script.values(loop.handed_on, WHOLE))
+            names.update(*(_values(script, loop) if behind else ()))
+            names |= {one[1] for one, value in script.held(loop.counts) if _sums(value)}
             script, behind = script.user(), True
         return sorted(names)
 
@@ -110,13 +114,27 @@ class Variables:
             self.newcomer = False
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
-        return Look(number, loop, script.place, script.values(self._of(script)[0]))
+        return Look(number, loop, script.place, _values(script, self._of(script)))
 
-    def _of(self, script: Script) -> tuple[Counters, Counters]:
-        found = self._counters.get(script.loop)
+    def _of(self, script: Script) -> Loop:
+        found = self._loops.get(script.loop)
         if found is None:
-            found = self._counters[script.loop] = script.counters()
+            found = self._loops[script.loop] = script.counters()
         return found
+
+    def held(self, known: Callable[[], Set[int]] = frozenset) -> dict[str, Any]:
+        """What steps hand on to each other and use, or change in place, and is no number: by its name. `known`: objects
+        that are put back, by id."""
+        script = Script.asking()
+        if script is None:
+            return {}
+        loop = self._of(script)
+        found = dict[str, Any]()
+        if loop.used:
+            found = {one[1]: value for one, value in script.held(loop.counts, loop.handed_on) if one in loop.used}
+        if loop.counts.changed:
+            found.update(script.changed(loop.counts.changed, known()))
+        return {name: value for name, value in found.items() if type(value) not in NUMBERS}
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """The first step of a newcomer."""
@@ -204,3 +222,17 @@ def _fitting(place: dict[str, Number]) -> dict[str, Number]:
 
 def _is_short(value: int) -> bool:
     return value.bit_length() <= MOST_BITS
+
+
+def _sums(value: Any) -> bool:
+    """Whether it is no number, and may be added up like one."""
+    kind = type(value)
+    return issubclass(kind, (torch.Tensor, list)) or kind.__module__ == "numpy"
+
+
+def _values(script: Script, loop: Loop) -> Values:
+    found = script.values(loop.counts)
+    if loop.handed_on != NONE:
+        for place, more in zip(found, script.values(loop.handed_on, FLOATS), strict=True):
+            place.update(more)
+    return found

@@ -90,6 +90,13 @@ class Counting:
             return
         whole = self._ended == number - 1
         self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late)
+        if not self.restored:
+            self._hands_on()
+
+    def _hands_on(self, again: bool = False) -> list[str]:
+        """What of the script's tensors no repair would put back."""
+        held = self._doubts.look(WHAT, self._variables.held, self._local.known)
+        return self._registered.hands_on(held, again) if held else []
 
     def _settle(self, number: int) -> None:
         """At the first step after a repair, or at the loop's end, on all ranks: what a rank lacks, others tell it.
@@ -104,6 +111,8 @@ class Counting:
         Raises StepAbandoned.
         """
         variables, look = self._variables, self._doubts.look
+        if lost := self._hands_on(again=True):
+            self._refuse(lost[0])  # it has come in the step that is done again
         if doubtful := look(WHAT, variables.doubtful, self._local.known()):
             fresh = {*doubtful} - self._said
             self._said |= fresh

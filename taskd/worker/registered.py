@@ -97,6 +97,12 @@ class Registered:
         """Say what has moved, or was changed, though nobody registered it."""
         self.warn(self.doubts.look("what a step has changed", self.coverage.check) or [])
 
+    def hands_on(self, held: dict[str, Any], again: bool) -> list[str]:
+        """The script's loop hands this on from step to step; a sentence if nobody registered it."""
+        found = self.doubts.look("what the loop hands on", self.coverage.hands_on, held, again) or []
+        self.warn(found)
+        return found
+
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """One does, registered or not."""
         if not self._repair.records:

@@ -1,0 +1,138 @@
+"""The statements of a script: which variables they read, set, and move from their own value.
+
+A variable is a name of the function, or an attribute of its `self`; all else is looked at elsewhere (elsewhere.py).
+It parses nothing and knows no loop.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from taskd.state.elsewhere import Place
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_HARMLESS = frozenset({"min", "max", "abs", "int", "float", "round", "len", "sum"})
+"""Functions through which a number may move from its own value."""
+SELF, MODULE, HERE = "self", "module", ""
+Variable = tuple[str, str]
+"""Of what it is a variable (SELF, MODULE, or HERE: of the function that names it), and its name."""
+
+
+def variable_of(node: ast.AST) -> Variable | None:
+    """Which variable this is, if it is one that can be looked at."""
+    if isinstance(node, ast.Name):
+        return HERE, node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return SELF, node.attr
+    return None
+
+
+def is_of_self(place: Place) -> bool:
+    """Whether it is a variable after all, as an attribute of `self` is."""
+    return place.root == "self" and len(place.path) == 1 and place.path[0][0]
+
+
+def pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What an assignment sets, each with its value where it has one of its own."""
+    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        yield statement.target, statement.value
+    if not isinstance(statement, ast.Assign):
+        return
+    value = statement.value
+    values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+    for target in statement.targets:
+        targets = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+        if targets and len(targets) == len(values):
+            yield from zip(targets, values, strict=True)
+        else:
+            yield target, value
+
+
+def moved_by(statement: ast.stmt) -> set[Variable]:
+    """The variables that this moves from their own value."""
+    moved: list[ast.expr] = [statement.target] if isinstance(statement, ast.AugAssign) else []
+    moved += [target for target, value in pairs(statement) if _reckons_from(value, variable_of(target))]
+    return {found for target in moved if (found := variable_of(target)) is not None}
+
+
+def _reckons_from(value: ast.expr, variable: Variable | None) -> bool:
+    """Whether this is reckoned from the variable, by nothing that could make an object of it."""
+    if variable is None or isinstance(value, ast.BoolOp) or not _reads(value, variable):
+        return False
+    calls = [part for part in ast.walk(value) if isinstance(part, ast.Call) and _reads(part, variable)]
+    return all(
+        call.func.id in _HARMLESS
+        if isinstance(call.func, ast.Name)
+        else isinstance(call.func, ast.Attribute) and call.func.attr == "item"
+        for call in calls
+    )
+
+
+def _reads(node: ast.AST, variable: Variable) -> bool:
+    return any(variable_of(part) == variable for part in ast.walk(node))
+
+
+def set_to_numbers(statement: ast.stmt) -> set[Variable]:
+    """The variables that this sets to a number that stands there."""
+    found = {variable_of(target) for target, value in pairs(statement) if _number(value)}
+    return {one for one in found if one is not None}
+
+
+def _number(value: ast.expr) -> bool:
+    value = value.operand if isinstance(value, ast.UnaryOp) else value
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def set_by(statement: ast.stmt) -> set[Variable]:
+    """The variables that this sets or removes, whatever to."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {(HERE, statement.name)}
+    found = set[Variable]()
+    for node in parts_of(statement):
+        name = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, and of what a case catches
+        if isinstance(node, ast.alias):
+            name = (node.asname or node.name).split(".")[0]
+        if isinstance(name, str):
+            found.add((HERE, name))
+        elif isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)) and (one := variable_of(node)) is not None:
+            found.add(one)
+    return found
+
+
+def used_by(block: Sequence[ast.stmt]) -> set[Variable]:
+    """What these statements read whenever they are run, under no condition."""
+    found = set[Variable]()
+    for statement in block:
+        for node in parts_of(statement):
+            if isinstance(getattr(node, "ctx", None), ast.Load) and (one := variable_of(node)) is not None:
+                found.add(one)
+        for inner, depends in blocks_of(statement):
+            if not depends:
+                found |= used_by(inner)
+    return found
+
+
+def blocks_of(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
+    """The blocks inside of a statement, and whether it depends on something that they are run."""
+    if isinstance(statement, SCOPES):
+        return
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, name, None):
+            yield block, isinstance(statement, ast.If) or name == "orelse"
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body, True
+
+
+def parts_of(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a statement that are no statements, and no scopes of their own."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, *SCOPES)):
+            continue
+        if isinstance(child, ast.comprehension):  # its targets are its own
+            parts: list[ast.AST] = [child.iter, *child.ifs]
+        else:
+            parts = [child]
+        for part in parts:
+            yield part
+            yield from parts_of(part)

@@ -1,0 +1,68 @@
+"""A loop that hands tensors on from one step to the next by itself: --place names what, and where rank 1 dies.
+
+"hidden": a state that the model gives and takes again; "dict": averages that are changed in place; "sum": one that is
+only summed up; "kept": the hidden state again, in an object that is registered.
+"""
+
+from typing import Any
+
+import torch
+
+import taskd
+from tests.trust.scene import Net, Scene, average_gradients, loss_of
+
+scene = Scene()
+kind, place = scene.args.place.split(", ")
+scene.args.place = place
+
+
+class Carry:
+    """Has a tensor, and says what it is."""
+
+    def __init__(self) -> None:
+        self.hidden = torch.zeros(8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"hidden": self.hidden}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.hidden = state["hidden"].clone()
+
+
+def main() -> None:
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    session = taskd.session()
+    carry = Carry()
+    session.register(model=model, optimizer=optimizer, local={"carry": carry} if kind == "kept" else None)
+    hidden, total = torch.zeros(8), torch.zeros(())
+    averages = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for step in session.steps(scene.loader()):
+        with step as batch:
+            x = batch["x"] / 20
+            optimizer.zero_grad()
+            if kind == "hidden":
+                hidden = torch.tanh(x.mean(0) + hidden).detach()
+                x = x + hidden
+            elif kind == "kept":
+                carry.hidden = torch.tanh(x.mean(0) + carry.hidden).detach()
+                x = x + carry.hidden
+            elif kind == "dict":
+                x = x + averages["first.bias"][:8]
+            scene.here(step, "forward")
+            loss = loss_of(model, x)
+            loss.backward()
+            scene.here(step, "backward")
+            average_gradients(model)
+            scene.here(step, "reduced")
+            optimizer.step()
+            if kind == "dict":
+                for name, value in model.named_parameters():
+                    averages[name].mul_(0.9).add_(value.detach(), alpha=0.1)
+            elif kind == "sum":
+                total += loss.detach()
+            scene.here(step, "updated")
+    scene.end(model)
+
+
+main()
