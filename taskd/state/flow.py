@@ -52,6 +52,8 @@ class Flow:
     """Read anywhere, for something else than to be moved or shown."""
     written: set[Variable] = field(default_factory=set)
     _within: list[Function] = field(default_factory=list)
+    _returns: list[set[Variable]] = field(default_factory=list)
+    """What was surely set where a called function may end before its last line."""
 
     @property
     def handed_on(self) -> set[Variable]:
@@ -87,13 +89,15 @@ class Flow:
             return self.follow(statement.finalbody, behind)
         if isinstance(statement, ast.Match):
             return self._either([*(case.body for case in statement.cases), []], ready)
+        if isinstance(statement, ast.Return):
+            self._returns.append(ready)
         return ready if isinstance(statement, ast.Delete) else ready | self._set(statement)
 
     def _either(self, blocks: Sequence[Sequence[ast.stmt]], ready: set[Variable]) -> set[Variable]:
         """One of these is run. What one of them only leaves the loop with says nothing of what follows."""
         ends = [(block, self.follow(block, set(ready))) for block in blocks]
         stay = [end for block, end in ends if not _leaves(block)]
-        return set.intersection(*stay) if stay else ready
+        return set.intersection(*stay) if stay else set.union(ready, *(end for _, end in ends))
 
     def _set(self, statement: ast.stmt) -> set[Variable]:
         found = self._home(set_by(statement))
@@ -128,7 +132,7 @@ class Flow:
         self.exposed |= function.seen(inner.exposed)
         self.used |= function.seen(inner.used)
         self.written |= function.seen(inner.written)
-        return ready | function.seen(ended)
+        return ready | function.seen(set.intersection(ended, *inner._returns))
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:

@@ -39,6 +39,17 @@ class Trainer:
         self.seen += len(batch)
     def reset(self):
         self.seen = unknown()
+    def early(self, batch):
+        if batch is None:
+            return
+        self.hidden = self.model(batch)
+    def both(self, batch):
+        if batch is None:
+            self.hidden = batch
+            return None
+        else:
+            self.hidden = self.model(batch)
+            return self.hidden
     def train(self, loader, n=0, other=None):
         for epoch in range(3):
             n = 0

@@ -42,6 +42,8 @@ def handed_on(body: str) -> tuple[set[str], set[str]]:
         ),
         ("self.hidden = self.model(step, self.hidden)", "hidden", "hidden"),
         ("self.loss = step.loss()\nself.loss.backward()", "", ""),
+        ("self.early(step)\nself.run(self.hidden)", "hidden", "hidden"),
+        ("self.both(step)\nself.run(self.hidden)", "", ""),
         ("helper()\nself.run(total)", "total", "total"),
         ("n = self.after(n)", "n", "n"),
         ("lists = [n for n in step]\nn = 1", "n", "n"),
