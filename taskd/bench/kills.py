@@ -1,9 +1,10 @@
-"""Trainings as people write them, each killed at chosen places of random steps: how many end with other weights.
+"""Trainings as people write them, each killed at chosen places and at random moments: how many end with other weights.
 
 The trainings lie in the source tree (tests/trust), one small file each, so that anybody can read what is covered. Each
 runs undisturbed first. Then a rank is killed in it, again and again; what it ends with must be the same, whether the
-rank was replaced or all started over. A run counts as wrong if it ends with exit code 0 and other weights. Steps are
-drawn by a fixed seed. It repairs and explains nothing.
+rank was replaced or all started over. A run counts as wrong if it ends with exit code 0 and other weights. A rank kills
+itself at each chosen place, in a step that is drawn; or it gets SIGKILL at a moment that is drawn from all the time of
+its training. Both are drawn by a fixed seed. It repairs and explains nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import os
 import random
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +27,7 @@ from taskd.bench.job import Broken, free_port
 from taskd.bench.report import Figure, Goal, unmeasured
 
 KILLS = 20
-"""Of each training."""
+"""Of each training: at its chosen places and, at least as often as at those, at random moments."""
 RANKS = 2
 STEPS = range(1, 7)
 """In which somebody dies: in the first one nobody knows yet that a step can be done at all."""
@@ -44,16 +48,64 @@ class _Tally:
     started_over: int = 0
 
 
-@dataclass(frozen=True)
 class _Run:
-    """How one training has ended."""
+    """One training, and how it ends. `moment_s` after rank 1 has begun it is killed."""
 
-    code: int
-    text: str
+    def __init__(self, script: str, place: str, at: int, moment_s: float | None = None) -> None:
+        self._moment_s = moment_s
+        self._lines: list[str] = []
+        self._began_s = 0.0
+        self.trained_s = 0.0
+        """From rank 1's begin to the last one that said its weights."""
+        self.killed = False
+        """By a signal, while its rank lived."""
+        with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
+            self.code = self._train(script, place, at, folder)
+        self.text = "".join(self._lines)
+
+    def _train(self, script: str, place: str, at: int, folder: str) -> int:
+        environment = os.environ | {
+            "PYTHONPATH": str(FOLDER.parent.parent),
+            "TASKD_RUN_DIR": folder,
+            "TASKD_JOB_ID": os.path.basename(folder),
+            "TASKD_MANAGER_PORT": str(free_port()),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "taskd.run", "--nproc-per-node", str(RANKS), "--master-port", str(free_port())]
+        command += [str(FOLDER / f"{script}.py"), "--folder", folder, "--place", place, "--at", str(at)]
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as job:
+            limit = threading.Timer(LIMIT_S, job.kill)
+            limit.start()
+            for line in job.stdout or ():
+                self._heard(line)
+            limit.cancel()
+        return job.returncode
+
+    def _heard(self, line: str) -> None:
+        self._lines.append(line)
+        if (begun := re.search(r"process 1 (\d+)", line)) is not None and not self._began_s:
+            self._began_s = time.monotonic()
+            if self._moment_s is not None:
+                threading.Thread(target=self._kill, args=(os.pidfd_open(int(begun[1])), self._moment_s)).start()
+        if "weights " in line:
+            self.trained_s = time.monotonic() - self._began_s
+
+    def _kill(self, process: int, moment_s: float) -> None:
+        """A moment is meant here, so this waits for no event."""
+        time.sleep(moment_s)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            self.killed = True
+        except ProcessLookupError:
+            pass  # it was through already
+        finally:
+            os.close(process)
 
     def weights(self) -> list[str]:
         """What each rank has said of its weights; several processes write, and a line may begin behind another."""
-        return sorted(re.findall(r"weights \d+ [0-9a-f]{64}", self.text))
+        return sorted(set(re.findall(r"weights \d+ [0-9a-f]{64}", self.text)))
 
     def begun(self) -> int:
         """How many processes of ranks have begun to train."""
@@ -83,40 +135,25 @@ def measure() -> dict[str, Figure]:
 
 
 def _case(tally: _Tally, draw: random.Random, script: str, calm_place: str, places: tuple[str, ...]) -> None:
-    calm = _train(script, calm_place, -1)
+    calm = _Run(script, calm_place, -1)
     if len(calm.weights()) != RANKS:
         raise Broken(f"{script} {calm_place} does not train in peace:\n{calm.text}")
     tally.cases += 1
     before = tally.started_over
     for number in range(KILLS):
-        place, at = places[number % len(places)], draw.choice(STEPS)
-        run = _train(script, place, at)
+        if number < KILLS // 2:
+            place, at, moment_s = places[number % len(places)], draw.choice(STEPS), None
+            which = f"({place}) in step {at}"
+        else:
+            place, at, moment_s = calm_place, -1, draw.uniform(0, calm.trained_s)
+            which = f"{calm_place} after {1000 * moment_s:.0f} ms"
+        run = _Run(script, place, at, moment_s)
         over = "all ranks start over" in run.text
-        tally.kills += run.begun() > RANKS
+        tally.kills += run.killed or run.begun() > RANKS
         tally.failed += run.code != 0
         tally.started_over += over
         tally.refused += over and _BEFORE in run.text.partition("died")[0]
         if run.code == 0 and run.weights() != calm.weights():
-            tally.wrong.append(f"{script} ({place}) in step {at}")
+            tally.wrong.append(f"{script} {which}")
     said = f"{KILLS} kills, {tally.started_over - before} started over, {len(tally.wrong)} wrong so far"
     print(f"{script} {calm_place}: {said}", file=sys.stderr, flush=True)
-
-
-def _train(script: str, place: str, at: int) -> _Run:
-    with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
-        environment = os.environ | {
-            "PYTHONPATH": str(FOLDER.parent.parent),
-            "TASKD_RUN_DIR": folder,
-            "TASKD_JOB_ID": os.path.basename(folder),
-            "TASKD_MANAGER_PORT": str(free_port()),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, "-m", "taskd.run", "--nproc-per-node", str(RANKS), "--master-port", str(free_port())]
-        command += [str(FOLDER / f"{script}.py"), "--folder", folder, "--place", place, "--at", str(at)]
-        try:
-            ended = subprocess.run(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
-            )
-        except subprocess.TimeoutExpired as error:
-            return _Run(-1, str(error.stdout))
-        return _Run(ended.returncode, ended.stdout)

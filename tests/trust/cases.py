@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
 
-def _kinds(script: str, names: str, *places: str) -> dict[tuple[str, str], tuple[str, ...]]:
+
+def _kinds(script: str, names: Iterable[str], *places: str) -> dict[tuple[str, str], tuple[str, ...]]:
     """Of a script that trains in several ways: it is told which one in front of the place."""
-    return {(script, name): tuple(f"{name}, {place}" for place in places) for name in names.split()}
+    return {(script, name): tuple(f"{name}, {place}" for place in places) for name in names}
 
 
+_KINDS = ("delegating", "parametrized", "tied", "named", "trap", "subclass", "closed", "uneven")
+_STEP = ("forward", "backward", "reduced", "updated")
 CASES: dict[tuple[str, str], tuple[str, ...]] = {
     ("batch_entry", ""): ("forward", "backward"),
     ("modes", ""): ("evaluation", "evaluation after the update"),
@@ -20,8 +25,12 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     ("outside", ""): ("backward",),
     ("outside", "clip"): ("backward, clip",),
     ("talking", ""): ("backward", "behind"),
-    **_kinds("groups", "each kept late", "before", "made", "used", "backward"),
-    **_kinds("groups", "outside", "used", "backward"),
-    **_kinds("kinds", "delegating parametrized tied named trap subclass closed uneven", "backward"),
+    **_kinds("groups", ("each", "kept", "late"), "before", "made", "used", "backward"),
+    **_kinds("groups", ("outside",), "used", "backward"),
+    **_kinds("kinds", _KINDS, "backward"),
+    **_kinds("counted", map(", ".join, product(("frame", "module", "attribute"), ("before", "behind"))), *_STEP),
+    **_kinds("handed", ("hidden", "dict", "sum", "kept"), *_STEP),
+    ("everyday", "nowhere"): ("begun", "reduced", "counted", "updated"),
+    ("newcomer/averages", ""): ("backward", "reduced", "averaged"),
 }
 """By script and by the --place with which nobody dies: the places where somebody does."""

@@ -12,7 +12,7 @@ import taskd
 from tests.trust.scene import Net, Scene, average_gradients, loss_of
 
 scene = Scene()
-kind, place = scene.args.place.split(", ")
+kind, _, place = scene.args.place.partition(", ")
 scene.args.place = place
 
 

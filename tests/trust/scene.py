@@ -70,6 +70,7 @@ class Scene:
         self.rank = dist.get_rank()
         self.number = -1
         say(f"begin {self.rank}")
+        say(f"process {self.rank} {os.getpid()}")
 
     def loader(self) -> DataLoader[Any]:
         """Batches that are dicts."""
