@@ -93,8 +93,8 @@ class _Run:
             self.trained_s = time.monotonic() - self._began_s
 
     def _kill(self, process: int, moment_s: float) -> None:
-        """A moment is meant here, so this waits for no event."""
-        time.sleep(moment_s)
+        """At that moment."""
+        time.sleep(moment_s)  # a moment is meant, whatever happens in it
         try:
             signal.pidfd_send_signal(process, signal.SIGKILL)
             self.killed = True

@@ -15,9 +15,11 @@ optimizer is registered. It repairs nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -29,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taskd.state import movers
 from taskd.state.living import living
 from taskd.state.movers import Mover
+from taskd.state.places import attribute_of
 from taskd.state.replica import Replica
 from taskd.state.strange import STARTS_OVER, strange
 
@@ -38,8 +41,17 @@ _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
 _HELD_DEPTH = 3
-_HELD = 4
-"""Tensors of one thing that a loop hands on: they move together."""
+_HELD = 64
+"""Tensors of one thing that a loop hands on."""
+_LOOKED_AT = 256
+"""Items in it, whatever they are."""
+_MOVES = 2
+"""What has moved once may have been made for good."""
+_MOST_NAMES = 6
+_HANDED_ON = (
+    "the loop hands {names} on from step to step, and nobody registered that: {over}; keep it in an object with "
+    "state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
+)
 
 
 @dataclass(slots=True)
@@ -70,6 +82,40 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(slots=True)
+class _Held:
+    """Tensors that a loop hands on, as they were when it asked for its last step."""
+
+    tensors: list[tuple[weakref.ref[torch.Tensor], int, int]] = field(default_factory=list)
+    """Each with its version and its address."""
+    looks: int = 0
+    moves: int = 0
+
+    def look(self, value: Any, again: bool) -> None:
+        """Look once more. `again`: its step is done again, so what has come meanwhile has moved."""
+        now = [(weakref.ref(one), _version(one), _place(one)) for one in _first(value)]
+        before, self.tensors = self.tensors, now
+        if self.looks and (before or again):  # what is made at its first use, and kept, has not moved
+            same = all(map(self._same, before, now)) and len(before) == len(now)
+            self.moves += not same
+        self.looks += 1
+
+    def begin(self) -> None:
+        """A loop begins: what was made for it has not moved."""
+        self.tensors, self.looks, self.moves = [], 0, 0
+
+    @staticmethod
+    def _same(
+        one: tuple[weakref.ref[torch.Tensor], int, int], other: tuple[weakref.ref[torch.Tensor], int, int]
+    ) -> bool:
+        """Another view of the same contents is the same."""
+        return one[1] == other[1] and (one[0]() is other[0]() or one[2] == other[2] != -1)
+
+    def has_moved(self, again: bool) -> bool:
+        """Once is enough where a repair finds the first steps."""
+        return self.moves >= _MOVES or bool(self.moves and again and self.looks <= _MOVES + 1)
+
+
+@dataclass(slots=True)
 class Coverage:
     """What is registered (`replica`, and `local`, the rank's own objects) against what lives and moves."""
 
@@ -80,14 +126,16 @@ class Coverage:
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
     _movers: list[Mover] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
-    _held: dict[str, list[tuple[weakref.ref[torch.Tensor], int]]] = field(default_factory=dict)
-    """The first tensors of what the loop hands on, by its name there, and their versions."""
+    _held: dict[str, _Held] = field(default_factory=dict)
+    """What the loop hands on, by its name there."""
     _put_back: set[str] = field(default_factory=set)
     """What of it was registered."""
 
     def look(self) -> list[str]:
         """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
         with the registered ones already."""
+        for held in self._held.values():
+            held.begin()
         alive = living(torch.nn.Module, *movers.KINDS)
         # One whose constructor has not come to Module's has no contents yet.
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
@@ -150,31 +198,26 @@ class Coverage:
         return found
 
     def hands_on(self, held: dict[str, Any], again: bool) -> list[str]:
-        """What of this, that the loop hands on from step to step by its name, has tensors that have moved since the
-        last time, and that nobody registered. `again`: the step is done again, so what has come meanwhile has moved."""
-        moved = [name for name, value in held.items() if self._has_moved(name, value, again)]
+        """What of this, that the loop hands on from step to step by its name, has tensors that move, and that nobody
+        registered. `again`: the step is done again."""
+        moved = list[str]()
+        for name, value in held.items():
+            if name not in self._put_back:
+                one = self._held.setdefault(name, _Held())
+                one.look(value, again)
+                moved += [name] if one.has_moved(again) else []
         if not moved or self.flaws:
             return []
-        known = self._known()
-        new = [name for name in moved if any(_place(one) not in known for one in _first(held[name]))]
-        self._put_back |= {*moved} - {*new}
-        if not new:
-            return []
-        names = ", ".join(sorted(new))
-        self.flaws.append(f"the loop hands {names} on from step to step, and nobody registered that: {_CONSEQUENCE}")
-        return self.flaws[-1:]
+        new = self.unknown({name: held[name] for name in moved})
+        self._put_back |= {name for name in moved if name not in new and _first(held[name])}
+        if new:
+            self.flaws.append(_HANDED_ON.format(names=listed(new), over=STARTS_OVER))
+        return self.flaws[-1:] if new else []
 
-    def _has_moved(self, name: str, value: Any, again: bool) -> bool:
-        if name in self._put_back:
-            return False
-        before, now = self._held.get(name), [(weakref.ref(one), one._version) for one in _first(value)]
-        self._held[name] = now
-        if not before:  # what is made at its first use, and kept, is none; a newcomer has never looked
-            return before is not None and bool(now) and again
-        pairs = zip(before, now, strict=False)
-        return len(before) != len(now) or any(
-            one() is not other() or was != version for (one, was), (other, version) in pairs
-        )
+    def unknown(self, held: dict[str, Any]) -> list[str]:
+        """The names of what has tensors that nobody registered."""
+        known = self._known()
+        return sorted(name for name, value in held.items() if any(_place(one) not in known for one in _first(value)))
 
     def rebase(self) -> None:
         """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
@@ -202,8 +245,41 @@ class Coverage:
         return known
 
 
+def listed(names: Iterable[str]) -> str:
+    """In a sentence."""
+    shown = sorted(names)
+    return ", ".join(shown[:_MOST_NAMES]) + (
+        f" and {len(shown) - _MOST_NAMES} more" if len(shown) > _MOST_NAMES else ""
+    )
+
+
 def _first(value: Any) -> list[torch.Tensor]:
-    return [*islice(_tensors_in(value, _HELD_DEPTH), _HELD)]
+    """Its first tensors. Whoever changes it meanwhile, in another thread, is not looked at this time."""
+    found, todo, seen = list[torch.Tensor](), [(value, _HELD_DEPTH)], 0
+    while todo and len(found) < _HELD and seen < _LOOKED_AT:
+        one, depth = todo.pop()
+        seen += 1
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif depth:
+            todo += [(part, depth - 1) for part in reversed(_parts(one))]
+    return found
+
+
+def _parts(value: Any) -> list[Any]:
+    if dataclasses.is_dataclass(type(value)):
+        return [attribute_of(value, one.name) for one in dataclasses.fields(value)]
+    if not isinstance(value, (dict, list, tuple, deque)):
+        return []
+    try:
+        return [*islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT)]
+    except RuntimeError:  # it was changed by another thread
+        return []
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """A tensor of inference has none."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _place(tensor: torch.Tensor) -> int:

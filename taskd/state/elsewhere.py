@@ -1,101 +1,36 @@
 """Counts of a script's loop that are no variables of its own: in a dict, of another object, by `enumerate`.
 
-No repair puts them back, so whoever has such a count is told so, by the name that the source has for it. Here are
-these places, and what they hold. Nothing of the script's own is run: objects are asked for their `__dict__` alone.
+No repair puts them back, so whoever has such a count is told so, by the name that the source has for it. Here is how
+they are found in the source.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Set
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+from taskd.state.places import NUMBERS, Place, attribute_of
+from taskd.state.reach import place_of
 
-_ANY = object()
-"""A key that is reckoned."""
-_NOTHING = object()
-_LOOKED_AT = 64
-"""Items of a list or dict."""
 _COUNTING = frozenset({"enumerate", "count"})
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """`root.name[key]`, or an object whose method is called."""
+class Method(NamedTuple):
+    """Of an object that is there."""
 
-    text: str
-    """As the source says it."""
-    root: str
-    path: tuple[tuple[bool, Any], ...]
-    """Whether it is an attribute, and its name or key."""
-    method: str = ""
-
-    def held(self, root: Any, known: Set[int]) -> Any:
-        """What is there, of an object that is not among the known ones; of any key, all of them."""
-        path = self.path
-        while path and path[-1][1] is _ANY:
-            path = path[:-1]
-        found = _follow(root, path, known)
-        return None if found is _NOTHING or _is_known(found, known) else found
-
-    def number(self, root: Any, known: Set[int]) -> bool:
-        """Whether it holds a number, of an object that is not among the known ones."""
-        return _is_number(_follow(root, self.path, known))
+    place: Place
+    name: str
 
     def counted(self, root: Any, known: Set[int], moves: Callable[[FunctionType], list[str]]) -> list[str]:
-        """What the method moves of its object. `moves`: the names of what a function moves of its `self`."""
-        found = _follow(root, self.path, known)
-        kinds = () if found is _NOTHING or _is_known(found, known) else type(found).__mro__
-        function = next((vars(kind)[self.method] for kind in kinds if self.method in vars(kind)), None)
+        """What it moves of its object. `moves`: the names of what a function moves of its `self`."""
+        found = self.place.held(root, known)
+        kinds = () if found is None else type(found).__mro__
+        function = next((vars(kind)[self.name] for kind in kinds if self.name in vars(kind)), None)
         if type(function) is not FunctionType:
             return []
-        return [f"{self.text}.{name}" for name in moves(function) if _is_number(_attribute(found, name))]
-
-
-Aliases = dict[str, list[Place]]
-"""By the name of a variable: the places that it may be taken from."""
-
-
-def aliases_of(statement: ast.stmt) -> Aliases:
-    """`for name, tensor in averages.items()`, `for mine, its in zip(averages, others)`."""
-    if not isinstance(statement, ast.For):
-        return {}
-    places = [*_sources(statement.iter)]
-    return {node.id: places for node in ast.walk(statement.target) if isinstance(node, ast.Name)}
-
-
-def _sources(node: ast.expr) -> Iterator[Place]:
-    """What a value is made from."""
-    if (place := _place(node)) is not None:
-        yield place
-    elif isinstance(node, ast.Call):
-        for part in ([node.func.value] if isinstance(node.func, ast.Attribute) else []) + node.args:
-            yield from _sources(part)
-    else:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                yield from _sources(child)
-
-
-def changed(statement: ast.stmt, calls: Sequence[ast.Call]) -> Iterator[Place]:
-    """What a statement changes in place, if it is a tensor: by `x.add_(...)`, `averages[key] *= 0.9`."""
-    for call in calls:
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if name.endswith("_") and not name.endswith("__"):
-            yield from _sources(_innermost(call.func))
-            yield from (place for part in call.args[:1] for place in _sources(part) if name.startswith("_foreach"))
-    yield from moved(statement)
-
-
-def _innermost(function: ast.expr) -> ast.expr:
-    """Of `x.mul_(0.9).add_(y)`: x."""
-    while isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
-        function = function.value.func
-    return function.value if isinstance(function, ast.Attribute) else function
+        return [f"{self.place.text}.{name}" for name in moves(function) if type(attribute_of(found, name)) in NUMBERS]
 
 
 def moved(statement: ast.stmt) -> Iterator[Place]:
@@ -111,16 +46,14 @@ def moved(statement: ast.stmt) -> Iterator[Place]:
     else:
         return
     for target in targets:
-        if (place := _place(target)) is not None and place.path:
+        if (place := place_of(target)) is not None and place.path:
             yield place
 
 
-def asked(call: ast.Call) -> Place | None:
+def asked(call: ast.Call) -> Method | None:
     """An object whose method this is."""
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    place = _place(call.func.value)
-    return place and Place(place.text, place.root, place.path, call.func.attr)
+    place = place_of(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    return None if place is None else Method(place, call.func.attr)  # type: ignore[attr-defined]
 
 
 def numbered(loop: ast.stmt) -> str:
@@ -131,54 +64,3 @@ def numbered(loop: ast.stmt) -> str:
     calls = [node.func for node in ast.walk(loop.iter) if isinstance(node, ast.Call)]
     names = {getattr(call, "id", None) or getattr(call, "attr", None) for call in calls}
     return first.id if isinstance(first, ast.Name) and names & _COUNTING else ""
-
-
-def _place(node: ast.expr) -> Place | None:
-    path, text = list[tuple[bool, Any]](), ast.unparse(node)
-    while not isinstance(node, ast.Name):
-        if isinstance(node, ast.Attribute):
-            path.append((True, node.attr))
-        elif isinstance(node, ast.Subscript):
-            path.append((False, node.slice.value if isinstance(node.slice, ast.Constant) else _ANY))
-        else:
-            return None
-        node = node.value
-    return Place(text, node.id, tuple(reversed(path)))
-
-
-def _follow(found: Any, path: tuple[tuple[bool, Any], ...], known: Set[int]) -> Any:
-    for is_attribute, name in path:
-        if found is _NOTHING or _is_known(found, known):
-            return _NOTHING
-        found = _attribute(found, name) if is_attribute else _item(found, name)
-    return found
-
-
-def _is_known(found: Any, known: Set[int]) -> bool:
-    """A module's plain attributes are put back with it."""
-    return id(found) in known or issubclass(type(found), torch.nn.Module)
-
-
-def _attribute(found: Any, name: str) -> Any:
-    try:
-        space = object.__getattribute__(found, "__dict__")
-    except (AttributeError, TypeError):
-        return _NOTHING
-    return space.get(name, _NOTHING) if type(space) is dict else _NOTHING
-
-
-def _item(found: Any, key: Any) -> Any:
-    """Of a list or dict; for any key, the first number there is."""
-    if issubclass(type(found), dict):
-        if key is not _ANY:
-            return dict.get(found, key, _NOTHING)
-        values: Iterable[Any] = dict.values(found)
-    elif issubclass(type(found), list):
-        values = list.__iter__(found)
-    else:
-        return _NOTHING
-    return next((value for value in islice(values, _LOOKED_AT) if _is_number(value)), _NOTHING)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)

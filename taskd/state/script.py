@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import site
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
 from taskd.state import counters
-from taskd.state.counters import Counters, Loop, own_names
-from taskd.state.elsewhere import Place
+from taskd.state.counters import Counters, Loop
+from taskd.state.places import NOTHING, NUMBERS, Place
+from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
 
 Number = int | float
@@ -34,20 +31,9 @@ LOCALS, ATTRIBUTES, GLOBALS = range(3)
 PLACES = 3
 MOST = 64
 """Counters in each place."""
-NUMBERS = frozenset((int, float))
-"""Exactly these: True is a flag."""
 WHOLE = frozenset((int,))
 FLOATS = frozenset((float,))
 """They stand for nothing but themselves, while a whole number may be a descriptor, or the place of an iterator."""
-_INSTALLED = tuple(
-    f"{Path(path)}/"
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-        str(Path(__file__).parents[1]),
-    }
-)
 _COPIES = sys.version_info < (3, 13)
 """A frame gives a copy of its locals, which has to be written back."""
 _OWN_REFERENCES = 4
@@ -72,7 +58,7 @@ class Script:
 
     @classmethod
     def _above(cls, frame: FrameType | None) -> Script | None:
-        while frame is not None and _passed_over(frame.f_code.co_filename, frame.f_code.co_name):
+        while frame is not None and passed_over(frame.f_code.co_filename, frame.f_code.co_name):
             frame = frame.f_back
         return None if frame is None else cls(frame)
 
@@ -87,31 +73,33 @@ class Script:
 
     def counters(self) -> Loop:
         """What the loop does in which it asks."""
-        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self._frame.f_globals, self._named)
+        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self._frame.f_globals, self.at)
 
-    def _named(self, variable: Variable) -> Any:
-        """What stands for a function in the loop."""
-        owner, name = variable
+    def at(self, place: Place) -> Any:
+        """What is there, or NOTHING."""
         found = self._frame.f_locals if self._function else {}
-        if owner:
-            kinds = type(found.get("self")).__mro__ if self._method else ()
-            value = next((vars(kind)[name] for kind in kinds if name in vars(kind)), None)
-        else:
-            value = found.get(name, self._frame.f_globals.get(name))
+        value = place.found(self._root(found, place))
         self._let_go(found)
         return value
 
+    def _root(self, found: Any, place: Place) -> Any:
+        """What a place begins with; `found`: the locals, if it may be one of them."""
+        if place.module:
+            module = sys.modules.get(place.module)
+            return NOTHING if module is None else vars(module)
+        return found.get(place.root, self._frame.f_globals.get(place.root, NOTHING))
+
+    def _locals_for(self, places: Iterable[Place]) -> Any:
+        """The locals, if one of the places begins there."""
+        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
+        return self._frame.f_locals if any(place.root in own for place in places) else {}
+
     def elsewhere(self, names: Counters, known: Set[int]) -> list[str]:
         """Numbers that it counts in other places, but for those in objects that are known."""
-        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
-        found = self._frame.f_locals if any(place.root in own for place in names.elsewhere) else {}
-        texts = list[str]()
-        for place in names.elsewhere:
-            root = found.get(place.root, self._frame.f_globals.get(place.root))
-            if place.method:
-                texts += place.counted(root, known, _moves)
-            elif place.number(root, known):
-                texts.append(place.text)
+        found = self._locals_for((*names.elsewhere, *(method.place for method in names.methods)))
+        texts = [place.text for place in names.elsewhere if _is_number(place.found(self._root(found, place), known))]
+        for method in names.methods:
+            texts += method.counted(self._root(found, method.place), known, _moves)
         self._let_go(found)
         return texts
 
@@ -126,13 +114,13 @@ class Script:
             self._let_go(found)
         return values
 
-    def changed(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
-        """What is in these places, but for objects that are known."""
-        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
-        found = self._frame.f_locals if any(place.root in own for place in places) else {}
+    def things(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
+        """What is in these places and no number, but for objects that are known."""
+        found = self._locals_for(places)
         for place in places:
-            root = found.get(place.root, self._frame.f_globals.get(place.root))
-            yield place.text, place.held(root, known)
+            value = place.held(self._root(found, place), known)
+            if value is not None and type(value) not in NUMBERS:
+                yield place.text, value
         self._let_go(found)
 
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
@@ -185,21 +173,18 @@ class Script:
                 del found[name]
 
 
-@lru_cache(maxsize=1024)
-def _passed_over(file: str, function: str) -> bool:
-    """Whether such a frame is not the script's: taskd's, an installed package's, a comprehension's."""
-    unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
-    return unnamed or file.startswith(("<frozen", *_INSTALLED))
-
-
 def _moves(function: FunctionType) -> list[str]:
     """What a method of the script's own moves of its `self`."""
     code = function.__code__
-    return [] if _passed_over(code.co_filename, code.co_name) else counters.of_function(function)
+    return [] if passed_over(code.co_filename, code.co_name) else counters.of_function(function)
 
 
 def _numbers(names: Iterable[str], space: Any, kinds: frozenset[type]) -> dict[str, Number]:
     return {name: value for name in islice(names, MOST) if type(value := space.get(name)) in kinds}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in NUMBERS
 
 
 def _replacing(space: Any, values: dict[str, Number]) -> dict[str, Number]:

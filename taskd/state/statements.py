@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from taskd.state.elsewhere import Place
+from taskd.state.places import Place
+from taskd.state.sources import SCOPES
 
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _HARMLESS = frozenset({"min", "max", "abs", "int", "float", "round", "len", "sum"})
 """Functions through which a number may move from its own value."""
 SELF, MODULE, HERE = "self", "module", ""

@@ -26,7 +26,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
-from taskd.state.script import FLOATS, NUMBERS, PLACES, WHOLE, Number, Script, Values
+from taskd.state.script import FLOATS, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
@@ -122,19 +122,16 @@ class Variables:
             found = self._loops[script.loop] = script.counters()
         return found
 
-    def held(self, known: Callable[[], Set[int]] = frozenset) -> dict[str, Any]:
+    def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """What steps hand on to each other and use, or change in place, and is no number: by its name. `known`: objects
-        that are put back, by id."""
-        script = Script.asking()
-        if script is None:
-            return {}
-        loop = self._of(script)
-        found = dict[str, Any]()
-        if loop.used:
-            found = {one[1]: value for one, value in script.held(loop.counts, loop.handed_on) if one in loop.used}
-        if loop.counts.changed:
-            found.update(script.changed(loop.counts.changed, known()))
-        return {name: value for name, value in found.items() if type(value) not in NUMBERS}
+        that are put back, by id; `perhaps`: only what may be handed on or not."""
+        found, script = dict[str, Any](), Script.asking()
+        while script is not None:
+            loop = self._of(script)
+            if places := loop.perhaps if perhaps else loop.carried:
+                found.update(script.things(places, known()))
+            script = script.user()
+        return found
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """The first step of a newcomer."""

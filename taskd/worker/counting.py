@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taskd.errors import StepAbandoned
+from taskd.state.coverage import listed
 from taskd.state.settling import Settled, Table
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -29,8 +30,10 @@ DOUBTFUL = (
     "the script counts {names} in its loop in a way that no repair puts back: a step that is done again counts twice; "
     "use step.number, or count apart from what else is set there"
 )
-MOST_NAMES = 6
-"""In one sentence."""
+PERHAPS = (
+    "the loop may hand {names} on from step to step, and no repair puts that back: a step that is done again finds "
+    "there what its first attempt has left; set it at the beginning of each step, or register what holds it"
+)
 _NOTHING = Table(False, False, []).pack()
 
 
@@ -113,22 +116,21 @@ class Counting:
         variables, look = self._variables, self._doubts.look
         if lost := self._hands_on(again=True):
             self._refuse(lost[0])  # it has come in the step that is done again
-        if doubtful := look(WHAT, variables.doubtful, self._local.known()):
-            fresh = {*doubtful} - self._said
-            self._said |= fresh
-            self._registered.warn([DOUBTFUL.format(names=_listed(fresh))] if fresh else [])
+        self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
+        self._doubt(PERHAPS, self._registered.unknown(look(WHAT, variables.held, self._local.known, True) or {}))
         lacking, rank = self._repair.everyone(b"lacks" if variables.lacks(number) else b"")
         if any(lacking):
             told, _ = self._repair.everyone(look(WHAT, variables.tell, number) or _NOTHING)
             settled = look(WHAT, variables.hear, number, told, rank) or Settled()
             speaks = rank == next(other for other, lacks in enumerate(lacking) if lacks)
             if settled.refused and speaks:
-                self._refuse(UNKNOWN.format(names=_listed(settled.refused), number=number - 1))
+                self._refuse(UNKNOWN.format(names=listed(settled.refused), number=number - 1))
             if settled.unsure and not settled.refused:
-                self._registered.warn([UNSURE.format(names=_listed(settled.unsure), number=number)])
+                self._registered.warn([UNSURE.format(names=listed(settled.unsure), number=number)])
         self.restored = False
 
-
-def _listed(names: set[str]) -> str:
-    shown = sorted(names)
-    return ", ".join(shown[:MOST_NAMES]) + (f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else "")
+    def _doubt(self, sentence: str, names: list[str]) -> None:
+        """Say it of those of which nobody has said it yet."""
+        fresh = {*names} - self._said
+        self._said |= fresh
+        self._registered.warn([sentence.format(names=listed(fresh))] if fresh else [])

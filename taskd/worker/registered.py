@@ -103,6 +103,10 @@ class Registered:
         self.warn(found)
         return found
 
+    def unknown(self, held: dict[str, Any]) -> list[str]:
+        """The names of what of this nobody registered."""
+        return self.doubts.look("what the loop hands on", self.coverage.unknown, held) or []
+
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """One does, registered or not."""
         if not self._repair.records:

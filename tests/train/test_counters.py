@@ -12,6 +12,7 @@ import pytest
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
+from taskd.state.places import NOTHING, Place
 
 MODULE = """
 total = 0
@@ -87,11 +88,12 @@ def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
     line = next(at for at, one in enumerate(text.splitlines(), 1) if one.endswith("# here"))
     code = module if function == "<module>" else code_of(module, function)
 
-    def named(variable: tuple[str, str]) -> Any:
-        owner, name = variable
-        return vars(space["Trainer"]).get(name) if owner else space.get(name)
+    trainer = object.__new__(space["Trainer"])
 
-    return counters.of_loop(code, line, space, named)
+    def look(place: Place) -> Any:
+        return place.found(trainer if place.root == "self" else space.get(place.root, NOTHING))
+
+    return counters.of_loop(code, line, space, look)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
 )
 def test_what_is_counted_in_a_loop(body: str, local: str, attributes: str, module: str) -> None:
     found, doubtful, *_ = found_in(body)
-    doubtful.elsewhere = found.changed = []
+    doubtful.elsewhere, doubtful.methods = [], []
     assert (found, doubtful) == (Counters(local.split(), attributes.split(), module.split()), Counters())
 
 
@@ -174,7 +176,7 @@ def test_a_loop_of_the_module_has_its_variables() -> None:
 def test_code_without_a_source_has_no_counters(source: str) -> None:
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     code = compile("def train(n):\n    for step in n:\n        n += 1\n", NAME, "exec")
-    assert counters.of_loop(code_of(code, "train"), 2, {}, lambda _: None)[:2] == (Counters(), Counters())
+    assert counters.of_loop(code_of(code, "train"), 2, {}, lambda _: NOTHING)[:2] == (Counters(), Counters())
 
 
 def test_an_expression_of_many_parts_costs_the_counters_only() -> None:
@@ -195,4 +197,4 @@ def test_nothing_of_the_scripts_is_run_or_asked() -> None:
     exec(compile(source, NAME, "exec"), space)
     train = space["train"]
     assert type(train) is FunctionType
-    assert counters.of_loop(train.__code__, 2, space, lambda one: space.get(one[1]))[0] == Counters(["n"])
+    assert counters.of_loop(train.__code__, 2, space, lambda one: space.get(one.root, NOTHING))[0] == Counters(["n"])

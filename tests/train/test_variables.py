@@ -283,6 +283,7 @@ def test_what_is_counted_in_other_places_is_said() -> None:
         "at",
         "meter.count",
         "meter.sum",
+        "odd.count",
         "per_class[at]",
         "state.inner['seen']",
         "state.step",
@@ -516,19 +517,20 @@ def held_in_steps(steps: int, kind: str) -> list[list[str]]:
             for name, value in averages.items():
                 assert name
                 value.mul_(0.9).add_(hidden)
-        if kind == "later" and number == 2:
+        if kind == "later" and number in (2, 3):
             averages["b"] = averages["b"] + made
         for parameter in layer.parameters():
             parameter.data.clamp_(-1, 1)
-        batch = {"x": hidden + made}
+        batch = {"x": hidden + made + averages["a"] + averages["b"]}
         batch["x"] = batch["x"] / 255
         batch["x"].clamp_(0, 1)
+        layer(batch["x"]).sum().backward()
     return found
 
 
 @pytest.mark.parametrize(
     ("kind", "at", "name"),
-    [("nothing", 9, ""), ("hidden", 1, "hidden"), ("averages", 1, "averages"), ("later", 3, "b")],
+    [("nothing", 9, ""), ("hidden", 2, "hidden"), ("averages", 2, "averages"), ("later", 4, "b")],
 )
 def test_tensors_that_are_handed_on_are_named_once_they_move(kind: str, at: int, name: str) -> None:
     found = held_in_steps(5, kind)

@@ -1,0 +1,155 @@
+"""Where something is that a script changes and that is no variable of its own: `totals["samples"]`, `meter.count`.
+
+A place begins at a name of the loop's frame, or at a module, and goes on by attributes and items. What is there may be
+looked at and set. Nothing of the script's own is run: objects are asked for their `__dict__` and slots alone. Objects
+that a repair puts back anyway (`known`, by id, and modules) are left out, with all that they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from itertools import islice
+from types import MemberDescriptorType
+from typing import Any
+
+import torch
+
+ANY = object()
+"""A key that is reckoned."""
+NOTHING = object()
+NUMBERS = frozenset((int, float))
+"""Exactly these: True is a flag."""
+_LOOKED_AT = 64
+"""Items of a list or dict."""
+Path = tuple[tuple[bool, Any], ...]
+"""Each time whether it is an attribute, and its name or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`root.name[key]`."""
+
+    text: str = field(compare=False)
+    """As the source says it."""
+    root: str
+    path: Path = ()
+    module: str = ""
+    """If it is not empty: the root is all that this module has."""
+
+    def under(self, other: Place) -> Place:
+        """The other one, whose root is a name that stands for this place."""
+        tail = other.text[len(re.match(r"\w*", other.text)[0]) :]  # type: ignore[index]
+        return Place(self.text + tail, self.root, self.path + other.path, self.module)
+
+    @property
+    def base(self) -> Place:
+        """The variable that it begins with."""
+        length = 1 if self.module else 0
+        return Place(re.match(r"\w*", self.text)[0], self.root, self.path[:length], self.module)  # type: ignore[index]
+
+    def touches(self, other: Place) -> bool:
+        """Whether one of them may be the other, or a part of it."""
+        if (self.root, self.module) != (other.root, other.module):
+            return False
+        for one, another in zip(self.path, other.path, strict=False):
+            if one[0] != another[0]:
+                return True  # an attribute of what has items
+            if one != another and ANY not in (one[1], another[1]):
+                return False
+        return True
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has no key that is reckoned."""
+        return all(key is not ANY for _, key in self.path)
+
+    def found(self, root: Any, known: Set[int] = frozenset()) -> Any:
+        """What is there, or NOTHING."""
+        return _follow(root, self.path, known)
+
+    def held(self, root: Any, known: Set[int]) -> Any:
+        """What is there, of an object that is not among the known ones; of any key, and of a part of a tensor, the
+        whole. None: nothing."""
+        found = root
+        for is_attribute, name in self.path:
+            if id(found) in known or found is NOTHING:
+                return None
+            if not is_attribute and (name is ANY or not issubclass(type(found), (dict, list))):
+                return found
+            if issubclass(type(found), torch.Tensor):
+                return found
+            found = attribute_of(found, name) if is_attribute else _item(found, name)
+        return None if found is NOTHING or id(found) in known else found
+
+    def put(self, root: Any, value: Any) -> None:
+        """Let it be this, if there is a number."""
+        *path, (is_attribute, name) = self.path
+        owner = _follow(root, path, frozenset())
+        if not is_attribute and issubclass(type(owner), dict):
+            dict.__setitem__(owner, name, value)
+        elif not is_attribute and type(self.found(root)) in NUMBERS:
+            list.__setitem__(owner, name, value)
+        elif is_attribute and type(self.found(root)) in NUMBERS:
+            space = _space(owner)
+            if name in space:
+                space[name] = value
+            else:
+                _slot(owner, name).__set__(owner, value)
+
+
+def attribute_of(found: Any, name: str) -> Any:
+    """Of an object itself, not of its class."""
+    space = _space(found)
+    if name in space:
+        return space[name]
+    for part in ("_buffers", "_parameters", "_modules") if issubclass(type(found), torch.nn.Module) else ():
+        if name in space.get(part, ()):
+            return space[part][name]
+    slot = _slot(found, name)
+    try:
+        return NOTHING if slot is None else slot.__get__(found)
+    except AttributeError:
+        return NOTHING
+
+
+def _space(found: Any) -> dict[str, Any]:
+    try:
+        space = object.__getattribute__(found, "__dict__")
+    except (AttributeError, TypeError):
+        return {}
+    return space if type(space) is dict else {}
+
+
+def _slot(found: Any, name: str) -> Any:
+    slots = (vars(kind).get(name) for kind in type(found).__mro__)
+    return next((slot for slot in slots if type(slot) is MemberDescriptorType), None)
+
+
+def _follow(found: Any, path: Iterable[tuple[bool, Any]], known: Set[int]) -> Any:
+    for is_attribute, name in path:
+        if found is NOTHING or _is_known(found, known):
+            return NOTHING
+        found = attribute_of(found, name) if is_attribute else _item(found, name)
+    return found
+
+
+def _is_known(found: Any, known: Set[int]) -> bool:
+    """A module's plain attributes are put back with it."""
+    return id(found) in known or issubclass(type(found), torch.nn.Module)
+
+
+def _item(found: Any, key: Any) -> Any:
+    """Of a list or dict; for any key, the first number there is."""
+    if issubclass(type(found), dict):
+        if key is not ANY:
+            return dict.get(found, key, NOTHING)
+        values: Iterable[Any] = dict.values(found)
+    elif issubclass(type(found), list):
+        if type(key) is int and -list.__len__(found) <= key < list.__len__(found):
+            return list.__getitem__(found, key)
+        values = list.__iter__(found)
+    else:
+        return NOTHING
+    return next((value for value in islice(values, _LOOKED_AT) if type(value) in NUMBERS), NOTHING)

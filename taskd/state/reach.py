@@ -1,0 +1,170 @@
+"""What the names in a loop, and in the functions that it calls, stand for.
+
+A loop calls functions of the script, methods of its own `self`, and methods of other objects; what these do to their
+parameters they do to what the loop gave them. So each name is followed back to a place that begins in the loop's frame
+or in a module. Objects are looked at as they are when the loop begins; what comes later stands for nothing here.
+It does NOT know what statements do.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from taskd.state.places import ANY, NOTHING, Place, attribute_of
+from taskd.state.sources import Node, node_of, own_names, unwrapped
+
+LOCAL = ".<locals>."
+"""In the root of a place that only a called function sees."""
+
+
+def place_of(node: ast.AST) -> Place | None:
+    """As the source has it: a name, and what follows it by attributes and items."""
+    path, at = list[tuple[bool, Any]](), node
+    while not isinstance(at, ast.Name):
+        if isinstance(at, ast.Attribute):
+            path.append((True, at.attr))
+        elif isinstance(at, ast.Subscript):
+            path.append((False, _key(at.slice)))
+        else:
+            return None
+        at = at.value
+    return Place(ast.unparse(node) if path else at.id, at.id, tuple(reversed(path)))
+
+
+def _key(node: ast.expr) -> Any:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        value = node.operand.value
+        return -value if type(value) is int else ANY
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, (int, str)) else ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of one function."""
+
+    name: str = ""
+    """Empty: it is the loop's."""
+    own: frozenset[str] = frozenset()
+    """Its locals."""
+    shared: frozenset[str] = frozenset()
+    """Those of the loop's function that it sees."""
+    bound: Mapping[str, Place] = field(default_factory=dict)
+    """Parameters that stand for a place."""
+    module: str = ""
+    """Where its other names are; empty: nobody knows."""
+    hidden: frozenset[str] | None = None
+    """Names that mean something else in the loop, though its module is the same; None: it is not."""
+
+    @staticmethod
+    def local(function: str) -> str:
+        """How the roots of its locals begin."""
+        return f"{function}{LOCAL}"
+
+    def place(self, found: Place | None) -> Place | None:
+        """What this is for the loop."""
+        if found is None or not self.name or found.root in self.shared:
+            return found
+        if found.root in self.bound:
+            return self.bound[found.root].under(found)
+        if found.root in self.own:
+            return Place(found.text, f"{self.local(self.name)}{found.root}", found.path)
+        if self.hidden is not None and found.root not in self.hidden:
+            return found
+        return Place(found.text, "", ((False, found.root), *found.path), self.module) if self.module else None
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function that is called."""
+
+    function: FunctionType
+    node: Node
+    owner: Place | None
+    """What `self` is; None: it has none."""
+
+    @property
+    def code(self) -> CodeType:
+        """What is run."""
+        return self.function.__code__
+
+    def arguments(self, call: ast.Call, names: Names) -> list[tuple[str, ast.expr]]:
+        """By the name of their parameter."""
+        code = self.code
+        every = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        found, free = list[tuple[str, ast.expr]](), every[self.owner is not None : code.co_argcount]
+        for name, value in zip(free, call.args, strict=False):
+            if isinstance(value, ast.Starred):
+                break
+            found.append((name, value))
+        return found + [(word.arg, word.value) for word in call.keywords if word.arg is not None and word.arg in every]
+
+
+class Reach:
+    """Of one loop."""
+
+    def __init__(self, code: CodeType, space: dict[str, Any], look: Callable[[Place], Any]) -> None:
+        """`look`: what is at a place."""
+        self._space, self._look = space, look
+        self.own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
+        """Of the loop's function."""
+        self._cells = frozenset((*code.co_cellvars, *code.co_freevars))
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self._from_outside = frozenset((*parameters, *code.co_freevars))
+
+    def called(self, function: ast.expr, names: Names) -> Called | None:
+        """The script's own function that this is."""
+        owner: Place | None = None
+        if isinstance(function, ast.Attribute):
+            owner = names.place(place_of(function.value))
+            found = NOTHING if owner is None else self._at(owner)
+            if type(found) is ModuleType:
+                value, owner = vars(found).get(function.attr), None
+            elif found is NOTHING:
+                return None
+            else:
+                value = attribute_of(found, function.attr)
+                owner = owner if value is NOTHING else None
+                value = _of_class(type(found), function.attr) if value is NOTHING else value
+        else:
+            place = names.place(place_of(function))
+            value = NOTHING if place is None else self._at(place)
+            if issubclass(type(value), torch.nn.Module):
+                value, owner = _of_class(type(value), "forward"), place
+        if type(value) is staticmethod:
+            value, owner = value.__func__, None
+        found_function = unwrapped(value)
+        if found_function is None:
+            return None
+        node = node_of(found_function.__code__, found_function.__globals__)
+        return Called(found_function, node, owner) if isinstance(node, Node) else None
+
+    def is_module(self, place: Place | None) -> bool:
+        """Whether this is one of Python's."""
+        return place is not None and type(self._at(place)) is ModuleType
+
+    def is_seen_whole(self, place: Place) -> bool:
+        """Whether nobody but the loop's function has it."""
+        return not place.module and (not self.own or place.root in self.own) and place.root not in self._from_outside
+
+    def _at(self, place: Place) -> Any:
+        return NOTHING if LOCAL in place.root else self._look(place)
+
+    def inside(self, called: Called, bound: Mapping[str, Place]) -> Names:
+        """The names of a function that is called."""
+        code, space = called.code, called.function.__globals__
+        shared = self._cells.intersection(code.co_freevars) if space is self._space else frozenset[str]()
+        name = str(space.get("__name__", ""))
+        module = name if name in sys.modules and vars(sys.modules[name]) is space else ""
+        hidden = self.own if space is self._space else None
+        return Names(code.co_name, own_names(code) - shared, shared, bound, module, hidden)
+
+
+def _of_class(kind: type, name: str) -> Any:
+    return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)

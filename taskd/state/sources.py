@@ -1,0 +1,89 @@
+"""Where the code of a script stands in its source, and whose code it is.
+
+What is installed, of the standard library, or taskd's own is nobody's script. Sources are read as tracebacks read them,
+and parsed once. Nothing here knows what a statement means.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import site
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+Node = ast.FunctionDef | ast.AsyncFunctionDef
+_INSTALLED = tuple(
+    f"{Path(path)}/"
+    for path in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        str(Path(__file__).parents[1]),
+    }
+)
+_DECORATORS = 16
+"""Around one function."""
+
+
+@lru_cache(maxsize=1024)
+def passed_over(file: str, function: str) -> bool:
+    """Whether such code is not the script's: taskd's, an installed package's, a comprehension's."""
+    unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
+    return unnamed or file.startswith(("<frozen", *_INSTALLED))
+
+
+def unwrapped(value: Any) -> FunctionType | None:
+    """A function of the script's own, also behind decorators."""
+    for _ in range(_DECORATORS):
+        if type(value) is not FunctionType:
+            return None
+        if "__wrapped__" not in vars(value):
+            code = value.__code__
+            return None if passed_over(code.co_filename, code.co_name) else value
+        value = vars(value)["__wrapped__"]
+    return None
+
+
+@lru_cache(maxsize=1024)
+def own_names(code: CodeType) -> frozenset[str]:
+    """Of a function's locals."""
+    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
+
+
+@lru_cache(maxsize=16)
+def _parsed(source: str) -> tuple[ast.Module | None, dict[tuple[str, int], Node]]:
+    """A source, and its functions by name and first line."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None, {}
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return tree, {(node.name, min(one.lineno for one in (node, *node.decorator_list))): node for node in functions}
+
+
+def node_of(code: CodeType, space: dict[str, Any]) -> ast.Module | Node | None:
+    """Where this code stands in its source; None: it is not there."""
+    tree, functions = _parsed("".join(linecache.getlines(code.co_filename, space)))
+    return tree if code.co_name == "<module>" else functions.get((code.co_name, code.co_firstlineno))
+
+
+def loop_at(home: ast.AST | None, line: int) -> Any:
+    """The innermost loop of this code around a line."""
+    found: Any = None
+    todo = [home]
+    while todo:
+        node = todo.pop()
+        for child in ast.iter_child_nodes(node) if node is not None else ():
+            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or 0):
+                if not isinstance(child, SCOPES):
+                    found = child if isinstance(child, LOOPS) else found
+                    todo.append(child)
+            elif not isinstance(child, (ast.stmt, ast.expr)):
+                todo.append(child)  # a handler, a case
+    return found
