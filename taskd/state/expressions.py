@@ -1,0 +1,253 @@
+"""What the expressions of a loop read and change: the places in them, and where their values go.
+
+A call of the script's own function is followed with its parameters standing for what they are given (reach.py); of any
+other call it is only known what it reads. It keeps its notes in a track (track.py), and does NOT know statements: the
+body of a function is followed by whoever follows the loop's (flow.py).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+
+from taskd.state.places import ANY, Place
+from taskd.state.reach import Called, Names, Reach, place_of
+from taskd.state.track import EFFECT, NOWHERE, Sink, Track
+
+_SHOWS = (
+    *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
+    *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
+)
+"""How functions begin that only show what they are given."""
+KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
+"""Methods that put what they are given into their object."""
+_TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
+EMPTIES = frozenset({"clear", "zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "set_"})
+"""Methods after which nothing is left of what was there."""
+_ADDS = frozenset({"add_", "sub_", "index_add_", "scatter_add_"})
+_HARMLESS = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_", "clip_grad_value_"})
+_FOLLOWED = 200
+"""Calls: functions that call each other would be followed for ever."""
+_DEPTH = 8
+ITEM = Place("x[...]", "x", ((False, ANY),))
+_OWN_PATH = 2
+"""Further inside of an object is what belongs to others: a group of an optimizer."""
+
+
+Ends = tuple[list[set[Place]], bool]
+"""What is ready at each return of a function, and whether its last statement is one."""
+
+
+class Expressions:
+    """Of one loop."""
+
+    def __init__(
+        self, reach: Reach, track: Track, hopeful: bool, follow: Callable[[Sequence[ast.stmt], Sink], Ends]
+    ) -> None:
+        """`follow`: the statements of a function, whose value goes there."""
+        self.reach, self.track, self._hopeful, self._follow = reach, track, hopeful, follow
+        self.hidden: list[set[str]] = []
+        """Names of comprehensions, and of functions that stand in the body."""
+        self._names = Names()
+        self._within: list[object] = []
+        self._followed = 0
+
+    def again(self) -> None:
+        """From the first statement."""
+        self.track.again()
+        self._followed = 0
+
+    def shows(self, call: ast.Call) -> bool:
+        """Whether it shows what it is given, and does nothing else."""
+        return shows(call) and self.reach.called(call.func, self._names) is None
+
+    def place(self, node: ast.AST | None) -> Place | None:
+        found = None if node is None else place_of(node)
+        hidden = found is None or any(found.root in names for names in self.hidden)
+        return None if hidden else self._names.place(found)
+
+    def name(self, name: str) -> None:
+        """It stands for something new."""
+        if (place := self._names.place(Place(name, name))) is not None:
+            self.track.sets(place)
+
+    def targets(self, node: ast.expr) -> Iterator[Place]:
+        """The places in what is assigned to."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            for part in node.elts:
+                yield from self.targets(part)
+        elif isinstance(node, ast.Starred):
+            yield from self.targets(node.value)
+        elif (place := self.place(node)) is not None:
+            yield place
+
+    def places_in(self, node: ast.expr) -> Iterator[Place]:
+        for part in ast.walk(node):
+            if (place := self.place(part)) is not None:
+                yield place
+
+    def store(self, target: ast.expr) -> None:
+        """It gets a new value."""
+        if isinstance(target, (ast.Tuple, ast.List)):
+            for part in target.elts:
+                self.store(part)
+        elif isinstance(target, ast.Starred):
+            self.store(target.value)
+        else:
+            if isinstance(target, ast.Subscript):
+                self.read(target.slice, self.sink(target))
+            if (place := self.place(target)) is not None:
+                self.track.sets(place)
+
+    def sink(self, target: ast.expr) -> Sink:
+        """Where a value goes that is assigned to this."""
+        places = [*self.targets(target)]
+        for place in places:
+            length = len(place.path) - bool(place.module) - (place.root == "self")
+            if (place.path and place.base in self.track.aliases) or length >= _OWN_PATH:
+                return EFFECT
+        return tuple(places) if places else EFFECT
+
+    def sources(self, node: ast.expr) -> Iterator[Place]:
+        """The places that a value is made from."""
+        if (place := self.place(node)) is not None:
+            yield place
+        elif isinstance(node, ast.Call):
+            for part in ([node.func.value] if isinstance(node.func, ast.Attribute) else []) + node.args:
+                yield from self.sources(part)
+
+    def read(self, node: ast.AST | None, sink: Sink) -> None:
+        """All that is read for this, whose value goes there."""
+        match node:
+            case None:
+                pass
+            case ast.Call():
+                self._call(node, sink)
+            case ast.NamedExpr():
+                self.read(node.value, EFFECT if sink is None else (*sink, *self.targets(node.target)))
+                self.store(node.target)
+            case ast.Lambda():
+                self.hidden.append({one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)})
+                self.read(node.body, sink)
+                self.hidden.pop()
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                self._comprehension(node, sink)
+            case ast.Name() | ast.Attribute() | ast.Subscript() if place_of(node) is not None:
+                if (place := self.place(node)) is not None:
+                    self.track.reads(place, sink)
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Subscript):
+                        self.read(part.slice, sink)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    self.read(child, sink)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, sink: Sink) -> None:
+        names = set[str]()
+        for part in node.generators:
+            self.read(part.iter, sink)
+            names |= {one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+            self.hidden.append(names)
+            for test in part.ifs:
+                self.read(test, sink)
+            self.hidden.pop()
+        self.hidden.append(names)
+        for value in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            self.read(value, sink)
+        self.hidden.pop()
+
+    def _call(self, call: ast.Call, sink: Sink) -> None:
+        if changes(call):
+            self._change(call, sink)
+        elif (called := self.reach.called(call.func, self._names)) is None or not self._enter(called, call, sink):
+            owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            place, name = self.place(owner), name_of(call)
+            into: Sink = sink
+            if place is not None and name in KEEPS:
+                into = (place,)
+            elif name.endswith("_") and not name.endswith("__"):
+                into = EFFECT
+            self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
+            for part in (*call.args, *call.keywords):
+                self.read(part, into)
+            if place is not None and name in KEEPS | _TAKES:
+                self.track.changes(place)
+
+    def _change(self, call: ast.Call, sink: Sink) -> None:
+        """`x.mul_(0.9).add_(y)`, `torch._foreach_mul_(x, 0.9)`, `x.zero_()`."""
+        calls, at = [call], call.func
+        while isinstance(at, ast.Attribute) and isinstance(at.value, ast.Call):
+            calls.append(at.value)
+            at = at.value.func
+        names = {name_of(one) for one in calls}
+        owner: ast.expr | None = at.value if isinstance(at, ast.Attribute) else None
+        if self.reach.is_module(self.place(owner)) or name_of(call).startswith("_foreach_"):
+            owner = call.args[0] if call.args else None
+        place = self.place(owner)
+        sources = [place] if place is not None else [*self.sources(owner)] if owner is not None else []
+        for one in calls:
+            for part in (*one.args, *one.keywords):
+                self.read(part, tuple(sources) or EFFECT)
+        for source in sources:
+            if names <= EMPTIES and place is not None:
+                self.track.changes(source)
+                self.track.sets(source)
+            else:
+                self.track.reads(source, (source,))
+                self.track.changes(source, alters=not names <= _ADDS)
+            if sink != NOWHERE:
+                self.track.reads(source, sink)
+
+    def _enter(self, called: Called, call: ast.Call, sink: Sink) -> bool:
+        """Follow a function of the script's own; False: not this time."""
+        stored = stored_in(called.node)
+        given = called.arguments(call, self._names)
+        bound = {name: place for name, value in given if (place := self.place(value)) and name not in stored}
+        if called.owner is not None:
+            bound[called.code.co_varnames[0]] = called.owner
+        key = called.code, frozenset(bound.items())
+        if key in self._within or len(self._within) >= _DEPTH or self._followed >= _FOLLOWED:
+            return False
+        self._followed += 1
+        names, local = self.reach.inside(called, bound), Names.local(called.code.co_name)
+        for name, value in given:
+            if name not in bound:
+                self.read(value, (Place(name, f"{local}{name}"),))
+        for part in call.args[len(given) :]:
+            self.read(part, EFFECT)
+        self.track.ready |= {Place(name, f"{local}{name}") for name in names.own - bound.keys() if name not in stored}
+        outer = self._names, self.hidden
+        self._names, self.hidden = names, []
+        self._within.append(key)
+        ends, leaves = self._follow(called.node.body, sink)
+        self._within.pop()
+        self._names, self.hidden = outer
+        if ends and leaves:
+            self.track.ready = ends[-1] if self._hopeful else set.intersection(*ends)
+        elif ends and not self._hopeful:
+            self.track.ready = set.intersection(self.track.ready, *ends)
+        self.track.ready = {place for place in self.track.ready if not place.root.startswith(local)}
+        return True
+
+
+def name_of(call: ast.Call) -> str:
+    """Of the function or method."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def shows(call: ast.Call) -> bool:
+    """Whether this only shows what it is given."""
+    return name_of(call).lstrip("_").startswith(_SHOWS)
+
+
+def changes(call: ast.Call) -> bool:
+    """Whether this changes something in place."""
+    name = name_of(call)
+    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
+    return isinstance(call.func, ast.Attribute) and (in_place or name == "clear")
+
+
+def stored_in(node: ast.AST) -> set[str]:
+    """The names that are set in it."""
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
