@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "sim": {"core", "wire", *COMMON},
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"worker", *COMMON},
-    "bench": {"core", "comm", "_native", "_c10d", *COMMON},
+    "bench": {"core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
     "cli": {"core", "wire", "nics", "sim", "bench", "manager", "_native", *COMMON},
     "run": {"launch", *COMMON},
 }

@@ -17,6 +17,10 @@ from taskd.errors import UsageError
 
 BENCHES = {
     "beat": ("cost of a progress store; the beat behind a held GIL", "taskd.bench.beat"),
+    "control": (
+        "the manager's time at sizes that no test machine has: meetings, rails, orders, journal (2 minutes)",
+        "taskd.bench.control",
+    ),
     "detect": ("kill, agent and node loss until the manager knows; false alarms (12 minutes)", "taskd.bench.detect"),
     "import": ("import taskd, taskd --help, manager ready", "taskd.bench.starts"),
     "overhead": (

@@ -1,0 +1,208 @@
+"""What the control plane costs at sizes that no test machine has: meetings, lost rails, orders, journal, questions.
+
+The manager is one thread, so what counts is how long that thread is busy. Its real code runs here in one process, with
+nodes that follow at once (nodes.py) and members that meet (meeting.py): the core, the journal on a disk, the store and
+the messages as bytes. Sockets, encryption and the ranks' own work are not in it.
+
+A figure with `_s` or `_ms` is the manager's time; `rail_loss` is the longest that a single report takes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from taskd import config
+from taskd.bench import parts
+from taskd.bench.meeting import Meeting
+from taskd.bench.nodes import JOB, Nodes
+from taskd.bench.report import Figure, Goal, median
+from taskd.core.effects import ManagerEffect, Tell
+from taskd.core.events import ManagerEvent, Tick
+from taskd.core.limits import MS, SECOND
+from taskd.core.manager import Manager
+from taskd.core.messages import RailReport
+from taskd.core.types import RailState, Strategy
+from taskd.manager import answers, record
+from taskd.manager.memory import Memory
+from taskd.manager.roster import Roster
+from taskd.manager.store_desk import StoreDesk
+from taskd.wire.codec import Envelope, encode
+
+PER_NODE = 8
+MEETINGS = {1024: Goal("<=", 0.3), 4096: Goal("<=", 1.5)}
+MEETING_TURNS = 3
+RAIL_NODES = 64
+RAILS = ("red", "blue")
+RAIL_S = 5
+ORDER_RANKS = 100_000
+JOURNAL_RANKS = 10_000
+REPAIRS = 6
+"""The journal's rows are counted after half of them and after all."""
+LEAVING_NODES = 5_000
+COMMIT_EVERY = 1_000
+"""Steps that are written at once, as in a turn of the manager's loop in which many messages wait."""
+_UP = RailReport("red", "b", RailState.UP, 1_000, 1, 1, 1, 0, 0, 50_000, 0, 0, 0, 0, 0, 0)
+Figures = dict[str, Figure]
+
+
+def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
+    """The figures of these parts, of all if none is named. Nothing is waited for, so `seconds` changes nothing."""
+    return parts.measure(PARTS, only, 0.0)
+
+
+class _Core:
+    """A manager's core in virtual time, with no journal."""
+
+    def __init__(self, ranks: int, nodes: int, *strategies: Strategy) -> None:
+        self.core = Manager(JOB, ranks, nodes, frozenset(strategies), bool(strategies), 1_000)
+        self.now = SECOND
+        self.longest_s = 0.0
+
+    def take(self, event: ManagerEvent) -> list[ManagerEffect]:
+        began = time.perf_counter()
+        effects = self.core.step(self.now, event)
+        self.longest_s = max(self.longest_s, time.perf_counter() - began)
+        return effects
+
+
+def _meetings() -> Figures:
+    """Until every rank knows where all are, from a store that holds nothing."""
+    found: Figures = {}
+    for size, goal in MEETINGS.items():
+        runs = []
+        for _ in range(MEETING_TURNS):
+            with tempfile.TemporaryDirectory(prefix="taskd-bench-") as directory:
+                desk = StoreDesk(directory)
+                desk.begin(fresh=True, epoch=2)
+                meeting = Meeting(desk, "epoch2/group", size)
+                meeting.hold()
+                desk.close()
+            runs.append(meeting.busy_s)
+        found[f"meeting_{size}_s"] = median(runs, "s", goal)
+    return found
+
+
+def _rails() -> Figures:
+    """One rail is lost between all nodes at once. The longest that any report or tick takes from then on."""
+    manager = _Core(RAIL_NODES, RAIL_NODES)
+    job = Nodes(RAIL_NODES, 1, manager.take)
+    job.begin()
+    for down in (False, True):
+        manager.longest_s = 0.0
+        for beat in range(10 * RAIL_S):
+            manager.now += 100 * MS
+            for name in job.nodes:
+                job.rails(name, _lines(job, name, down, beat << 20))
+            manager.take(Tick())
+    return {"rail_loss_64_nodes_ms": Figure(manager.longest_s * 1e3, "ms", Goal("<=", 50))}
+
+
+def _lines(job: Nodes, name: str, down: bool, moved: int) -> tuple[RailReport, ...]:
+    well = replace(_UP, bytes_out=moved, bytes_in=moved)
+    lost = replace(well, state=RailState.DOWN, pairs_up=0, pairs_moved=0, downs=1)
+    return tuple(
+        replace(lost if down and rail == RAILS[0] else well, rail=rail, peer=peer)
+        for peer in job.nodes
+        if peer != name
+        for rail in RAILS
+    )
+
+
+def _orders() -> Figures:
+    """All ranks start over: from the report of a death until the order to each node has its bytes, and the journal."""
+    manager = _Core(ORDER_RANKS, ORDER_RANKS // PER_NODE, Strategy.RESPAWN)
+    job = Nodes(ORDER_RANKS // PER_NODE, PER_NODE, manager.take)
+    job.begin()
+    began = time.perf_counter()
+    effects = job.kill(0)
+    record.effects_row(effects)
+    told, size = 0, 0
+    for effect in effects:
+        if isinstance(effect, Tell):
+            told += 1
+            size += len(encode(effect.message, Envelope(JOB, effect.node, 1, told)))
+    took_s = time.perf_counter() - began
+    assert told == len(job.nodes), f"{told} nodes of {len(job.nodes)} were told"
+    return {"order_100k_s": Figure(took_s, "s", Goal("<=", 2)), "order_100k_mb": Figure(size / 1e6, "MB")}
+
+
+def _journal() -> Figures:
+    """By how many rows the journal has grown in each repair, of a job whose every rank takes part in it."""
+    with tempfile.TemporaryDirectory(prefix="taskd-bench-") as directory:
+        settings = config.load(
+            job_id=JOB,
+            job_run_dir=directory,
+            job_node_nums=JOURNAL_RANKS // PER_NODE,
+            job_proc_per_node=PER_NODE,
+            recover_process_recover=True,
+            recover_max_restarts=1_000,
+        )
+        Path(settings.job.directory).mkdir(parents=True)
+        memory = Memory(settings)
+        memory.begin()
+        steps = 0
+
+        def take(event: ManagerEvent) -> list[ManagerEffect]:
+            nonlocal steps
+            steps += 1
+            effects = memory.step(event)
+            if steps % COMMIT_EVERY == 0:
+                memory.commit()
+            return effects
+
+        job = Nodes(JOURNAL_RANKS // PER_NODE, PER_NODE, take)
+        job.begin()
+        most = [0, 0]
+        for repair in range(REPAIRS):
+            job.repair(repair)
+            half = int(repair >= REPAIRS // 2)
+            memory.commit()
+            most[half] = max(most[half], _rows(memory))
+        closed = [one["outcome"] for one in memory.core.incidents(memory.now_ns())]
+        assert closed == ["healed"] * REPAIRS and not memory.trouble, (closed, memory.trouble)
+        memory.close("")
+    grown = (most[1] - most[0]) / (REPAIRS - REPAIRS // 2)
+    return {"journal_rows_per_repair": Figure(grown, "rows", Goal("<=", 0)), "journal_rows": Figure(most[1], "rows")}
+
+
+def _rows(memory: Memory) -> int:
+    assert memory.journal is not None
+    return sum(1 for _ in memory.journal.rows())
+
+
+def _status() -> Figures:
+    """One answer to `taskd status`."""
+    manager = _Core(ORDER_RANKS, ORDER_RANKS // PER_NODE, Strategy.RESPAWN)
+    Nodes(ORDER_RANKS // PER_NODE, PER_NODE, manager.take).begin()
+    began = time.perf_counter()
+    answers.status(manager.core.facts(manager.now), {})
+    return {"status_100k_ms": Figure((time.perf_counter() - began) * 1e3, "ms", Goal("<=", 100))}
+
+
+def _goodbyes() -> Figures:
+    """All agents of a job leave, one after the other."""
+    manager = _Core(LEAVING_NODES, LEAVING_NODES, Strategy.IN_PLACE)
+    job = Nodes(LEAVING_NODES, 1, manager.take)
+    job.begin()
+    roster = Roster()
+    for connection, name in enumerate(job.nodes):
+        roster.spoke(name, 1, b"", connection)
+    began = time.perf_counter()
+    job.leave()
+    for connection in range(LEAVING_NODES):
+        roster.lost(connection)
+    return {"goodbyes_5000_s": Figure(time.perf_counter() - began, "s", Goal("<=", 1))}
+
+
+PARTS: dict[str, Callable[..., Figures]] = {
+    "meetings": _meetings,
+    "rails": _rails,
+    "orders": _orders,
+    "journal": _journal,
+    "status": _status,
+    "goodbyes": _goodbyes,
+}
