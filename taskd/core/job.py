@@ -6,7 +6,8 @@ It keeps and says; it decides nothing. What can go wrong, and what follows:
 - *A rank waits in an epoch that this manager gave no order for*: whoever led that repair has lost its memory, and a
   new one has to begin.
 
-Invariants: term and epoch only grow; an order that was published is told to every node that is up before the step ends.
+Invariants: term and epoch only grow; of an order that was published, every node that is up is told its part before the
+step ends.
 Not here: how an order is said again (manager), and the new repair (repairs).
 """
 
@@ -18,7 +19,8 @@ from taskd.core.effects import ManagerEffect, Note, Tell
 from taskd.core.events import ManagerEvent
 from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
-from taskd.core.records import NodeState, RankRecord
+from taskd.core.parts import Parts
+from taskd.core.records import NodeRecord, NodeState, RankRecord
 from taskd.core.types import RankState, Stage
 from taskd.core.words import cut
 
@@ -41,6 +43,7 @@ class Job:
         self.mattered = False  # the event of this step belongs into the journal, too
         self.said = False  # this step has a word for all nodes already
         self._published = False
+        self._parts: Parts | None = None  # of the order in force, as soon as somebody was told it
         self._complete = False  # all ranks have joined once: said once
 
     def note(self, kind: str, text: str, rank: int = -1, node: str = "", incident: int = -1) -> None:
@@ -63,6 +66,14 @@ class Job:
     def tell(self, node: str, message: ToAgent, life: int = 0) -> None:
         """Send this to a node's agent."""
         self.effects.append(Tell(node, message, life))
+
+    def tell_order(self, node: NodeRecord, now: int) -> None:
+        """Send a node's agent its part of the order in force."""
+        assert self.order is not None
+        if self._parts is None or self._parts.order is not self.order:
+            self._parts = Parts(self.order)
+        node.order_told_at = now
+        self.tell(node.name, self._parts.of(node))
 
     def publish(self, order: Order) -> None:
         """This is how the job shall stand from now on."""
@@ -106,14 +117,13 @@ class Job:
             self.tell(name, self.over)
 
     def take_effects(self, now: int) -> list[ManagerEffect]:
-        """What this step wants done, the order to all nodes last. One object for all: a shell may encode it once."""
+        """What this step wants done, the order to all nodes last."""
         if self._published and self.order is not None:
             self._published = False
             for name in sorted(self.members.nodes):
                 node = self.members.nodes[name]
                 if node.state in (NodeState.UP, NodeState.SILENT):
-                    node.order_told_at = now
-                    self.tell(name, self.order)
+                    self.tell_order(node, now)
         self.said = False
         effects, self.effects = self.effects, []
         return effects

@@ -124,8 +124,10 @@ class Membership:
         assert incarnation > record.incarnation, f"rank {record.rank}: {record.incarnation} to {incarnation}"
         if record.node is not None:
             record.node.ranks.discard(record.rank)
+            record.node.former_ranks.add(record.rank)
         record.node = node
         node.ranks.add(record.rank)
+        node.former_ranks.discard(record.rank)
         record.incarnation = incarnation
         record.pid, record.report, record.exit_code, record.proved, record.reason = 0, None, 0, False, ""
         record.last, record.condemned = None, False
@@ -246,6 +248,7 @@ class Membership:
         filed.refused.append(Refused(report.rank, report.incarnation, 0, text))
         if node.name not in record.rivals:
             record.rivals.add(node.name)
+            node.former_ranks.add(record.rank)
             filed.rivals.append(report.rank)
 
     def _same(self, node: NodeRecord, record: RankRecord, report: RankReport, now: int, filed: Filed) -> None:

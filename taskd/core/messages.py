@@ -243,6 +243,7 @@ class Fetch:
 class Order:
     """How the job shall stand. Repeated until followed; an order of an older epoch or term is void.
 
+    A node is told the seats and fetches of its own ranks alone (core/parts.py).
     stage PARKED: give up the step and wait; seats that do not run yet are to be started by their node.
     stage REBUILT: make the communicators of this epoch. stage RESTORED: bring your state to `updates`, along `fetches`.
     stage RUNNING: go on from there (after a repair), or simply: this is the membership (no repair under way).

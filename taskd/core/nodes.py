@@ -149,8 +149,7 @@ class Nodes:
         self._answer(node, Filed())
         order = self._job.order
         if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:
-            node.order_told_at = when.now
-            self._job.tell(node.name, order)
+            self._job.tell_order(node, when.now)
 
     def _stranger(self, hello: AgentHello) -> str:
         """Why this agent has no business with this job; empty: it has."""
@@ -302,7 +301,7 @@ class Nodes:
         if term:
             self._answer(node, Filed())
         if order and self._job.order is not None and not self._repairs.deciding:
-            self._job.tell(node.name, self._job.order)
+            self._job.tell_order(node, now)
 
     # ---- evidence ---------------------------------------------------------------------------------------------
 

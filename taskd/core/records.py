@@ -96,6 +96,7 @@ class NodeRecord:
     slots: int = 0
     interval_ns: int = 0
     ranks: set[int] = field(default_factory=set)  # every rank whose seat is here, dead ones included
+    former_ranks: set[int] = field(default_factory=set)  # whose seat was here and is not, or that was claimed in vain
     former_lives: deque[int] = field(default_factory=lambda: deque(maxlen=limits.MAX_KEPT_LIVES))
     heard_at: int = 0
     gap_mean_ns: float = 0.0

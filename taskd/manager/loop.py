@@ -45,12 +45,13 @@ from taskd.errors import UsageError
 from taskd.manager import answers
 from taskd.manager.door import Arrived, Door, Lost, Refusals
 from taskd.manager.memory import Memory
+from taskd.manager.outbox import Outbox
 from taskd.manager.residence import Residence, holder_of
 from taskd.manager.roster import Roster
 from taskd.manager.store import Due
 from taskd.manager.store_desk import StoreDesk
 from taskd.wire import keys, run_dir
-from taskd.wire.codec import Envelope, Message, WireError, decode, encode
+from taskd.wire.codec import Envelope, WireError, decode
 from taskd.wire.pulse import Heart
 
 _log = log.get(__name__)
@@ -75,8 +76,7 @@ class ManagerLoop:
         self.exit_code = 0
         self._roster = Roster()
         self._life = secrets.randbits(62)
-        self._sequence = 0
-        self._outbox: list[tuple[bytes, bytes]] = []
+        self._outbox = Outbox(self.job, self._life)
         self._started_ns = time.monotonic_ns()
         self._stopping = threading.Event()
         self._why = ""
@@ -178,8 +178,7 @@ class ManagerLoop:
         self._serve_store(self._store.look(self._memory.now_ns(), self._epoch))
         self._memory.commit()
         self._store.commit()
-        outbox, self._outbox = self._outbox, []
-        for routing, data in outbox:
+        for routing, data in self._outbox.take():
             door.send(routing, data)
         if self._over_at is not None and (len(self._roster) == 0 or self._memory.now_ns() >= self._over_at):
             self._stopping.set()
@@ -199,7 +198,7 @@ class ManagerLoop:
             return
         envelope, message = found
         if isinstance(message, Question):
-            self._post(arrived.routing, self._answer(envelope, message), "")
+            self._outbox.post(arrived.routing, self._answer(envelope, message), "")
         elif isinstance(message, StoreAsk) and envelope.job == self.job:
             now_ns = self._memory.now_ns()
             self._serve_store(self._store.ask(now_ns, envelope.life, message, arrived.routing))
@@ -220,7 +219,7 @@ class ManagerLoop:
             f"this is the manager of job {self.job}, the agent of node {envelope.node} asks for {envelope.job}"
         )
         self.refusals.count("wrong job", arrived.address, f"{arrived.address} was refused: {reason}")
-        self._post(arrived.routing, Answer(0, False, reason, False, 0, (), ()), envelope.node)
+        self._outbox.post(arrived.routing, Answer(0, False, reason, False, 0, (), ()), envelope.node)
 
     def _gone(self, lost: Lost) -> None:
         for node in self._roster.lost(lost.connection):
@@ -241,7 +240,7 @@ class ManagerLoop:
                     life = asker.life
                 place = self._roster.place(effect.node, life)
                 if place is not None:
-                    self._post(place.routing, effect.message, effect.node)
+                    self._outbox.post(place.routing, effect.message, effect.node)
             elif isinstance(effect, EndJob):
                 self.exit_code = effect.exit_code
                 self._why = f"the job is over ({effect.reason})"
@@ -254,13 +253,9 @@ class ManagerLoop:
                     extra=log.facts(kind=effect.kind, incident=effect.incident, epoch=effect.epoch),
                 )
 
-    def _post(self, routing: bytes, message: Message, node: str) -> None:
-        self._sequence += 1
-        self._outbox.append((routing, encode(message, Envelope(self.job, node, self._life, self._sequence))))
-
     def _serve_store(self, due: list[Due]) -> None:
         for one in due:
-            self._post(one.place, one.answer, "")
+            self._outbox.post(one.place, one.answer, "")
 
     # ---- operators --------------------------------------------------------------------------------------------
 

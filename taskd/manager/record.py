@@ -129,9 +129,12 @@ def _numbers(values: Any) -> tuple[int, ...]:
 def effects_row(effects: Iterable[ManagerEffect]) -> bytes:
     """The effects of one event as bytes; the same message to many nodes is written once."""
     rows: list[list[Any]] = []
+    last: tuple[ToAgent, bytes] | None = None
     for effect in effects:
         if isinstance(effect, Tell):
-            data = codec.encode(_without_term(effect.message), codec.Envelope("", "", 0, 0))
+            if last is None or last[0] is not effect.message:
+                last = (effect.message, codec.encode(_without_term(effect.message), codec.Envelope("", "", 0, 0)))
+            data = last[1]
             if rows and rows[-1][:3] == ["tell", data, effect.life]:
                 rows[-1][3].append(effect.node)
             else:

@@ -34,8 +34,8 @@ def restore(
     order: Order, rank: int, loop: Any, inherited: Record | None, alone: Callable[[int], AbstractContextManager[None]]
 ) -> None:
     """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
-    newcomers = {seat.rank for seat in order.seats}
-    _refusals(loop.refusal(order.updates))
+    # An order names the seats of this rank's node alone, so each says for itself whether it is new.
+    newcomers = _begin(loop.refusal(order.updates), any(seat.rank == rank for seat in order.seats))
     _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
     _settle(order.epoch, loop, alone, rank, newcomers)
     found = inherited.find(order.updates) if inherited is not None else None
@@ -88,12 +88,14 @@ def _all(mine: torch.Tensor) -> list[torch.Tensor]:
     return everyone
 
 
-def _refusals(own: str) -> None:
-    """A rank knows why this repair would go on wrongly. Raises UsageError with its words, on every rank."""
-    text = own.encode()
-    longest = max(row[0] for row in _gather([len(text)]))
+def _begin(refusal: str, newcomer: bool) -> set[int]:
+    """Which ranks are newcomers. One may know why this repair would go on wrongly: raises UsageError with its words, on
+    every rank."""
+    text = refusal.encode()
+    rows = _gather([len(text), newcomer])
+    longest = max(row[0] for row in rows)
     if not longest:
-        return
+        return {other for other, row in enumerate(rows) if row[1]}
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
     theirs = [bytes(row.tolist()).decode().strip() for row in _all(padded)]
     raise UsageError(next(filter(None, theirs)))

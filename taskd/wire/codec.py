@@ -110,17 +110,47 @@ _CLASSES = [compile_class(cls) for cls in MESSAGES]
 _NUMBERS = {cls: number for number, cls in enumerate(MESSAGES)}
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A message without its envelope, for one that many are told."""
+
+    number: int
+    count: int
+    data: bytes
+
+
 def encode(message: Message, envelope: Envelope) -> bytes:
     """The bytes of one message. What exceeds its bounds is our own bug and asserts; texts are cut with `cut` before."""
+    return seal(body_of(message), envelope)
+
+
+def body_of(message: Message) -> Body:
+    """The fields of a message, to be sealed once for each who is told it."""
     number = _NUMBERS[type(message)]
+    row = _CLASSES[number].to_row(message)
+    return Body(number, len(row), _items(row))
+
+
+def seal(body: Body, envelope: Envelope) -> bytes:
+    """The bytes of the message of this body in this envelope."""
     assert len(envelope.job) <= limits.MAX_NAME and len(envelope.node) <= limits.MAX_NAME, envelope
     assert 0 <= envelope.life <= MAX_LIFE and 0 <= envelope.sequence <= MAX_LIFE, envelope
-    row = [VERSION, number, envelope.job, envelope.node, envelope.life, envelope.sequence]
-    row += _CLASSES[number].to_row(message)
-    # "replace": a lone surrogate in a user's file name or exception must not cost the message.
-    data: bytes = msgpack.packb(row, use_bin_type=True, unicode_errors="replace")
-    assert len(data) <= limits.MAX_MESSAGE_BYTES, f"a {type(message).__name__} of {len(data)} bytes"
+    head = _items([VERSION, body.number, envelope.job, envelope.node, envelope.life, envelope.sequence])
+    data = _array(HEAD + body.count) + head + body.data
+    assert len(data) <= limits.MAX_MESSAGE_BYTES, f"a {MESSAGES[body.number].__name__} of {len(data)} bytes"
     return data
+
+
+def _items(row: list[Any]) -> bytes:
+    """The items of an array, without what stands before them."""
+    # "replace": a lone surrogate in a user's file name or exception must not cost the message.
+    packed: bytes = msgpack.packb(row, use_bin_type=True, unicode_errors="replace")
+    return packed[len(_array(len(row))) :]
+
+
+def _array(count: int) -> bytes:
+    """What msgpack writes before the items of an array of so many: none of ours has more than a few dozen."""
+    return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
 def decode(data: bytes | bytearray | memoryview, oldest: int = VERSION) -> tuple[Envelope, Message] | WireError:
