@@ -95,6 +95,14 @@ class Asker:
         answer: dict[str, Any] = json.loads(reply.text)
         return answer
 
+    def status(self) -> dict[str, Any]:
+        """How the whole job stands, in as many questions as it takes: the manager answers others in between."""
+        facts = self.ask("status")
+        while facts["next"] is not None:
+            more = self.ask("status", str(facts["next"]))
+            facts |= {key: facts[key] + more[key] for key in ("nodes", "ranks")} | {"next": more["next"]}
+        return facts
+
     @property
     def _job(self) -> str:
         return self.config.job.id

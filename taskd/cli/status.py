@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             if arguments.watch:
                 return _watch(asker, arguments)
-            _print(asker.ask("status"), arguments.json)
+            _print(asker.status(), arguments.json)
         except NoManager as error:
             print(f"taskd: {error}", file=sys.stderr)
             return EXIT_NO_MANAGER
@@ -73,7 +73,8 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
     try:
         while True:
             try:
-                facts = asker.ask("status")
+                # A terminal shows the first part at most, and what no terminal limits is printed whole.
+                facts = asker.ask("status") if in_place else asker.status()
             except NoManager as error:
                 if not in_place or not shown:
                     raise
@@ -117,15 +118,14 @@ def picture(facts: dict[str, Any], colour: bool, limit: int = 0) -> str:
 
 def _header(facts: dict[str, Any], colour: bool, limit: int) -> str:
     manager = facts["manager"]
-    states = [rank["state"] for rank in facts["ranks"]]
-    alive = sum(state == "alive" for state in states)
+    size, alive = facts["world_size"], facts["states"].get("alive", 0)
     where = f"{table.clean(manager['host'])}:{manager['port']}"
     parts = [
         table.paint(f"job {table.clean(facts['job'])}", "bold", colour),
         f"manager {where} (pid {manager['pid']}, up {span(manager['uptime_ms'])})",
         f"term {facts['term']}",
         f"epoch {facts['epoch']}",
-        table.paint(f"{alive} of {len(states)} ranks alive", "green" if alive == len(states) else "yellow", colour),
+        table.paint(f"{alive} of {size} ranks alive", "green" if alive == size else "yellow", colour),
     ]
     known, opened = facts["incidents"]["known"], facts["incidents"]["open"]
     incidents = f"{known} incident{'' if known == 1 else 's'}" + (f", {opened} open" if opened else "")
@@ -162,8 +162,9 @@ def _row(rank: dict[str, Any]) -> tuple[Any, ...]:
 def _footer(facts: dict[str, Any], colour: bool) -> str:
     manager = facts["manager"]
     lines = []
-    if facts.get("left_out"):
-        lines.append(f"{facts['left_out']} more ranks, too many for one answer")
+    left_out = facts["world_size"] - len(facts["ranks"])
+    if left_out:
+        lines.append(f"{left_out} more ranks; `taskd status` prints all")
     down = [node for node in facts["nodes"] if node["state"] not in ("up", "left")]
     for node in down[:8]:
         text = f"node {table.clean(node['node'])} is {node['state']}, last heard {span(node['age_ms'])} ago"

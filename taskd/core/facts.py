@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.job import Job
 from taskd.core.proof.proofs import Proofs
@@ -19,10 +20,11 @@ _MOST_EXCEPTED = 64
 
 
 def of_job(
-    name: str, node_count: int, job: Job, repairs: Repairs, rails: Rails, counters: Counters, at: int
+    name: str, node_count: int, job: Job, repairs: Repairs, rails: Rails, counters: Counters, at: int, first: int
 ) -> dict[str, Any]:
-    """The whole job."""
+    """The whole job, and of its ranks and nodes STATUS_ROWS from the place `first` on."""
     members = job.members
+    end = first + limits.STATUS_ROWS
     under_way = int(repairs.incident is not None) + len(rails.troubles)
     return {
         "job": name,
@@ -38,8 +40,10 @@ def of_job(
         },
         "stage": None if repairs.attempt is None else repairs.attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
-        "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)],
-        "ranks": [_rank(record) for record in members.ranks],
+        "states": {state.name.lower(): count for state, count in members.counts.items() if count},
+        "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)[first:end]],
+        "ranks": [_rank(record) for record in members.ranks[first:end]],
+        "next": end if end < max(len(members.nodes), members.world_size) else None,
     }
 
 

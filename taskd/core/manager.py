@@ -123,10 +123,28 @@ class Manager:
                 due.append(at + self._slept)
         return min(due)
 
-    def facts(self, now_ns: int) -> dict[str, Any]:
-        """How the job stands, ready for JSON: what `taskd status` shows."""
+    @property
+    def term(self) -> int:
+        """Which life of the job's manager this is."""
+        return self._job.term
+
+    @property
+    def epoch(self) -> int:
+        """How often the ranks were put together."""
+        return self._job.epoch
+
+    def processes(self, host: str) -> set[int]:
+        """The job's processes on a host, agents and ranks, as far as they are known."""
+        here = [node for node in self._members.nodes.values() if node.host == host]
+        pids = {node.pid for node in here}
+        return (pids | {self._members.ranks[rank].pid for node in here for rank in node.ranks}) - {0}
+
+    def facts(self, now_ns: int, first: int = 0) -> dict[str, Any]:
+        """How the job stands, ready for JSON: what `taskd status` shows. Of a large job it holds a part of the ranks
+        and nodes, from the place `first` on, and says where the `next` part begins."""
         at = self._clock(now_ns) - self._slept
-        found = facts.of_job(self.name, self.node_count, self._job, self._repairs, self._rails, self.counters, at)
+        job, rails = self._job, self._rails
+        found = facts.of_job(self.name, self.node_count, job, self._repairs, rails, self.counters, at, first)
         found["incidents"]["known"] += len(self._doubts.history)
         return found | {"proof": facts.of_proofs(self._proofs, self._doubts.found, at)}
 

@@ -49,6 +49,7 @@ class Membership:
         self.nodes: dict[str, NodeRecord] = {}
         self.ranks: list[RankRecord] = []
         self.counts = dict.fromkeys(RankState, 0)
+        self.node_counts = dict.fromkeys(NodeState, 0)
         self.trained = False  # some rank has finished a step since all of them were last started
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
@@ -75,9 +76,13 @@ class Membership:
 
     @property
     def all_silent(self) -> bool:
-        """No node is heard, and some may be again. Walks them all: for decisions, never for a report."""
-        states = {node.state for node in self.nodes.values()}
-        return NodeState.SILENT in states and NodeState.UP not in states
+        """No node is heard, and some may be again."""
+        return self.node_counts[NodeState.SILENT] > 0 and not self.node_counts[NodeState.UP]
+
+    @property
+    def all_agents_left(self) -> bool:
+        """Every agent has said goodbye."""
+        return self.node_counts[NodeState.LEFT] == len(self.nodes)
 
     def free_slots(self, node: NodeRecord) -> int:
         """How many more workers can be started on this node."""
@@ -97,6 +102,7 @@ class Membership:
             if len(self.nodes) >= limits.MAX_NODES:
                 return f"the job has {limits.MAX_NODES} nodes already, which is the most"
             node = self.nodes[hello.node] = NodeRecord(hello.node, life=sender.life)
+            self.node_counts[node.state] += 1
         elif sender.life in node.former_lives:
             return f"another agent has taken over node {hello.node}"
         elif node.life != sender.life:
@@ -109,7 +115,9 @@ class Membership:
 
     def move_node(self, node: NodeRecord, cause: NodeCause) -> None:
         """Apply one row of the node's table."""
+        self.node_counts[node.state] -= 1
         node.state = NODE.after(node.state, cause)
+        self.node_counts[node.state] += 1
 
     # ---- ranks ------------------------------------------------------------------------------------------------
 

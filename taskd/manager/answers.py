@@ -18,9 +18,12 @@ ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
 """What a text may have, less the envelope."""
 
 
-def status(facts: dict[str, Any], manager: dict[str, Any]) -> Reply:
-    """How the job stands: the core's facts, and the manager's about itself."""
-    return _reply({**facts, "manager": manager}, "ranks")
+def status(facts: Callable[[int], dict[str, Any]], argument: str, manager: dict[str, Any]) -> Reply:
+    """How the job stands: the core's facts from the place in `argument` on (empty: the first part), and the manager's
+    about itself."""
+    if argument and not (argument.isascii() and argument.isdigit()):
+        return Reply(False, f"the status goes on from a number, {argument[:40]!r} is none")
+    return _reply({**facts(int(argument[:18] or 0)), "manager": manager}, "ranks")
 
 
 def events(notes: Iterable[Told], argument: str, last: int) -> Reply:

@@ -101,7 +101,7 @@ class ManagerLoop:
                 self._open(door)
                 self._door = door
                 self._do(self._memory.begin())
-                self._epoch = int(self._memory.core.facts(self._memory.now_ns())["epoch"])
+                self._epoch = self._memory.core.epoch
                 self._store.begin(fresh=not self._memory.taken_up, epoch=self._epoch)
                 residence.announce(config.manager.bind, config.manager.port)
                 _log.info(
@@ -264,7 +264,7 @@ class ManagerLoop:
             return Reply(False, f"this is the manager of job {self.job}, not of {envelope.job}")
         core, now_ns = self._memory.core, self._memory.now_ns()
         topics: dict[str, Callable[[], Reply]] = {
-            "status": lambda: answers.status(core.facts(now_ns), self._facts()),
+            "status": lambda: answers.status(lambda first: core.facts(now_ns, first), question.argument, self._facts()),
             "events": lambda: answers.events(self._memory.notes, question.argument, self._memory.last_note),
             "incidents": lambda: answers.incidents(core.incidents(now_ns), question.argument, self._memory.wall_ns),
             "rails": lambda: answers.rails(core.rails(now_ns)),

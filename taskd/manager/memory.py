@@ -23,7 +23,6 @@ import time
 import traceback
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
 
 from taskd import log
 from taskd.config import Config
@@ -117,7 +116,7 @@ class Memory:
         rows: list[Row] = [] if why else list(journal.rows())
         if not why:
             core, last_ns = self._replayed(rows, int(meta["term"]))
-            why = _all_gone(core.facts(last_ns), rows)
+            why = _all_gone(core, rows)
         if why:
             journal.start_over(why, "old")
             self.notes.clear()
@@ -136,7 +135,7 @@ class Memory:
     @property
     def term(self) -> int:
         """Which life of the job's manager this is."""
-        return int(self.core.facts(self.now_ns())["term"])
+        return self.core.term
 
     def _replayed(self, rows: list[Row], term: int) -> tuple[Manager, int]:
         core = replay.make_core(self.settings, term)
@@ -273,16 +272,13 @@ def _repeatable(event: Said) -> Said:
     return replace(event, sender=replace(event.sender, sequence=0))
 
 
-def _all_gone(facts: dict[str, Any], rows: list[Row]) -> str:
+def _all_gone(core: Manager, rows: list[Row]) -> str:
     """Why the job in this journal is over although nobody said so: every process that it names on this host has gone.
 
     The manager lives on a host of the job. Where all of the job's processes there are gone (a run that was ended with
     its manager, and is now started anew), what comes is another run, and must not meet the first one's ranks.
     """
-    host = os.uname().nodename
-    here = {node["node"]: node["pid"] for node in facts["nodes"] if node["host"] == host}
-    pids = {pid for pid in here.values() if pid}
-    pids |= {rank["pid"] for rank in facts["ranks"] if rank["node"] in here and rank["pid"]}
+    pids = core.processes(os.uname().nodename)
     if not pids or any(_lives_since(pid, rows[-1].wall_ns) for pid in pids):
         return ""
     return f"its job has ended, none of its {len(pids)} processes on this host lives"

@@ -29,6 +29,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._places: dict[str, list[Place]] = {}
+        self._nodes: dict[int, dict[str, None]] = {}  # that have spoken on a connection, in order
 
     def spoke(self, node: str, life: int, routing: bytes, connection: int) -> None:
         """A life of a node's agent said something on this connection."""
@@ -37,6 +38,7 @@ class Roster:
             if len(self._places) >= 2 * limits.MAX_NODES:
                 return  # more names than a job may have nodes: the core refuses them, and the answer is lost
             places = self._places[node] = []
+        self._nodes.setdefault(connection, {})[node] = None
         for place in places:
             if place.life == life:
                 place.routing, place.connection = routing, connection
@@ -56,16 +58,17 @@ class Roster:
         return found[-1] if found else None
 
     def lost(self, connection: int) -> list[str]:
-        """Forget a connection; the nodes whose agent spoke on it."""
-        nodes = [name for name, places in self._places.items() if any(p.connection == connection for p in places)]
+        """Forget a connection; the nodes whose agent spoke on it. Costs nothing for those that never did."""
         silent = []
-        for node in nodes:
+        for node in self._nodes.pop(connection, ()):
             lead = self.place(node)
             if lead is not None and lead.connection == connection:
                 silent.append(node)
-            self._places[node] = [place for place in self._places[node] if place.connection != connection]
-            if not self._places[node]:
-                del self._places[node]
+            left = [place for place in self._places.get(node, ()) if place.connection != connection]
+            if left:
+                self._places[node] = left
+            else:
+                self._places.pop(node, None)
         return silent
 
     def __len__(self) -> int:

@@ -103,8 +103,7 @@ class Attendance:
             return ALL_DONE
         if size and gone and all(record.left or record.state is RankState.LEFT for record in self.members.ranks):
             return "all ranks have ended with exit code 0, not all of them between two steps"
-        agents_left = all(node.state is NodeState.LEFT for node in self.members.nodes.values())
-        if left and left + counts[RankState.ABSENT] == size and agents_left:
+        if left and left + counts[RankState.ABSENT] == size and self.members.all_agents_left:
             return "all ranks that ever came have ended in good order"
         return ""
 
