@@ -80,8 +80,12 @@ class Nodes:
         return self.say(name, Report(False, 1, (dead,)))
 
     def repair(self, rank: int) -> None:
-        """This rank is killed, and all follow what is ordered until the first step after the repair is done."""
+        """This rank is killed, and its repair is followed to its end."""
         self.kill(rank)
+        self.follow()
+
+    def follow(self) -> None:
+        """All ranks do what is ordered, until none is left to be done and the first step after it is made."""
         while self._orders:
             name, order = self._orders.popitem()
             for one in self.nodes[name].ranks.values():

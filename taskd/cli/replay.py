@@ -1,7 +1,8 @@
 """`taskd replay FILE`: run a manager's journal through the core again and print the decisions it makes.
 
 They are compared with the recorded ones; the first difference is named and the exit code is 1. A journal that a manager
-is writing at this moment may be read too. With --json one object per step, and one with the result at the end.
+is writing at this moment may be read too. Where it has put steps together into a snapshot, it begins behind them. With
+--json one object per step, and one with the result at the end.
 It does NOT change the journal and sends nothing to anybody.
 """
 
@@ -31,10 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     count = 0
     then, now = replay.Decisions(), replay.Decisions()
     try:
-        meta, rows = journal.read(arguments.file)
+        meta, rows, kept = journal.read(arguments.file)
         if "settings" not in meta:
             raise UsageError(f"{arguments.file} holds no job yet: its manager has not begun")
-        core = replay.make_core(json.loads(meta["settings"]), int(meta["term"]))
+        core, _ = replay.beginning(json.loads(meta["settings"]), int(meta["term"]), kept)
+        if kept is not None and not arguments.json:
+            print(f"steps 1 to {kept.number} were put together: what was decided in them is told by `taskd events`")
         for step in replay.steps(core, rows):
             count += 1
             recorded, replayed = then.among(step.recorded), now.among(step.effects)

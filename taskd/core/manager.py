@@ -129,6 +129,11 @@ class Manager:
         return self._job.term
 
     @property
+    def world_size(self) -> int:
+        """How many ranks the job has; 0 until it is known."""
+        return self._members.world_size
+
+    @property
     def epoch(self) -> int:
         """How often the ranks were put together."""
         return self._job.epoch

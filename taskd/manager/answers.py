@@ -12,7 +12,7 @@ from typing import Any
 
 from taskd.core import limits
 from taskd.core.messages import Reply
-from taskd.manager.memory import Told
+from taskd.manager.snapshot import Told
 
 ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
 """What a text may have, less the envelope."""

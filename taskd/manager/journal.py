@@ -6,10 +6,10 @@ hold leave the process. Which events matter is the core's to say (Manager.to_jou
 not in here.
 
 A journal that cannot be opened, read or written costs one loud warning and never the job: from then on the manager
-lives in memory (`trouble` says since when and why). A damaged file is moved aside, never deleted. A full journal
-(ROWS_MAX) stops as well: there is no snapshot to start over from.
+lives in memory (`trouble` says since when and why). A damaged file is moved aside, never deleted. Rows may be put
+together into a snapshot, which stands in their place from then on. A full journal (ROWS_MAX) stops as well.
 
-It does NOT interpret rows (record.py) or replay them (replay.py).
+It does NOT interpret rows (record.py) or snapshots (snapshot.py), or replay them (replay.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from taskd import log
 
 _log = log.get(__name__)
 
-FORMAT = 2
+FORMAT = 3
+OLDER = frozenset({"2"})
+"""Formats that are read as well: the one before had no snapshots."""
 ROWS_MAX = 400_000
-"""About a minute of replay; a job that has no more than ten incidents an hour needs months to get here."""
+"""About a minute of replay. Nobody comes here whose snapshots can be written."""
 KEPT_FILES = 3
 """Journals of earlier jobs of the same name that are kept beside the current one."""
 
@@ -34,6 +36,10 @@ _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE steps (number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL, events BLOB NOT NULL,
   effects BLOB NOT NULL);
+"""
+_SNAPSHOT = """
+CREATE TABLE IF NOT EXISTS snapshot (number INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL,
+  state BLOB NOT NULL);
 """
 
 
@@ -52,6 +58,16 @@ class Row:
     effects: bytes
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What was known after the step of this number, as snapshot.py writes it, and when that was."""
+
+    number: int
+    at_ns: int
+    wall_ns: int
+    state: bytes
+
+
 class Journal:
     """One journal file that is being written. After trouble every call does nothing."""
 
@@ -61,6 +77,7 @@ class Journal:
         self._rows_max = rows_max
         self._waiting: list[tuple[int, int, int, bytes, bytes]] = []
         self._number = 0
+        self._kept = 0  # the number of the last step that the snapshot holds
         self._database: sqlite3.Connection | None = None
 
     def open(self) -> bool:
@@ -98,10 +115,16 @@ class Journal:
             self.set_meta(format=str(FORMAT))
         elif not {"meta", "steps"} <= tables:
             raise Broken("it is a database, but not a journal")
-        if self.meta().get("format") != str(FORMAT):
-            raise Broken(f"its format is {self.meta().get('format')}, this taskd writes {FORMAT}")
+        found = self.meta().get("format")
+        if found in OLDER:
+            self.set_meta(format=str(FORMAT))
+        elif found != str(FORMAT):
+            raise Broken(f"its format is {found}, this taskd writes {FORMAT}")
+        self._database.execute(_SNAPSHOT)
         ((last,),) = self._database.execute("SELECT coalesce(max(number), 0) FROM steps")
-        self._number = int(last)
+        kept = self.snapshot()
+        self._kept = kept.number if kept is not None else 0
+        self._number = max(int(last), self._kept)
 
     def meta(self) -> dict[str, str]:
         """The few facts about the whole journal: format, job, sizes, term, ended."""
@@ -122,12 +145,37 @@ class Journal:
         """Every row in order; raises Broken when the file turns out to be damaged."""
         return _rows(self._database) if self._database is not None else iter(())
 
+    def snapshot(self) -> Snapshot | None:
+        """What stands in place of the rows before the first; raises Broken when it is damaged."""
+        return _snapshot(self._database) if self._database is not None else None
+
+    @property
+    def fresh_rows(self) -> int:
+        """How many steps would have to be replayed."""
+        return self._number - self._kept
+
+    def put_together(self, at_ns: int, state: bytes) -> None:
+        """This is what is known after all steps so far; it stands in their place from now on."""
+        self.commit()
+        if self._database is None:
+            return
+        try:
+            self._database.execute("BEGIN")
+            self._database.execute("DELETE FROM snapshot")
+            row = (self._number, at_ns, time.time_ns(), state)
+            self._database.execute("INSERT INTO snapshot VALUES (?, ?, ?, ?)", row)
+            self._database.execute("DELETE FROM steps WHERE number <= ?", (self._number,))
+            self._database.execute("COMMIT")
+            self._kept = self._number
+        except sqlite3.Error as error:
+            self._give_up(str(error))
+
     def append(self, at_ns: int, events: bytes, effects: bytes) -> None:
         """Remember a step for the next `commit`."""
         if self._database is None:
             return
-        if self._number >= self._rows_max:
-            self._give_up(f"it holds {self._number} steps, more than that could not be replayed in time")
+        if self.fresh_rows >= self._rows_max:
+            self._give_up(f"it holds {self.fresh_rows} steps, more than that could not be replayed in time")
             return
         self._number += 1
         self._waiting.append((self._number, at_ns, time.time_ns(), events, effects))
@@ -183,18 +231,20 @@ class Journal:
         )
 
 
-def read(path: str) -> tuple[dict[str, str], Iterator[Row]]:
-    """The facts and the rows of a journal somewhere, also of one that a manager is writing; raises Broken."""
+def read(path: str) -> tuple[dict[str, str], Iterator[Row], Snapshot | None]:
+    """The facts and the rows of a journal somewhere, also of one that a manager is writing, and what stands in place of
+    the rows before; raises Broken."""
     try:
         if not os.path.isfile(path):
             raise Broken("there is no such file")
-        database = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=2.0)
+        database = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
+        database.execute("BEGIN")  # rows are put together meanwhile: all is read as it is now
         meta = dict(database.execute("SELECT name, value FROM meta"))
     except sqlite3.Error as error:
         raise Broken(str(error)) from None
-    if meta.get("format") != str(FORMAT):
+    if meta.get("format") not in {str(FORMAT), *OLDER}:
         raise Broken(f"its format is {meta.get('format')}, this taskd reads {FORMAT}")
-    return meta, _rows(database)
+    return meta, _rows(database), None if meta["format"] in OLDER else _snapshot(database)
 
 
 def move_aside(path: str, word: str) -> str:
@@ -231,6 +281,19 @@ def _rows(database: sqlite3.Connection) -> Iterator[Row]:
             yield row
     except sqlite3.Error as error:
         raise Broken(str(error)) from None
+
+
+def _snapshot(database: sqlite3.Connection) -> Snapshot | None:
+    try:
+        found = database.execute("SELECT number, at_ns, wall_ns, state FROM snapshot").fetchone()
+    except sqlite3.Error as error:
+        raise Broken(str(error)) from None
+    if found is None:
+        return None
+    kept = Snapshot(*found)
+    if not (isinstance(kept.at_ns, int) and isinstance(kept.wall_ns, int) and isinstance(kept.state, bytes)):
+        raise Broken(f"the snapshot {kept.number} is not what a manager writes")
+    return kept
 
 
 def _quoted(path: str) -> str:

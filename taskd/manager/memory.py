@@ -12,6 +12,9 @@ An event that breaks the core (a mistake of ours) must not end the manager: the 
 would end the next one, too. It is written to a file of its own and never heard again, and a new core goes on from the
 journal, as in a new process. What breaks it without an event, at a deadline say, ends the manager after a few times.
 
+Rows are put together into a snapshot whenever they have become as many as the job has ranks, or some thousands. So
+neither the journal nor the time that a replay takes grows with the number of repairs.
+
 It does NOT know sockets or senders' connections.
 """
 
@@ -31,8 +34,9 @@ from taskd.core.budget import Budget
 from taskd.core.effects import EndJob, ManagerEffect, Note
 from taskd.core.events import ManagerEvent, Restarted, Said
 from taskd.core.manager import Manager
-from taskd.manager import record, replay
-from taskd.manager.journal import Broken, Journal, Row
+from taskd.manager import record, replay, snapshot
+from taskd.manager.journal import Broken, Journal
+from taskd.manager.snapshot import Told
 
 _log = log.get(__name__)
 
@@ -49,15 +53,9 @@ CLOCK_SLACK_S = 2.0
 """What the clock of the day and the clock since boot may differ by between two looks."""
 FIRST_NS = limits.SECOND
 """The core's clock begins here: 0 stays free to mean never."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """One note, with its number in this journal and the time of day."""
-
-    number: int
-    wall_ns: int
-    note: Note
+SNAPSHOT_ROWS = 10_000
+"""A second or two of replay. A snapshot takes some microseconds for each rank: less than a row does, of which there is
+one for each rank at least, in larger jobs too."""
 
 
 class Memory:
@@ -113,23 +111,22 @@ class Memory:
             self._begin_new(self._last_term() + 1)
             return []
         why = self._not_ours(meta)
-        rows: list[Row] = [] if why else list(journal.rows())
         if not why:
-            core, last_ns = self._replayed(rows, int(meta["term"]))
-            why = _all_gone(core, rows)
+            past = self._recalled(journal)
+            why = _all_gone(past)
         if why:
             journal.start_over(why, "old")
             self.notes.clear()
             self.last_note = 0
             self._begin_new(self._last_term() + 1)
             return []
-        self.core, self.taken_up = core, True
-        away_ns = max(0, time.time_ns() - rows[-1].wall_ns) if rows else 0
-        self._zero_ns = time.monotonic_ns() - last_ns - away_ns
+        self.core, self.taken_up = past.core, True
+        away_ns = max(0, time.time_ns() - past.wall_ns) if past.wall_ns else 0
+        self._zero_ns = time.monotonic_ns() - past.at_ns - away_ns
         effects = self.step(Restarted())
         self.commit()
         self._keep_term(self.term)
-        _log.info("%d steps of the journal were replayed, the manager's term is now %d", len(rows), self.term)
+        _log.info("%d steps of the journal were replayed, the manager's term is now %d", past.steps, self.term)
         return effects
 
     @property
@@ -137,14 +134,20 @@ class Memory:
         """Which life of the job's manager this is."""
         return self.core.term
 
-    def _replayed(self, rows: list[Row], term: int) -> tuple[Manager, int]:
-        core = replay.make_core(self.settings, term)
-        last_ns = FIRST_NS
+    def _recalled(self, journal: Journal) -> _Past:
+        """What the journal holds, the notes for people included."""
+        rows, kept = list(journal.rows()), journal.snapshot()
+        core, notes = replay.beginning(self.settings, int(journal.meta()["term"]), kept)
+        self.notes.clear()
+        self.notes.extend(notes)
+        self.last_note = notes[-1].number if notes else 0
+        past = _Past(core, FIRST_NS, 0) if kept is None else _Past(core, kept.at_ns, kept.wall_ns)
         for step in replay.steps(core, rows):
-            last_ns = step.row.at_ns
+            past.at_ns, past.wall_ns = step.row.at_ns, step.row.wall_ns
+            past.steps += 1
             # What people were told then, quiet steps included, rather than what a replay would say.
             self._tell(step.recorded, step.row.wall_ns)
-        return core, last_ns
+        return past
 
     def _not_ours(self, meta: dict[str, str]) -> str:
         if meta.get("ended"):
@@ -197,11 +200,7 @@ class Memory:
             self._begin_new(self._last_term() + 1)
             return []
         journal.commit()
-        term = int(journal.meta()["term"])
-        rows = list(journal.rows())
-        self.notes.clear()
-        self.last_note = 0
-        self.core, _ = self._replayed(rows, term)
+        self.core = self._recalled(journal).core
         effects = self.step(Restarted())
         self._keep_term(self.term)
         return effects
@@ -255,9 +254,13 @@ class Memory:
         return True
 
     def commit(self) -> None:
-        """Write down what was remembered."""
-        if self.journal is not None:
-            self.journal.commit()
+        """Write down what was remembered, and put it together when it has become much."""
+        journal = self.journal
+        if journal is None:
+            return
+        journal.commit()
+        if journal.fresh_rows >= max(SNAPSHOT_ROWS, self.core.world_size) and not journal.trouble:
+            journal.put_together(self.now_ns(), snapshot.packed(self.core, self.notes))
 
     def close(self, ended: str) -> None:
         """Close the journal; `ended` says why it shall not be taken up again (empty: it shall)."""
@@ -272,14 +275,25 @@ def _repeatable(event: Said) -> Said:
     return replace(event, sender=replace(event.sender, sequence=0))
 
 
-def _all_gone(core: Manager, rows: list[Row]) -> str:
+@dataclass
+class _Past:
+    """What a journal tells: the core as it was, when that was on its clock and of the day (0: unknown), and after how
+    many steps that had to be replayed."""
+
+    core: Manager
+    at_ns: int
+    wall_ns: int
+    steps: int = 0
+
+
+def _all_gone(past: _Past) -> str:
     """Why the job in this journal is over although nobody said so: every process that it names on this host has gone.
 
     The manager lives on a host of the job. Where all of the job's processes there are gone (a run that was ended with
     its manager, and is now started anew), what comes is another run, and must not meet the first one's ranks.
     """
-    pids = core.processes(os.uname().nodename)
-    if not pids or any(_lives_since(pid, rows[-1].wall_ns) for pid in pids):
+    pids = past.core.processes(os.uname().nodename)
+    if not pids or any(_lives_since(pid, past.wall_ns) for pid in pids):
         return ""
     return f"its job has ended, none of its {len(pids)} processes on this host lives"
 

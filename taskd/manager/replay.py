@@ -20,8 +20,9 @@ from taskd.core.manager import Manager
 from taskd.core.messages import Answer
 from taskd.core.repair.ladder import REPAIRS
 from taskd.core.types import Strategy
-from taskd.manager import record
-from taskd.manager.journal import Row
+from taskd.manager import record, snapshot
+from taskd.manager.journal import Row, Snapshot
+from taskd.manager.snapshot import Told
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ def make_core(settings: dict[str, Any], term: int) -> Manager:
         term=term,
         spare_wait_ns=settings["spare_wait_ms"] * limits.MS,
     )
+
+
+def beginning(settings: dict[str, Any], term: int, kept: Snapshot | None) -> tuple[Manager, list[Told]]:
+    """The core before the first row of a journal, and the notes for people so far; raises Unreadable."""
+    return (make_core(settings, term), []) if kept is None else snapshot.unpacked(kept.state)
 
 
 def steps(core: Manager, rows: Iterable[Row]) -> Iterator[Step]:

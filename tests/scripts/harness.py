@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgpack
+
 from taskd.core.agent import Agent
 from taskd.core.effects import End, EndJob, Leave, ManagerEffect, Note, Refuse, Relay, Send, Spawn, Tell, Warn
 from taskd.core.events import (
@@ -32,6 +34,7 @@ from taskd.core.events import (
 from taskd.core.limits import MS
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerWelcome
+from taskd.core.snapshot import restored, taken
 from taskd.sim.rails import Cables, crews_of
 from tests.scripts import trace
 from tests.scripts.process import Process
@@ -159,11 +162,14 @@ class World:
             self.after(20 * MS, node.connect)
 
     def check_replay(self) -> None:
-        """The journal, run through a fresh core, gives the same decisions again."""
-        again = Manager(**self.settings)
+        """The journal, run through a fresh core, gives the same decisions again; also if a snapshot stood in place of
+        the rows before, whichever these are."""
+        again, through = Manager(**self.settings), Manager(**self.settings)
         for at, events, effects in self.journal:
-            replayed = [effect for event in events for effect in again.replay(at, event)]
-            assert replayed == effects, f"at {at / 1e9:.3f} s a replay decides otherwise:\n{replayed}\n{effects}"
+            through = restored(msgpack.unpackb(msgpack.packb(taken(through))))
+            for core, what in ((again, "a replay"), (through, "a replay through a snapshot")):
+                replayed = [effect for event in events for effect in core.replay(at, event)]
+                assert replayed == effects, f"at {at / 1e9:.3f} s {what} decides otherwise:\n{replayed}\n{effects}"
 
 
 class Node:

@@ -63,7 +63,7 @@ def test_events_and_effects_return(tmp_path: Path) -> None:
     made.set_meta(settings="{}", term="1")
     made.close()
     assert (tmp_path / "journal.db").stat().st_mode & 0o777 == 0o600
-    meta, rows = journal.read(str(tmp_path / "journal.db"))
+    meta, rows, _ = journal.read(str(tmp_path / "journal.db"))
     found = list(rows)
     assert meta["term"] == "1" and [row.number for row in found] == [1, 2, 3] and found[2].at_ns == 20
     assert tuple(record.events_of(found[0].events)) == EVENTS
@@ -196,6 +196,89 @@ def test_it_is_bounded(tmp_path: Path) -> None:
         made.commit()
     assert "10 steps" in made.trouble
     assert len(list(journal.read(str(tmp_path / "journal.db"))[1])) == 10
+
+
+def test_a_snapshot_stands_in_place_of_the_rows_before(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    made = written(path, 5)
+    assert made.snapshot() is None and made.fresh_rows == 5
+    made.append(50, b"x", b"")  # not written yet, and known all the same
+    made.put_together(60, b"all that is known")
+    assert not list(made.rows()) and made.fresh_rows == 0
+    made.append(70, b"y", b"")
+    made.commit()
+    made.close()
+    for _ in range(2):
+        made = Journal(str(path))
+        assert made.open() and made.fresh_rows == 1
+        kept = made.snapshot()
+        assert kept is not None and (kept.number, kept.at_ns, kept.state) == (6, 60, b"all that is known")
+        assert [(row.number, row.events) for row in made.rows()] == [(7, b"y")]
+        made.close()
+    _, rows, found = journal.read(str(path))
+    assert found == kept and [row.number for row in rows] == [7]
+    assert made.open()
+    made.put_together(80, b"more")
+    made.close()
+    assert made.open() and made.fresh_rows == 0 and made.snapshot() == journal.read(str(path))[2]
+    made.append(90, b"z", b"")
+    made.commit()
+    assert [row.number for row in made.rows()] == [8]
+    made.close()
+
+
+def test_rows_are_bounded_from_the_snapshot_on(tmp_path: Path) -> None:
+    made = Journal(str(tmp_path / "journal.db"), rows_max=10)
+    assert made.open()
+    for number in range(40):
+        made.append(number, b"x", b"")
+        if made.fresh_rows == 9:
+            made.put_together(number, b"")
+    made.commit()
+    assert not made.trouble and len(list(made.rows())) == 4
+    made.close()
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_rows(tmp_path: Path) -> None:
+    made = written(tmp_path / "journal.db")
+    other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    made.put_together(40, b"x")
+    assert "locked" in made.trouble
+    other.execute("ROLLBACK")
+    other.close()
+    _, rows, kept = journal.read(str(tmp_path / "journal.db"))
+    assert len(list(rows)) == 3 and kept is None
+
+
+def test_a_journal_of_the_format_before_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    written(path).close()
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("DROP TABLE snapshot")
+    database.execute("UPDATE meta SET value='2' WHERE name='format'")
+    database.close()
+    meta, rows, kept = journal.read(str(path))
+    assert meta["format"] == "2" and len(list(rows)) == 3 and kept is None
+    made = Journal(str(path))
+    assert made.open() and made.meta()["format"] == str(journal.FORMAT) and made.snapshot() is None
+    made.put_together(40, b"x")
+    assert not made.trouble
+    made.close()
+
+
+def test_a_damaged_snapshot_is_named(tmp_path: Path) -> None:
+    made = written(tmp_path / "journal.db")
+    made.put_together(40, b"x")
+    made.close()
+    database = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    database.execute("UPDATE snapshot SET state = 'a text'")
+    database.close()
+    with pytest.raises(Broken, match="snapshot 3"):
+        journal.read(str(tmp_path / "journal.db"))
+    again = Journal(str(tmp_path / "journal.db"))
+    assert again.open() and not list(again.rows())  # it was moved aside
+    again.close()
 
 
 def test_old_journals_are_put_aside_and_the_last_few_are_kept(tmp_path: Path) -> None:
