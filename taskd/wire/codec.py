@@ -116,7 +116,7 @@ class Body:
 
     number: int
     count: int
-    data: bytes
+    data: memoryview
 
 
 def encode(message: Message, envelope: Envelope) -> bytes:
@@ -136,16 +136,16 @@ def seal(body: Body, envelope: Envelope) -> bytes:
     assert len(envelope.job) <= limits.MAX_NAME and len(envelope.node) <= limits.MAX_NAME, envelope
     assert 0 <= envelope.life <= MAX_LIFE and 0 <= envelope.sequence <= MAX_LIFE, envelope
     head = _items([VERSION, body.number, envelope.job, envelope.node, envelope.life, envelope.sequence])
-    data = _array(HEAD + body.count) + head + body.data
+    data = b"".join((_array(HEAD + body.count), head, body.data))
     assert len(data) <= limits.MAX_MESSAGE_BYTES, f"a {MESSAGES[body.number].__name__} of {len(data)} bytes"
     return data
 
 
-def _items(row: list[Any]) -> bytes:
-    """The items of an array, without what stands before them."""
+def _items(row: list[Any]) -> memoryview:
+    """The items of an array, without what stands before them: a large value is not copied for that."""
     # "replace": a lone surrogate in a user's file name or exception must not cost the message.
     packed: bytes = msgpack.packb(row, use_bin_type=True, unicode_errors="replace")
-    return packed[len(_array(len(row))) :]
+    return memoryview(packed)[len(_array(len(row))) :]
 
 
 def _array(count: int) -> bytes:
