@@ -184,7 +184,7 @@ class RailWatch:
                 reason = "it stays in use: no other rail is left"
                 return RailVerdict(RailFinding.REFUSED, shuffle.rail, shuffle.nodes, (), reason)
             return self._verification.find(shuffle, at, repairing)
-        return self._lend() or self._return(at, repairing)
+        return self._lend(at) or self._return(at, repairing)
 
     def _sweep(self, at: int) -> None:
         """Let lines that no report names any more be looked at, too."""
@@ -198,15 +198,12 @@ class RailWatch:
 
     def _judged(self, where: tuple[str, str], peers: Iterable[str], at: int, repairing: bool) -> list[RailVerdict]:
         """What is to be said of these lines of one rail by now, the same of many in one."""
-        found: dict[tuple[RailFinding, str, tuple[str, ...]], RailVerdict] = {}
+        found: dict[tuple[RailFinding, str, tuple[str, ...]], list[RailVerdict]] = {}
         for peer in peers:
             verdict = self._line((*where, peer), at, repairing)
-            if verdict is None:
-                continue
-            same = (verdict.finding, verdict.reason, verdict.borrowers)
-            other = found.get(same)
-            found[same] = verdict if other is None else _both(other, verdict)
-        return list(found.values())
+            if verdict is not None:
+                found.setdefault((verdict.finding, verdict.reason, verdict.borrowers), []).append(verdict)
+        return [_together(alike) for alike in found.values()]
 
     def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
         node, name, peer = key
@@ -306,10 +303,13 @@ class RailWatch:
 
     # ---- changes of use ---------------------------------------------------------------------------------------
 
-    def _lend(self) -> RailVerdict | None:
-        """Rails most of whose lines are lost, where others can carry. A single line is the transport's business."""
+    def _lend(self, at: int) -> RailVerdict | None:
+        """Rails most of whose lines are lost, where others can carry. A single line is the transport's business.
+        Before its lines are gathered (find), a rail is only named."""
         for (node, name), rail in self._rails.known.items():
             if rail.use is Use.IN_USE and not rail.refused and self._lendable(node, name):
+                if self._gathered != (name, at):
+                    return RailVerdict(RailFinding.LEND, name, (node,))
                 nodes = tuple(
                     other.node
                     for other in self._rails.known.values()
@@ -332,7 +332,7 @@ class RailWatch:
 
     def _borrowers(self, node: str, name: str) -> Iterator[str]:
         for peer in self.peers.get((node, name), set()):
-            yield from self.carriers(node, name, peer)
+            yield from self._carriers(node, name, peer)
 
     def _return(self, at: int, repairing: bool) -> RailVerdict | None:
         """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
@@ -394,12 +394,14 @@ class RailWatch:
         return record is not None and record.state is NodeState.UP
 
 
-def _both(one: RailVerdict, other: RailVerdict) -> RailVerdict:
-    """The same of more lines."""
+def _together(alike: list[RailVerdict]) -> RailVerdict:
+    """The same of several lines as one."""
+    if len(alike) == 1:
+        return alike[0]
     return replace(
-        one,
-        peers=one.peers + other.peers,
-        borrowed=one.borrowed + other.borrowed,
-        hedged=one.hedged + other.hedged,
-        retransmitted=one.retransmitted + other.retransmitted,
+        alike[0],
+        peers=tuple(peer for one in alike for peer in one.peers),
+        borrowed=sum(one.borrowed for one in alike),
+        hedged=sum(one.hedged for one in alike),
+        retransmitted=sum(one.retransmitted for one in alike),
     )
