@@ -20,7 +20,7 @@ from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
-from taskd.core.words import LEFT_EARLY, cut, verb
+from taskd.core.words import LEFT_EARLY, cut, follows, verb
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
 """Where nobody leaves in good order. APPLIED is not among them: a script without a session is there at its end."""
@@ -36,6 +36,23 @@ class Crew:
         self.world_size = 0  # 0: no worker has told it yet
         self.ranks: dict[int, LocalRank] = {}
         self.counters = counters
+        self._failures = 0
+
+    def causes(self) -> list[int]:
+        """The ranks that have failed by themselves, in time: the first one began it. Who died only of an operation with
+        others is none of them."""
+        failed = [record for record in self.ranks.values() if record.failed and not follows(record.reason)]
+        return [record.rank for record in sorted(failed, key=lambda record: record.failed)]
+
+    def raised(self, rank: int) -> bool:
+        """Whether it is ending, or has ended, by an exception of its own."""
+        record = self.ranks.get(rank)
+        return record is not None and record.raised and not follows(record.reason)
+
+    def _fails(self, record: LocalRank) -> None:
+        if not record.failed and not record.ending:
+            self._failures += 1
+            record.failed = self._failures
 
     def live(self) -> list[LocalRank]:
         """Those whose process is there."""
@@ -181,6 +198,8 @@ class Crew:
             return None
         early = self.spawns and not record.ending and event.exit_code == 0 and record.phase in IN_STEP
         record.move(LocalCause.ENDED_WELL if event.exit_code == 0 and not early else LocalCause.ENDED_BADLY)
+        if event.exit_code:
+            self._fails(record)
         record.exit_code, record.reason = event.exit_code, cut(event.reason) or record.reason
         if early:
             record.reason = f"{LEFT_EARLY} {record.step}"
@@ -193,6 +212,8 @@ class Crew:
             return
         if evidence.kind is EvidenceKind.EXCEPTION:
             record.reason = cut(evidence.reason.removeprefix(f"rank {evidence.rank} raised "))
+            record.raised = True
+            self._fails(record)
 
     def read(self, event: Readings) -> None:
         """A look at the pages. What a page says of step and phase is news, an age is not."""

@@ -62,6 +62,8 @@ class LocalRank:
     compiles_since: int | None = None  # a repair waits for it meanwhile
     compiling_said: bool = False
     ending: bool = False
+    failed: int = 0  # which of this node's ranks it was that failed, in time; 0: it has not
+    raised: bool = False  # an exception that nobody caught: its process is ending by itself
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int | None = None
     rail_order: int = 0  # the last rail order that its process has answered; 0: none

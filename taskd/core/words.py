@@ -6,6 +6,7 @@ decide nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from signal import Signals
 
@@ -14,6 +15,8 @@ from taskd.core import limits
 _MOST_SPANS = 8
 LEFT_EARLY = "left with exit code 0 in the middle of step"
 """The reason of a death that looks like a good end; the step's number follows."""
+_FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")
+"""How the words of an uncaught exception begin where an operation has failed: torch's own errors, and gloo's."""
 
 
 def cut(text: str, most: int = limits.MAX_TEXT) -> str:
@@ -56,6 +59,17 @@ def verb(count: int, one: str, many: str) -> str:
 def late_words(who: str, operation: str, waited_ms: int, usual: str) -> str:
     """`rank 2 has waited 51 s for allreduce #812 of group 0@0-3, ten times its usual longest; nothing has failed`."""
     return f"{who} has waited {waited_ms // 1_000} s for {operation}, {usual}; nothing has failed"
+
+
+def lost_words(steps: int) -> str:
+    """`9 steps lost`: what a start of all ranks from the beginning has cost, as far as anybody saw."""
+    return f"{steps} {verb(steps, 'step', 'steps')} lost" if steps else "no finished step was seen"
+
+
+def follows(reason: str) -> bool:
+    """Whether who died for this reason has only raised that an operation with others had failed: one of those is why,
+    and looking for the cause in this rank would be in vain."""
+    return _FAILED_OPERATION.match(reason) is not None
 
 
 def exit_words(exit_code: int) -> str:

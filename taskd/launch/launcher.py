@@ -301,6 +301,7 @@ class Launcher:
         )
         self._loop = loop
         self.workers.records = loop.workers.records.of
+        self.workers.causes, self.workers.raised = loop.core.crew.causes, loop.core.crew.raised
         loop.others = self._others
         if self.standbys is not None:
             loop.on_compiles = self.standbys.want
@@ -413,4 +414,4 @@ class Launcher:
             raise JobFailed(self._trouble or f"the job ends: {reason or f'its exit code is {code}'}")
         if reason:
             _logger.error("the job ends: %s", reason)
-        raise ChildFailedError(self.command.target, self.workers.failures)
+        raise ChildFailedError(self.command.target, self.workers.causes_first())

@@ -69,6 +69,10 @@ class Workers:
         """Of each rank whose last life ended badly and by itself, in the order of their ends."""
         self.on_exit: Callable[[int, int], None] = lambda _rank, _code: None
         """Told the rank and the exit code of each worker that has ended."""
+        self.causes: Callable[[], Sequence[int]] = lambda: ()
+        """The ranks of this node that have failed, in time, without those that died of an operation with others."""
+        self.raised: Callable[[int], bool] = lambda _rank: False
+        """Whether this rank is ending by an exception of its own, as it has said."""
         self.records: Callable[[int], Sequence[int]] = lambda _rank: ()
         """Descriptors of the memory files that this rank's life before has left here."""
         self.copies: Sequence[Place] = ()
@@ -145,9 +149,10 @@ class Workers:
             child.started_cold.returncode = code
         self._buried[pid] = child.rank
         if self._newest[child.rank] == pid:  # else another process has its rank already, which is no failure
-            if code and not child.told_to_end:
+            raised = child.told_to_end and self.raised(child.rank)  # it was ending already, and Python's code is 1
+            if code and (raised or not child.told_to_end):
                 self.failures[child.rank] = ProcessFailure(
-                    child.local_rank, pid, code, self._logs.error_file(child.local_rank)
+                    child.local_rank, pid, 1 if raised else code, self._logs.error_file(child.local_rank)
                 )
             self.on_exit(child.rank, code)
         return code
@@ -157,6 +162,15 @@ class Workers:
         self._standby = standby
 
     # ---- for the launcher -------------------------------------------------------------------------------------
+
+    def causes_first(self) -> dict[int, ProcessFailure]:
+        """The failures, those that began it first. torch takes the one with the earliest time for the root cause, in
+        whole seconds and by the end of its process; who fails first is often the last one to end."""
+        ranks = [rank for rank in self.causes() if rank in self.failures]
+        ordered = {rank: self.failures[rank] for rank in [*ranks, *self.failures]}
+        if ranks:
+            ordered[ranks[0]].timestamp = min(failure.timestamp for failure in ordered.values())
+        return ordered
 
     @property
     def living(self) -> list[int]:

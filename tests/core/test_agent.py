@@ -375,3 +375,25 @@ def test_a_launcher_that_was_stopped_says_so() -> None:
     assert not of(Warn, core.step(200 * MS + limits.AWAY_NS - 1, Tick()))
     (said,) = of(Warn, core.step(30 * SECOND + 300 * MS + limits.AWAY_NS, Tick()))
     assert said.text.startswith("this launcher (process 1) did not run for 30")
+
+
+def raises(core: Agent, rank: int, words: str) -> None:
+    text = f"rank {rank} raised {words}"
+    core.step(0, WorkerSaid(Evidence(EvidenceKind.EXCEPTION, rank, 1, rank, 1, text)))
+
+
+def test_who_raised_first_began_it_whoever_ends_first() -> None:
+    core = joined(ranks=3)
+    raises(core, 1, "ValueError: no such file")
+    raises(core, 2, "KeyError: 'x'")
+    raises(core, 0, "DistBackendError: a collective has failed")
+    core.step(0, Gone(0, 1, 1, ""))
+    assert core.crew.causes() == [1, 2], "rank 0 has raised what others have caused"
+    assert [core.crew.raised(rank) for rank in range(4)] == [False, True, True, False]
+
+
+def test_a_killed_rank_began_it_although_another_one_says_more() -> None:
+    core = joined(ranks=2)
+    core.step(0, Gone(1, 1, -9, ""))
+    raises(core, 0, "DistBackendError: a collective has failed")
+    assert core.crew.causes() == [1] and not core.crew.raised(1)

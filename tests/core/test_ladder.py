@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.repair.ladder import REPAIRS, Loss, Situation, decide
+from taskd.core.repair.ladder import REPAIRS, Loss, Situation, causes_first, decide
 from taskd.core.types import Strategy
 
 KILLED = Loss(2, "a", -9, "", 0, home=True, watched_only=False, finished=False)
@@ -54,6 +54,21 @@ def test_rungs(changes: dict[str, object], strategy: Strategy, says: str) -> Non
     decision = decide(replace(PLAIN, **changes))
     assert decision.strategy is strategy
     assert says in decision.reason
+
+
+@pytest.mark.parametrize(
+    "reason", ["DistBackendError: it has failed", "RuntimeError: [/gloo/transport/tcp/pair.cc:9] x"]
+)
+def test_who_began_it_is_named_first_and_gives_the_exit_code(reason: str) -> None:
+    """One report tells of all deaths of a node, by rank."""
+    follows = Loss(0, "a", 1, reason, 0, home=True, watched_only=False, finished=False)
+    began = replace(follows, rank=1, exit_code=3, reason="ValueError: no such file")
+    ordered = causes_first((follows, began))
+    assert ordered == (began, follows) == causes_first(ordered)
+    decision = decide(replace(PLAIN, losses=ordered, world_size=2, trained=False))
+    assert decision.exit_code == 3
+    first = "rank 1 (exit code 3: ValueError: no such file) on node a and rank 0 (exit code 1: "
+    assert decision.reason.startswith(first), decision.reason
 
 
 def test_a_script_that_fails_on_every_rank_is_not_started_again() -> None:

@@ -35,3 +35,23 @@ def test_exits() -> None:
 def test_long_texts_are_cut() -> None:
     assert words.cut("a" * 2000).endswith("...") and len(words.cut("a" * 2000)) == 1024
     assert words.cut("short") == "short"
+
+
+@pytest.mark.parametrize(
+    ("reason", "follows"),
+    [
+        ("DistBackendError: a collective has failed", True),
+        ("DistStoreError: wait timeout", True),
+        ("RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer", True),
+        ("RuntimeError: shapes differ", False),
+        ("DistanceError: too far", False),
+        ("", False),
+    ],
+)
+def test_who_only_raises_what_others_have_caused(reason: str, follows: bool) -> None:
+    assert words.follows(reason) is follows
+
+
+def test_what_a_restart_has_lost() -> None:
+    assert [words.lost_words(steps) for steps in (9, 1)] == ["9 steps lost", "1 step lost"]
+    assert words.lost_words(0) == "no finished step was seen"

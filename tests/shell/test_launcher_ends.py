@@ -37,6 +37,29 @@ if "child" in sys.argv and os.fork() == 0:
 os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
 time.sleep(300)
 """
+BEGAN = """
+import atexit, os, sys, time
+from torch.distributed import DistBackendError
+from taskd.worker import presence
+pid, raised = sys.argv[1:]
+def outlive():
+    open(raised, "w").close()
+    while os.path.exists(f"/proc/{open(pid).read()}"):
+        time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    while not os.path.exists(pid):
+        time.sleep(0.01)
+    assert presence.current().wait(PATIENCE), "its launcher hears it"
+    atexit.register(outlive)
+    raise ValueError("no such file")
+with open(pid + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(pid + ".new", pid)
+while not os.path.exists(raised):
+    time.sleep(0.01)
+raise DistBackendError("rank 1 is gone")
+"""
+"""Rank 1 fails first, and its process is the last one to end; rank 0 fails since rank 1 has."""
 TALKS = """
 import os, signal, torch, torch.distributed as dist, taskd
 dist.init_process_group("gloo")
@@ -117,6 +140,19 @@ def test_ranks_that_communicate_end_with_their_launcher(start: Start) -> None:
         launched.launchers[0].send_signal(signal.SIGINT)
         launched.end(1)
     assert sorted(launched.said("ended")) == ["0 KeyboardInterrupt", "1 DistBackendError"], launched.text
+
+
+@pytest.mark.parametrize("recover", ["on", "off"])
+def test_the_root_cause_is_the_rank_that_began_it(start: Start, tmp_path: Path, recover: str) -> None:
+    """Whoever ends first: the process of the rank that has failed first may take the longest to end."""
+    (tmp_path / "began.py").write_text(BEGAN.replace("PATIENCE", str(PATIENCE_S)))
+    with start("--nproc-per-node", "2", "began.py", "pid", "raised", PROCESS_RECOVER=recover) as launched:
+        launched.end(1)
+    shown = launched.text[launched.text.index("Root Cause") :]
+    assert "rank      : 1 (local_rank: 1)" in shown and "exitcode  : 1 " in shown, launched.text
+    if recover == "on":
+        first = "the job ends: rank 1 (exit code 1: ValueError: no such file) on node node-0 and rank 0 (exit code 1: "
+        assert first in launched.text, launched.text
 
 
 def test_a_killed_launcher_takes_everybody_along(start: Start) -> None:

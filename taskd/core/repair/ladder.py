@@ -11,10 +11,11 @@ Not here: who counts as lost and where there is room (placement), and how a stra
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taskd.core.types import Strategy
-from taskd.core.words import LEFT_EARLY, cut, exit_words, join, rank_words, shell_code, verb
+from taskd.core.words import LEFT_EARLY, cut, exit_words, follows, join, rank_words, shell_code, verb
 
 _MOST_REASON = 200
 ALL_AGAIN = ", so all start again: respawn"
@@ -73,6 +74,12 @@ class Decision:
     strategy: Strategy
     reason: str
     exit_code: int = 0
+
+
+def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
+    """The same losses, in time; but who died of an operation with others comes behind those who may be why it failed.
+    One report tells of all deaths of a node, and none says which came first."""
+    return tuple(sorted(losses, key=lambda loss: follows(loss.reason)))
 
 
 def decide(now: Situation) -> Decision:

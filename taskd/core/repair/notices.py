@@ -11,7 +11,7 @@ from taskd.core.limits import SECOND
 from taskd.core.membership import Membership
 from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, describe
+from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, causes_first, describe
 from taskd.core.repair.placement import Rules
 from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, milliseconds, rank_words, verb
@@ -41,7 +41,7 @@ def beginning(incident: Incident, decision: Decision, members: Membership, rules
 
 def _who(incident: Incident) -> str:
     """Whose deaths began it; empty: nobody died."""
-    return describe(tuple(loss for _, loss in sorted(incident.fallen.items()))) if incident.fallen else ""
+    return describe(causes_first(incident.fallen.values())) if incident.fallen else ""
 
 
 def _left(incident: Incident, members: Membership, rules: Rules) -> str:

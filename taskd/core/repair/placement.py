@@ -13,7 +13,7 @@ from taskd.core.membership import Membership
 from taskd.core.messages import Seat
 from taskd.core.records import NodeRecord, NodeState, RankRecord
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import Loss, Situation
+from taskd.core.repair.ladder import Loss, Situation, causes_first
 from taskd.core.types import RankState, Strategy
 
 
@@ -57,8 +57,8 @@ def situation(members: Membership, incident: Incident, rules: Rules, repairing: 
         room = sum(members.free_slots(node) for node in members.nodes.values())
     at = {rank: place for place, rank in enumerate(incident.fallen)}
     return Situation(
-        losses=tuple(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at)))),  # the first one first
-        fallen=tuple(incident.fallen.values()),
+        losses=causes_first(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at)))),
+        fallen=causes_first(incident.fallen.values()),
         trouble=incident.trouble,
         world_size=members.world_size,
         left=tuple(members.in_state(RankState.LEFT)),
