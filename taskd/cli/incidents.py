@@ -18,6 +18,7 @@ from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
 from taskd.cli.events import clock
 from taskd.cli.status import span
 from taskd.cli.table import Cell
+from taskd.core.words import lost_words
 
 HEADERS = ("ID", "OPENED", "KIND", "RANKS", "STRATEGY", "OUTCOME", "TOOK", "REASON")
 OUTCOME_STYLES = {"healed": "green", "open": "red", "exited": "red", "observed": "yellow", "started over": "yellow"}
@@ -59,7 +60,7 @@ def _row(incident: dict[str, Any]) -> tuple[Any, ...]:
         incident["kind"],
         _ranks(incident["ranks"]),
         incident["strategy"],
-        Cell(incident["outcome"], OUTCOME_STYLES.get(incident["outcome"], "")),
+        Cell(_outcome(incident), OUTCOME_STYLES.get(incident["outcome"], "")),
         span(int(incident["duration_ms"])),
         incident["reason"],
     )
@@ -67,7 +68,7 @@ def _row(incident: dict[str, Any]) -> tuple[Any, ...]:
 
 def story(incident: dict[str, Any], colour: bool) -> str:
     """One incident from open to closed."""
-    outcome = table.paint(incident["outcome"], OUTCOME_STYLES.get(incident["outcome"], ""), colour)
+    outcome = table.paint(_outcome(incident), OUTCOME_STYLES.get(incident["outcome"], ""), colour)
     title = table.paint(f"incident {incident['id']}", "bold", colour)
     took = f"{'took' if incident['closed_wall_ns'] else 'so far'} {span(int(incident['duration_ms']))}"
     lines = [
@@ -89,6 +90,12 @@ def story(incident: dict[str, Any], colour: bool) -> str:
         lines.append("  notes")
         lines += [f"    {table.clean(note)}" for note in incident["notes"]]
     return "\n".join(lines) + "\n"
+
+
+def _outcome(incident: dict[str, Any]) -> str:
+    """How it ended, and what that has cost where it was not nothing."""
+    over = incident["outcome"] == "started over"
+    return f"started over, {lost_words(incident.get('steps_lost') or 0)}" if over else str(incident["outcome"])
 
 
 def _attempts(count: int) -> str:

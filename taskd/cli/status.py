@@ -20,6 +20,7 @@ from typing import Any
 from taskd.cli import table
 from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
 from taskd.cli.table import Cell
+from taskd.core.words import lost_words
 
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -132,7 +133,9 @@ def _header(facts: dict[str, Any], colour: bool, limit: int) -> str:
     parts.append(table.paint(incidents, "red" if opened else "", colour))
     over = facts["incidents"].get("started_over", 0)
     if over:
-        parts.append(table.paint(f"all ranks started over {over} time{'' if over == 1 else 's'}", "yellow", colour))
+        lost = lost_words(facts["incidents"].get("steps_lost", 0))
+        text = f"all ranks started over {over} time{'' if over == 1 else 's'}, {lost}"
+        parts.append(table.paint(text, "yellow", colour))
     return table.wrap(parts, " | ", limit) + "\n\n"
 
 

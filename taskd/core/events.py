@@ -61,6 +61,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How many steps were done when all ranks had to start over. Quiet beats have said so, of which the journal holds
+    none: the manager hands this out in front of the event that made them start over, and only a replay feeds it
+    back."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class RailVerdict:
     """What the manager found about a rail: like a Verdict, in place of the many reports that led to it."""
 
@@ -100,7 +109,7 @@ class ProofVerdict:
     reason: str
 
 
-ManagerEvent = Said | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Restarted | Verdict | Tick
+ManagerEvent = Said | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Reached | Restarted | Verdict | Tick
 
 
 # ---- to the agent ---------------------------------------------------------------------------------------------

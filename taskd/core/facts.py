@@ -37,6 +37,7 @@ def of_job(
             "known": len(repairs.history) + len(rails.history) + under_way,
             "open": under_way,
             "started_over": job.restarts,  # how often all ranks began anew
+            "steps_lost": job.steps_lost,  # that were seen to be done by then
         },
         "stage": None if repairs.attempt is None else repairs.attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskd.core.effects import ManagerEffect, Note, Tell
-from taskd.core.events import ManagerEvent
+from taskd.core.events import ManagerEvent, Reached
 from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
 from taskd.core.parts import Parts
@@ -35,6 +35,7 @@ class Job:
         self.incident = 0  # number of the open incident; 0: none
         self.incidents = 0  # that there were
         self.restarts = 0  # how often all ranks were started over
+        self.steps_lost = 0  # that were seen to be done by then, in all of them
         self.order: Order | None = None
         self.behind: set[int] = set()  # ranks that have yet to follow the order in force, outside a repair
         self.over: Stop | None = None
@@ -62,6 +63,13 @@ class Job:
         """The number of an incident that opens now."""
         self.incidents += 1
         return self.incidents
+
+    def start_over(self, steps: int) -> None:
+        """All ranks begin anew, and so many steps were done."""
+        self.restarts += 1
+        self.steps_lost += steps
+        self.members.reached = 0
+        self.journal.append(Reached(steps))
 
     def tell(self, node: str, message: ToAgent, life: int = 0) -> None:
         """Send this to a node's agent."""

@@ -80,8 +80,7 @@ class LocalRank:
     @property
     def steps_done(self) -> int:
         """How far its training had come, as far as anybody has told."""
-        ended = self.phase in (Phase.APPLIED, Phase.BETWEEN, Phase.DONE)
-        return max(self.step + ended, self.updates, 0)
+        return self.report().steps_done
 
     def move(self, cause: LocalCause) -> None:
         """Apply one row of the table."""

@@ -23,6 +23,7 @@ from taskd.core.events import (
     ProofVerdict,
     RailVerdict,
     RailWish,
+    Reached,
     Restarted,
     Said,
     Tick,
@@ -104,6 +105,7 @@ class Manager:
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event of the journal again. Silence is not judged here: its verdicts are in the journal."""
         now = self._now = self._clock(now_ns)
+        self._job.journal.clear()
         self._take(event, self._moment(now))
         return self._job.take_effects(now)
 
@@ -196,6 +198,8 @@ class Manager:
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
             self._doubts.take(event, when)
+        elif isinstance(event, Reached):
+            self._members.reached = event.steps
         elif isinstance(event, Restarted):
             self._job.mattered = True
             self._proofs.restart()
@@ -237,14 +241,14 @@ class Manager:
         """What the ranks have told of what they hold. In a repair, or just before one, it would change nothing."""
         effects: list[ManagerEffect] = []
         while self._job.over is None and not self._repairs.busy and (verdict := self._proofs.find()) is not None:
-            self._job.journal.append(verdict)
             self._doubts.take(verdict, self._moment(now))
+            self._job.journal.append(verdict)  # behind what of it a replay has to know before
             effects += self._job.take_effects(now)
         return effects
 
     def _found(self, verdict: Verdict, now: int) -> list[ManagerEffect]:
-        self._job.journal.append(verdict)
         self._apply(verdict, self._moment(now))
+        self._job.journal.append(verdict)
         return self._job.take_effects(now)
 
     def _apply(self, verdict: Verdict, when: Moment) -> None:

@@ -53,6 +53,7 @@ class Membership:
         self.trained = False  # some rank has finished a step since all of them were last started
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
+        self.reached = 0  # steps done since then, as reports have said that are gone, or a journal
         self.grow(world_size)
 
     @property
@@ -73,6 +74,11 @@ class Membership:
     def in_state(self, *states: RankState) -> list[int]:
         """Every rank in one of these states. Walks the job: for decisions, never for a report."""
         return [record.rank for record in self.ranks if record.state in states]
+
+    @property
+    def steps_done(self) -> int:
+        """How far the training has come since all ranks were last started. Walks the job: for decisions."""
+        return max([self.reached, *(record.steps_done for record in self.ranks)])
 
     @property
     def all_silent(self) -> bool:
@@ -136,11 +142,16 @@ class Membership:
         record.node = node
         node.ranks.add(record.rank)
         node.former_ranks.discard(record.rank)
+        self._keep_steps(record)
         record.incarnation = incarnation
         record.pid, record.report, record.exit_code, record.proved, record.reason = 0, None, 0, False, ""
         record.last, record.condemned = None, False
         record.rivals.clear()
         self.move(record, RankCause.SEATED)
+
+    def _keep_steps(self, record: RankRecord) -> None:
+        """What is on record of this rank is about to be replaced."""
+        self.reached = max(self.reached, record.steps_done)
 
     def kill(self, record: RankRecord, exit_code: int, proved: bool, reason: str) -> bool:
         """This incarnation is dead. False: that was known."""
@@ -286,6 +297,7 @@ class Membership:
             self.move(record, RankCause.RETURNED)
             filed.returned.append(record.rank)
         last = record.report
+        self._keep_steps(record)  # a new agent may know less of a process than the one before
         record.report = report
         record.pid = report.pid or record.pid
         self._follow(record, report, filed)

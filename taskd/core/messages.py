@@ -163,6 +163,12 @@ class RankReport:
     rail_words: Text = ""  # what its transport knows of it, where it can
     work: Count = 0  # grows while its process uses the processor or moves bytes; 0: nobody has looked
 
+    @property
+    def steps_done(self) -> int:
+        """How far its training had come, as far as anybody has told."""
+        ended = self.phase in (Phase.APPLIED, Phase.BETWEEN, Phase.DONE)
+        return max(self.step + ended, self.updates, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

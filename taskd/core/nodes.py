@@ -58,6 +58,7 @@ class Nodes:
         self._late = LateCollectives(job)
         self._failed = FailedCollectives(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
+        self._idle_said = False  # that recovery is on and cannot be
 
     def said(self, sender: Sender, message: object, when: Moment) -> None:
         """Take what an agent says, if it is one of the day's."""
@@ -113,6 +114,13 @@ class Nodes:
         for node in self._members.nodes.values():
             node.order_told_at = None
 
+    def _say_what_cannot_be(self, node: NodeRecord) -> None:
+        """Recovery was asked for, and whoever has started the ranks of this node starts none of them again."""
+        if self._repairs.rules.recover and not node.spawns and not self._idle_said:
+            self._idle_said = True
+            text = f"recovery is on, but taskd-run has not started the ranks of node {node.name}: they are watched only"
+            self._job.note("idle", f"{text}, and one that dies is not replaced", node=node.name)
+
     # ---- hello, goodbye ---------------------------------------------------------------------------------------
 
     def _hello(self, sender: Sender, hello: AgentHello, when: Moment) -> None:
@@ -136,6 +144,7 @@ class Nodes:
         if known is None:
             self._detector.watch(node, when.at)
             self._job.note("node", f"node {node.name} is here ({node.role})", node=node.name)
+            self._say_what_cannot_be(node)
             self._repairs.roomier(when)
         else:
             self._heard(node, when)

@@ -174,6 +174,12 @@ class RankRecord:
         )
 
     @property
+    def steps_done(self) -> int:
+        """How far its training had come, as far as anybody has told."""
+        report = self.report or self.last
+        return report.steps_done if report is not None else 0
+
+    @property
     def where(self) -> str:
         """The node's name, or a dash."""
         return self.node.name if self.node is not None else "-"

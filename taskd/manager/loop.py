@@ -62,8 +62,9 @@ END_NS = 30 * limits.SECOND
 """When the job is over, how long its agents may take to leave before the manager ends all the same."""
 OPERATORS_MAX = 256
 """Connections beside those of the agents that a manager is prepared for."""
-ALOUD = frozenset({"done", "healed", "waits", "proof"})
-"""Kinds of notes that every job's terminal shows. That all start over is said by the launchers, each on its own."""
+ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle"})
+"""Kinds of notes that every job's terminal shows. That all begin to start over is said by the launchers, each on its
+own."""
 
 
 class ManagerLoop:

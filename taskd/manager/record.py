@@ -22,6 +22,7 @@ from taskd.core.events import (
     ProofVerdict,
     RailVerdict,
     RailWish,
+    Reached,
     Restarted,
     Said,
     Sender,
@@ -63,6 +64,8 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["lost", event.node]
     if isinstance(event, Verdict):
         return ["verdict", event.node, int(event.state), event.age_ns, event.reason]
+    if isinstance(event, Reached):
+        return ["reached", event.steps]
     if isinstance(event, RailWish):
         return ["rail wish", event.rail, list(event.nodes), event.out]
     if isinstance(event, RailVerdict):
@@ -91,6 +94,8 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         return ConnectionLost(_text(values[0]))
     if kind == "verdict":
         return Verdict(_text(values[0]), RankState(values[1]), int(values[2]), _text(values[3]))
+    if kind == "reached":
+        return Reached(int(values[0]))
     if kind == "rail wish":
         return RailWish(_text(values[0]), _texts(values[1]), bool(values[2]))
     if kind == "rail":

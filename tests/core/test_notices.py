@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
-from taskd.core.events import Tick
+from taskd.core.events import ManagerEvent, Reached, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RankReport
@@ -27,12 +29,12 @@ def running(step: int, max_restarts: int = 3) -> tuple[Manager, Node]:
     return core, a
 
 
-def dead(rank: int, incarnation: int = 1) -> RankReport:
-    return rank_report(rank, incarnation, state=RankState.DEAD, exit_code=-9)
+def dead(rank: int, incarnation: int = 1, **changes: Any) -> RankReport:
+    return rank_report(rank, incarnation, state=RankState.DEAD, exit_code=-9, **changes)
 
 
-def parked(rank: int, reason: str) -> RankReport:
-    return rank_report(rank, epoch=2, stage=Stage.PARKED, ok=False, reason=reason)
+def parked(rank: int, reason: str, **changes: Any) -> RankReport:
+    return rank_report(rank, epoch=2, stage=Stage.PARKED, ok=False, reason=reason, **changes)
 
 
 def starting_over(core: Manager) -> Order:
@@ -64,25 +66,74 @@ def test_a_death_before_any_step_and_the_last_start() -> None:
     assert "Restarts left for rank 1: none of 1, another death ends the job; " in told and told.endswith(CURE)
 
 
-def test_an_incident_in_which_all_started_over_is_never_healed() -> None:
-    core, a = running(step=5)
-    core.step(NOW, a.report(dead(1)))
-    core.step(NOW + MS, a.report(parked(0, NO_SESSION)))
+@pytest.mark.parametrize(
+    ("step", "lost", "words"), [(5, 5, "5 steps lost"), (1, 1, "1 step lost"), (-1, None, "no finished step was seen")]
+)
+def test_an_incident_in_which_all_started_over_is_never_healed(step: int, lost: int | None, words: str) -> None:
+    core, a = running(step)
+    core.step(NOW, a.report(dead(1, step=step)))
+    if step >= 0:
+        core.step(NOW + MS, a.report(parked(0, NO_SESSION, step=step)))
     epoch = starting_over(core).epoch
     at = NOW + 3 * SECOND
-    notes: list[str] = []
-    for incarnations, step in (((2, 3), 0), ((2, 3), 1)):
-        for rank, incarnation in enumerate(incarnations):
-            report = rank_report(rank, incarnation, epoch=epoch, step=step, pid=200 + rank)
-            notes += [e.text for e in core.step(at, a.report(report)) if isinstance(e, Note)]
+    notes: list[Note] = []
+    after = max(0, step)
+    second = 3 if step >= 0 else 2  # in place was tried first
+    for done in (0, 1):
+        for rank, incarnation in enumerate((2, second)):
+            report = rank_report(rank, incarnation, epoch=epoch, step=done, pid=200 + rank)
+            notes += [e for e in core.step(at, a.report(report)) if isinstance(e, Note)]
     (incident,) = core.incidents(at)
     assert (incident["strategy"], incident["outcome"]) == ("respawn", "started over"), notes
-    assert notes[-1].startswith("incident 1 ends, all ranks have started over, after") and "healed" not in str(notes)
+    assert incident["steps_lost"] == lost and core.facts(at)["incidents"]["steps_lost"] == after
+    over, closed = notes[-2:]
+    assert over.kind == "over" and over.text.startswith("started over in ") and f" ms, {words}" in over.text, over
+    assert over.text.endswith(": rank 1 died (SIGKILL) on node a (every rank has done its first step)"), over
+    assert ("its own checkpoint" in over.text) is (step >= 0), over
+    assert closed.text.startswith(f"incident 1 ends, all ranks have started over, {words}, after"), closed
+    assert "healed" not in str(notes)
     effects = []
-    for rank, incarnation in enumerate((2, 3)):
+    for rank, incarnation in enumerate((2, second)):
         report = rank_report(rank, incarnation, epoch=epoch, step=1, pid=200 + rank, state=RankState.LEFT)
         effects += core.step(at, a.report(report))
-    assert effects[-1].reason == "all ranks have ended in good order after all had started over 1 time"  # type: ignore[union-attr]
+    said = [effect.text for effect in effects if isinstance(effect, Note) and effect.kind == "end"]
+    assert len(said) == 1 and said[0].startswith(f"this job has started over 1 time: {words}"), said
+    ending = f"all ranks have ended in good order after all had started over 1 time, {words}"
+    assert effects[-1].reason == ending  # type: ignore[union-attr]
+
+
+def test_a_replay_knows_what_was_lost_although_no_journal_has_quiet_beats() -> None:
+    core, a = manager(2, 1), Node("a")
+    journal: list[tuple[int, ManagerEvent]] = []
+
+    def step(at: int, event: ManagerEvent) -> None:
+        core.step(at, event)
+        journal.extend((at, one) for one in core.to_journal())
+
+    step(SECOND, a.hello())
+    step(SECOND, a.report(*(rank_report(rank, step=0, acknowledged=False) for rank in (0, 1)), full=True))
+    said = []
+    for done in range(1, 8):
+        step(SECOND + done * 100 * MS, a.report(*(rank_report(rank, step=done) for rank in (0, 1))))
+        said.append(len(journal))
+    assert said[0] == said[-1], "beats that only say how far it is are quiet"
+    step(NOW, a.report(dead(1, step=-1)))
+    step(NOW + MS, a.report(parked(0, NO_SESSION, step=-1)))
+    for at in range(NOW, NOW + SECOND, 50 * MS):
+        step(at, Tick())
+    again = manager(2, 1)
+    for at, event in journal:
+        again.replay(at, event)
+    assert core.facts(NOW)["incidents"] == again.facts(NOW)["incidents"]
+    assert again.facts(NOW)["incidents"]["steps_lost"] == 7
+    assert Reached(7) in [event for _, event in journal]
+
+
+def test_a_heal_has_lost_nothing() -> None:
+    core, a = running(step=5)
+    core.step(NOW, a.report(dead(1)))
+    assert core.incidents(NOW)[0]["steps_lost"] is None, "it has not ended"
+    assert not core.facts(NOW)["incidents"]["steps_lost"]
 
 
 def left(rank: int) -> RankReport:
@@ -114,3 +165,12 @@ def test_who_dies_of_another_ones_leaving_is_not_waited_with() -> None:
     effects = core.step(NOW + MS, a.report(rank_report(0, state=RankState.DEAD, exit_code=1, reason="it has left")))
     assert isinstance(effects[-1], EndJob) and effects[-1].exit_code == 1, effects
     assert effects[-1].reason.endswith("; rank 1 has left with exit code 0 before and can repair nothing: exit")
+
+
+@pytest.mark.parametrize(("recover", "spawns", "times"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+def test_recovery_that_cannot_be_is_said_once(recover: bool, spawns: bool, times: int) -> None:
+    core = manager(2, 2, recover=recover)
+    effects = [effect for name in "ab" for effect in core.step(SECOND, Node(name, spawns=spawns).hello())]
+    said = [effect.text for effect in effects if isinstance(effect, Note) and effect.kind == "idle"]
+    assert len(said) == times, said
+    assert all("taskd-run has not started the ranks of node a: they are watched only" in text for text in said)

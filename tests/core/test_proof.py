@@ -371,7 +371,7 @@ def test_a_quiet_proof_is_in_no_journal_and_a_verdict_is() -> None:
         assert job.core.to_journal() == ()
     for rank in range(4):
         job.tell(rank, 128, [1, 2, 3, 9] if rank == 0 else [1, 2, 3, 4])
-    assert [type(event).__name__ for event in job.core.to_journal()] == ["ProofVerdict"]
+    assert [type(event).__name__ for event in job.core.to_journal()] == ["Reached", "ProofVerdict"]
 
 
 def test_a_manager_that_is_back_knows_what_was_alike() -> None:

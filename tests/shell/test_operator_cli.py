@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from taskd.cli.incidents import story
+from taskd.cli.status import picture
 from taskd.core.messages import Evidence, Proof, Proofs
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
@@ -309,6 +310,21 @@ def test_replay_prints_the_decisions_again(manager: ManagerProcess, agent: HandA
     rows = [json.loads(line) for line in manager.cli("replay", path, "--json").stdout.splitlines()]
     assert rows[-1] == {"steps": len(rows) - 1, "same": True}
     assert [row["step"] for row in rows[:-1]] == list(range(1, len(rows)))
+
+
+def test_a_start_from_the_beginning_is_told_with_what_it_cost() -> None:
+    incident = Incident(2, "process", 10)
+    incident.start_over(40, "all again")
+    incident.move(IncidentCause.REPAIR)
+    incident.close(IncidentCause.HEALED, incident.good_end, 5_000_000_010)
+    told = story({**incident.facts(0), "opened_wall_ns": 1, "closed_wall_ns": 2}, colour=False)
+    assert told.startswith("incident 2  process, started over, 40 steps lost\n") and "healed" not in told
+    manager = {"host": "h", "port": 1, "pid": 2, "uptime_ms": 3, "journal": "j", "refused": {}}
+    facts: dict[str, Any] = {"job": "job", "manager": manager, "term": 1, "epoch": 3, "ranks": [], "nodes": []}
+    facts["incidents"] = {"known": 1, "open": 0, "started_over": 1, "steps_lost": 40}
+    assert "| all ranks started over 1 time, 40 steps lost\n" in picture(facts, colour=False)
+    facts["incidents"]["started_over"] = 0
+    assert "started over" not in picture(facts, colour=False)
 
 
 def test_the_story_of_a_rail_tells_its_cost_and_no_attempts() -> None:

@@ -131,12 +131,19 @@ def test_a_plain_script_does_not_start_over_in_silence(start: Start) -> None:
         assert (incident["strategy"], incident["outcome"]) == ("respawn", "started over"), incident
         assert any("Restarts left for rank 1" in note for note in incident["notes"]), incident
         assert status["incidents"]["started_over"] == 1, status
+        lost = incident["steps_lost"]
+        assert status["incidents"]["steps_lost"] == lost >= 3, (status, incident)
         (launched.folder / "go").touch()
         launched.end()
     (line,) = said_of_the_restart(launched)
     found = re.search(r"^taskd\[launcher\]: all ranks start over after (\d+) steps: ", line)
     assert found and int(found[1]) >= 3, line
     assert "its loop does not run over taskd.session().steps()" in line, line
+    over, end = (line for line in launched.lines if line.startswith("taskd[manager]: "))
+    cost = f"{lost} steps lost, less what the script took up from its own checkpoint"
+    told = rf": started over in \d+ ms, {cost}: rank 1 died \(SIGKILL\) on node node-0 \(every rank has done its first"
+    assert re.search(told, over), over
+    assert end == f"taskd[manager]: this job has started over 1 time: {cost}", end
 
 
 def test_a_script_whose_steps_nobody_sees_says_so_too(start: Start, free_port: Callable[[], int]) -> None:
@@ -151,6 +158,7 @@ def test_a_script_whose_steps_nobody_sees_says_so_too(start: Start, free_port: C
     found = said_of_the_restart(launched)
     assert len(found) == 2 and len(set(found)) == 1, launched.text
     assert "before any step was seen to be done" in found[0], found
+    assert "this job has started over 1 time: no finished step was seen" in launched.text, launched.text
 
 
 def test_a_heal_in_place_is_one_line(start: Start, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class Attempts:
         avoid_home = decision.strategy is Strategy.RECOVER and Strategy.IN_PLACE in incident.exhausted
         chosen, unplaced = placement.choose_nodes(self.members, decision.strategy, avoid_home)
         fresh = decision.strategy is Strategy.RESPAWN
+        steps = self.members.steps_done if fresh else 0  # a new seat knows nothing of them
         seats: list[Seat] = []
         if not (fresh and unplaced):
             seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
@@ -98,9 +99,8 @@ class Attempts:
         else:
             incident.waits_since = None
             if fresh:
-                incident.restarts += 1
-                self.job.restarts += 1
-                incident.note(told)
+                incident.start_over(steps, told)
+                self.job.start_over(steps)
             attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
         self._begin_stage(attempt, incident, when.now)
 

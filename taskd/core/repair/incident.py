@@ -94,6 +94,7 @@ class Incident:
     nodes: set[str] = field(default_factory=set)
     phases: list[PhaseTime] = field(default_factory=list)
     restarts: int = 0  # how often all ranks were started over in it
+    steps_lost: int = 0  # that were seen to be done by then
     attempts: int = 0
     tries: dict[Strategy, int] = field(default_factory=dict)
     exhausted: set[Strategy] = field(default_factory=set)
@@ -130,6 +131,12 @@ class Incident:
     def good_end(self) -> Outcome:
         """What it is when training goes on."""
         return Outcome.STARTED_OVER if self.restarts else Outcome.HEALED
+
+    def start_over(self, steps: int, text: str) -> None:
+        """All ranks begin anew, and so many steps were done."""
+        self.restarts += 1
+        self.steps_lost += steps
+        self.note(text)
 
     def answers(self, lost: set[int]) -> bool:
         """A decision deals with these deaths. True: some of them are new, and so the attempt before did not fail."""
@@ -187,6 +194,13 @@ class Incident:
         self.end_all(now)
         self.outcome, self.closed_at = outcome, now
 
+    @property
+    def _steps_lost(self) -> int | None:
+        """None: it has not ended yet, nothing goes on, or nobody has seen a step."""
+        if self.outcome is Outcome.STARTED_OVER:
+            return self.steps_lost or None
+        return 0 if self.outcome is Outcome.HEALED else None
+
     def facts(self, now: int) -> dict[str, object]:
         """For people and programs, ready for JSON."""
         return {
@@ -203,6 +217,7 @@ class Incident:
             "phases": [{"name": time.name, "ms": time.took_ms(now)} for time in self.phases],
             "attempts": self.attempts,
             "outcome": self.outcome.value,
+            "steps_lost": self._steps_lost,
             "cost": dict(self.cost),
             "notes": list(self.notes),
         }

@@ -14,7 +14,7 @@ from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, causes_first, describe
 from taskd.core.repair.placement import Rules
 from taskd.core.types import Outcome, RankState, Strategy
-from taskd.core.words import cut, milliseconds, rank_words, verb
+from taskd.core.words import cut, lost_words, milliseconds, rank_words, verb
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
 """A survivor's own words, when it can give up no step."""
@@ -60,13 +60,28 @@ def closed(incident: Incident, how: str) -> str:
     assert incident.closed_at is not None
     took = f"after {milliseconds(incident.closed_at - incident.opened_at)} ms: {how}"
     if incident.outcome is Outcome.STARTED_OVER:
-        return f"incident {incident.id} ends, all ranks have started over, {took}"
+        return f"incident {incident.id} ends, all ranks have started over, {lost_words(incident.steps_lost)}, {took}"
     return f"incident {incident.id} is {incident.outcome.value} {took}"
 
 
-def started_over(times: int) -> str:
+def started_over(times: int, steps: int) -> str:
     """What a good end must not hide."""
-    return f" after all had started over {times} {verb(times, 'time', 'times')}" if times else ""
+    if not times:
+        return ""
+    return f" after all had started over {times} {verb(times, 'time', 'times')}, {lost_words(steps)}"
+
+
+def ended(times: int, steps: int) -> str:
+    """The job's last line, if it has to be said; empty: all that was done once was done for good."""
+    if not times:
+        return ""
+    how_often = f"{times} {verb(times, 'time', 'times')}"
+    return f"this job has started over {how_often}: {lost_words(steps)}{_less(steps)}"
+
+
+def _less(steps: int) -> str:
+    """What taskd cannot see."""
+    return ", less what the script took up from its own checkpoint" if steps else ""
 
 
 def waits(attempt: Attempt, at: int) -> str:
@@ -85,9 +100,14 @@ def done(losses: tuple[Loss, ...]) -> str:
     return f"{describe(losses)} when {its} work was done: that is no failure, and the others go on to their own end"
 
 
-def healed(incident: Incident, proof: str, now: int) -> str:
-    """A repair that cost no step."""
-    took = f"healed in {milliseconds(now - incident.opened_at)} ms, 0 steps lost"
+def mended(incident: Incident, proof: str, now: int) -> str:
+    """Training goes on: after a repair that cost no step, or from the beginning."""
+    ms = milliseconds(now - incident.opened_at)
+    if incident.restarts:
+        steps = incident.steps_lost
+        cost = f"started over in {ms} ms, {lost_words(steps)}{_less(steps)}"
+        return f"{cost}: {_who(incident) or incident.notes[0]} ({proof})"
+    took = f"healed in {ms} ms, 0 steps lost"
     if not incident.fallen:
         return f"{incident.notes[0]}: {took} ({proof})"
     them = verb(len(incident.fallen), "it was", "they were")

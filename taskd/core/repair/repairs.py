@@ -240,7 +240,7 @@ class Repairs:
         if good:
             done = describe(lost) if (lost := placement.losses(self.members)) else ""
             done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
-            self._finish(0, f"{good}{done}{notices.started_over(self.job.restarts)}", when.now)
+            self._finish(0, f"{good}{done}{notices.started_over(self.job.restarts, self.job.steps_lost)}", when.now)
         elif self.attendance.nobody() and self._bystander:
             lost = placement.losses(self.members)
             if self.rules.recover and not any(loss.watched_only for loss in lost):
@@ -380,8 +380,8 @@ class Repairs:
     def _mended(self, proof: str, now: int) -> None:
         """Training goes on: with all that was done, or from the beginning."""
         assert self.incident is not None
-        if not self.incident.restarts:
-            self.job.note("healed", notices.healed(self.incident, proof, now))
+        kind = "over" if self.incident.restarts else "healed"
+        self.job.note(kind, notices.mended(self.incident, proof, now))
         self._close(IncidentCause.HEALED, self.incident.good_end, proof, now)
 
     def _overdue(self, attempt: Attempt, when: Moment) -> None:
@@ -419,5 +419,7 @@ class Repairs:
             good = exit_code == 0 or self.incident.strategy is Strategy.OBSERVE
             ending = (IncidentCause.BACK, Outcome.OBSERVED) if good else (IncidentCause.EXIT, Outcome.EXITED)
             self._close(*ending, reason, now)
+        if text := notices.ended(self.job.restarts, self.job.steps_lost):
+            self.job.note("end", text)
         self.job.finish(exit_code, reason)
         self.job.effects.append(EndJob(exit_code, cut(reason)))
