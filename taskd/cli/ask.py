@@ -1,8 +1,9 @@
 """Asking a job's manager: where it is, with which key, one question, one answer.
 
 Host, port, job and key come from the configuration like everywhere; where one manager runs on this host that is of the
-job, at the port and at the host that were said, if any were, that one is meant. There is no retry: a manager that does
-not answer in ANSWER_SECONDS is reported with where it was looked for and what to do. It does NOT format anything.
+job, at the port and at the host that were said, if any were, that one is meant. A port on the command line counts for
+more than a job in the environment. There is no retry: a manager that does not answer in ANSWER_SECONDS is reported with
+where it was looked for and what to do. It does NOT format anything.
 """
 
 from __future__ import annotations
@@ -177,6 +178,9 @@ def _meant(config: Config) -> Config:
     notes = _notes(config)
     if "manager.port" in told:
         notes = [note for note in notes if note["port"] == manager.port]
+        if not notes and told["manager.port"] == "keyword" and told.get("job.id") != "keyword":
+            # Whoever names a port means the job that listens there, whichever the environment is of.
+            notes = [note for note in _all_notes(config) if note["port"] == manager.port]
     if told.get("manager.host", "").startswith("keyword"):
         notes = [note for note in notes if manager.host in (*HERE, note["host"], note["address"])]
     if len(notes) != 1:
@@ -190,6 +194,11 @@ def _notes(config: Config) -> list[dict[str, Any]]:
     note = residence.read(config.job.directory)
     if note is not None or "job.id" in config.sources:
         return [] if note is None else [note]
+    return _all_notes(config)
+
+
+def _all_notes(config: Config) -> list[dict[str, Any]]:
+    """What all of this user's managers on this host have left."""
     try:
         jobs = sorted(os.listdir(config.job.run_dir))
     except OSError:

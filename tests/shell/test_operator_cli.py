@@ -189,6 +189,17 @@ def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess, fr
     assert wrong_key.returncode == 3 and "does not accept the key of job job" in wrong_key.stderr
 
 
+@pytest.mark.parametrize("of", ["this job", "another job", "no job"])
+def test_a_port_alone_finds_the_job_and_its_key_in_any_jobs_environment(manager: ManagerProcess, of: str) -> None:
+    """Pods name their job, the first node and a port; a shell in one of them has all of that."""
+    environment = {**manager.environment, "MASTER_ADDR": "192.0.2.7", "TASKD_MANAGER_PORT": "9"}
+    del environment["TASKD_JOB_ID"]
+    environment |= {"this job": {"MINDX_TASK_ID": "job"}, "another job": {"MINDX_TASK_ID": "other"}, "no job": {}}[of]
+    command = [sys.executable, "-m", "taskd.cli.main", "status", "--json", "--port", str(manager.port)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0 and json.loads(done.stdout)["job"] == "job", done.stderr
+
+
 def test_no_manager_is_one_sentence_with_the_cure(manager: ManagerProcess, free_port: Callable[[], int]) -> None:
     port = free_port()
     for words in (["status"], ["status", "--watch"], ["events"], ["incidents"]):
