@@ -39,6 +39,8 @@ MODULES = {
 """The name that is answered for -> the module whose public names answer; PACKAGE is an empty package."""
 ASKED_BY = ("TASKD_", "_TASKD_", "PROCESS_RECOVER", "ELASTIC_PROCESS_", "HIGH_AVAILABILITY", "MINDX_TASK_ID")
 """How the variables begin whose presence says that this process belongs to a job that taskd looks after."""
+SERVICE_LINKS = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT_")
+"""In the names that Kubernetes gives to every pod beside a Service, be it called taskd-manager: nobody has asked."""
 
 
 class Loader:
@@ -85,7 +87,13 @@ class Finder:
 
 def asked() -> bool:
     """Whether this process wants taskd, and does not only run where it is installed."""
-    return "taskd.api" in sys.modules or any(name.startswith(ASKED_BY) for name in os.environ)
+    if "taskd.api" in sys.modules:
+        return True
+    named = [name for name in os.environ if name.startswith(ASKED_BY)]
+    links = ("tcp://", "udp://", "sctp://")
+    return any(
+        not os.environ[name].startswith(links) and not any(part in name for part in SERVICE_LINKS) for name in named
+    )
 
 
 def install() -> None:

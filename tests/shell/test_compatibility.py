@@ -128,6 +128,10 @@ def test_a_start_says_it_once(run_python: Callable[..., Any]) -> None:
         ("", {"PROCESS_RECOVER": "on"}, "True"),
         ("", {"MINDX_TASK_ID": "a"}, "True"),
         ("", {"TASKD_JOB_ID": "a"}, "True"),
+        ("", {"TASKD_MANAGER_SERVICE_HOST": "10.0.0.7"}, "False"),
+        ("", {"TASKD_MANAGER_PORT": "tcp://10.0.0.7:9601"}, "False"),
+        ("", {"TASKD_MANAGER_PORT_9601_TCP_ADDR": "10.0.0.7"}, "False"),
+        ("", {"TASKD_MANAGER_PORT": "9601"}, "True"),
     ],
 )
 def test_who_looks_for_the_package_finds_it_where_taskd_was_asked_for(
