@@ -7,6 +7,7 @@ the configuration (environment, file). This is a thin face: the work is done by 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from taskd import log
@@ -80,7 +81,7 @@ def _load(given: Any) -> Config:
         _log.warning("init_taskd_manager does not know %s; known are %s", ", ".join(unknown), ", ".join(KEYS))
     for key, why in WITHOUT_MEANING.items():
         if given.get(key):
-            _log.warning("%s does nothing: %s", key, why)
+            log.once(_log, logging.WARNING, f"manager key {key}", "%s does nothing: %s", key, why)
     job: dict[str, Any] = {key: given[key] for key in NUMBERS}
     if given["job_id"] not in (None, ""):
         job["id"] = given["job_id"]
