@@ -22,7 +22,7 @@ from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, cha
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES
-from taskd.state.statements import pairs
+from taskd.state.statements import blocks_of, pairs
 from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 
 _ENDS = frozenset({"exit", "_exit", "abort", "quit"})
@@ -261,20 +261,16 @@ def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
         if not any(part is loop for part in ast.walk(statement)):
             yield statement
             continue
-        for name in ("body", "orelse", "finalbody"):
-            yield from _others(getattr(statement, name, []), loop)
-        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-            yield from _others(part.body, loop)
+        for inner, _ in blocks_of(statement):
+            yield from _others(inner, loop)
 
 
 def _run(statement: ast.stmt) -> Iterator[ast.stmt]:
     """This, and the statements in it, but not those of functions."""
     yield statement
-    if not isinstance(statement, SCOPES):
-        for child in ast.iter_child_nodes(statement):
-            for inner in [child] if isinstance(child, ast.stmt) else getattr(child, "body", []):
-                if isinstance(inner, ast.stmt):
-                    yield from _run(inner)
+    for block, _ in blocks_of(statement):
+        for inner in block:
+            yield from _run(inner)
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:

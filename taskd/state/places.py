@@ -74,7 +74,7 @@ class Place:
         whole. None: nothing."""
         found = root
         for is_attribute, name in self.path:
-            if id(found) in known or found is NOTHING:
+            if id(found) in known or found is NOTHING or _keeps_more(found):
                 return None
             if not is_attribute and (name is ANY or not issubclass(type(found), (dict, list))):
                 return found
@@ -138,6 +138,12 @@ def _follow(found: Any, path: Iterable[tuple[bool, Any]], known: Set[int]) -> An
 def _is_known(found: Any, known: Set[int]) -> bool:
     """A module's plain attributes are put back with it."""
     return id(found) in known or issubclass(type(found), torch.nn.Module)
+
+
+def _keeps_more(found: Any) -> bool:
+    """A module that says by itself what belongs to it beside its tensors."""
+    kind = type(found)
+    return issubclass(kind, torch.nn.Module) and kind.get_extra_state is not torch.nn.Module.get_extra_state
 
 
 def _item(found: Any, key: Any) -> Any:

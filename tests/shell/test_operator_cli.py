@@ -332,6 +332,7 @@ def test_a_start_from_the_beginning_is_told_with_what_it_cost() -> None:
     assert told.startswith("incident 2  process, started over, 40 steps lost\n") and "healed" not in told
     manager = {"host": "h", "port": 1, "pid": 2, "uptime_ms": 3, "journal": "j", "refused": {}}
     facts: dict[str, Any] = {"job": "job", "manager": manager, "term": 1, "epoch": 3, "ranks": [], "nodes": []}
+    facts |= {"world_size": 0, "states": {}}
     facts["incidents"] = {"known": 1, "open": 0, "started_over": 1, "steps_lost": 40}
     assert "| all ranks started over 1 time, 40 steps lost\n" in picture(facts, colour=False)
     facts["incidents"]["started_over"] = 0

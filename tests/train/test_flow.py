@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+from pathlib import Path
+
 import pytest
 
+from taskd.state.flow import Flow
+from taskd.state.places import NOTHING
+from taskd.state.reach import Reach
+from taskd.state.sources import LOOPS
 from tests.train.test_counters import found_in
 
 
@@ -68,3 +76,18 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
 def test_what_hangs_on_conditions(body: str, perhaps: str) -> None:
     found = found_in(body)
     assert ({one.text for one in found.perhaps}, {one.text for one in found.carried}) == ({*perhaps.split()}, set())
+
+
+@pytest.mark.parametrize("module", ["argparse", "ast", "heapq", "inspect", "json.decoder", "tarfile", "textwrap"])
+def test_whatever_stands_in_a_loop_is_followed(module: str) -> None:
+    """No loop of the standard library costs more than its answer."""
+    found = importlib.util.find_spec(module)
+    assert found is not None and found.origin is not None
+    tree = ast.parse(Path(found.origin).read_text())
+    reach = Reach(test_whatever_stands_in_a_loop_is_followed.__code__, {}, lambda _: NOTHING)
+    homes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]
+    for home, loop in ((one, loop) for one in homes for loop in ast.walk(one) if isinstance(loop, LOOPS)):
+        hopeful, other = Flow(reach, True), Flow(reach, False)
+        hopeful.loop(home, loop)
+        other.loop(home, loop)
+        assert hopeful.used <= hopeful.handed_on and other.used <= other.handed_on

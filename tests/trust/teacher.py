@@ -51,7 +51,8 @@ for step in session.steps(scene.loader()):
                     mine.data.lerp_(new.data, 0.1)
                 else:
                     mine.lerp_(new, 0.1)
-        average.update(model)
+        if plain:
+            average.update(model)
         scene.here(step, "second metric")
         scene.here(step, "plain second metric")
         metric_of(torch.ones(1))
