@@ -20,7 +20,7 @@ from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
-from taskd.core.words import LEFT_EARLY, cut, follows, verb
+from taskd.core.words import LEFT_EARLY, cut, follows
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
 """Where nobody leaves in good order. APPLIED is not among them: a script without a session is there at its end."""
@@ -76,9 +76,7 @@ class Crew:
         `held`: the order before this one."""
         if not (self.spawns and order.fresh and (held is None or held.epoch < order.epoch)):
             return []
-        steps = max((record.steps_done for record in self.ranks.values()), default=0)
-        after = f" after {steps} {verb(steps, 'step', 'steps')}" if steps else ""
-        return [Warn(cut(f"all ranks start over{after}: {order.reason}"))]
+        return [Warn(cut(f"all ranks start over: {order.reason}"))]
 
     def vacant(self, seat: Seat, node: str) -> bool:
         """This seat is to be taken here, and nobody sits on it."""

@@ -77,11 +77,6 @@ class LocalRank:
         """Its process is there."""
         return self.state in (RankState.STARTING, RankState.ALIVE)
 
-    @property
-    def steps_done(self) -> int:
-        """How far its training had come, as far as anybody has told."""
-        return self.report().steps_done
-
     def move(self, cause: LocalCause) -> None:
         """Apply one row of the table."""
         self.state = LOCAL.after(self.state, cause)

@@ -11,7 +11,7 @@ from taskd.core.events import ManagerEvent, Reached, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RankReport
-from taskd.core.repair.notices import AGAIN, CURE, NO_SESSION
+from taskd.core.repair.notices import CURE, NO_SESSION, again
 from taskd.core.types import Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY
 from tests.core.builders import Node, manager, rank_report
@@ -51,7 +51,8 @@ def test_who_died_why_all_start_over_and_what_would_help(reason: str, curable: b
     core.step(NOW, a.report(dead(1)))
     core.step(NOW + MS, a.report(parked(0, reason)))
     told = starting_over(core).reason
-    assert told.startswith(f"rank 1 died (SIGKILL) on node a; no survivor holds a whole state ({reason}). {AGAIN} ")
+    assert told.startswith(f"rank 1 died (SIGKILL) on node a; no survivor holds a whole state ({reason}). {again(5)} ")
+    assert " 5 steps are done again: from the script's own checkpoint" in told
     assert "Restarts left for rank 1: 2 of 3; --max-restarts 0 ends the job instead, as torchrun does." in told
     assert (CURE in told) is curable
     assert core.incidents(NOW)[0]["notes"][-1] == told
@@ -174,3 +175,17 @@ def test_recovery_that_cannot_be_is_said_once(recover: bool, spawns: bool, times
     said = [effect.text for effect in effects if isinstance(effect, Note) and effect.kind == "idle"]
     assert len(said) == times, said
     assert all("taskd-run has not started the ranks of node a: they are watched only" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("step", "phase", "updates", "done"),
+    [
+        (-1, Phase.SETUP, -1, 0),
+        (6, Phase.BODY, -1, 6),
+        (6, Phase.APPLIED, -1, 7),
+        (6, Phase.BETWEEN, 5, 7),
+        (6, Phase.PARKED, 9, 9),
+    ],
+)
+def test_a_step_counts_once_its_update_is_made(step: int, phase: Phase, updates: int, done: int) -> None:
+    assert rank_report(0, step=step, phase=phase, updates=updates).steps_done == done

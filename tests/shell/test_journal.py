@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
-from taskd.core.events import ConnectionLost, Restarted, Said, Sender, Tick, Verdict
+from taskd.core.events import ConnectionLost, Reached, Restarted, Said, Sender, Tick, Verdict
 from taskd.core.messages import Answer, Confirmed, Goodbye, Order, Refused, Seat, Stop
 from taskd.core.types import RankState, Stage
 from taskd.manager import journal, record
@@ -27,6 +27,7 @@ EVENTS = (
     ConnectionLost("b"),
     Verdict("b", RankState.DEAD, 1_500_000_000, "silent"),
     Restarted(),
+    Reached(7),
     Tick(),
 )
 ORDER = Order(3, 1, Stage.PARKED, 1, -1, (Seat(0, 2, "a"),), (), "rank 0 died")

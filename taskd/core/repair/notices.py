@@ -2,7 +2,7 @@
 
 Nobody reads the journal of a job that ends well. So a start of all from the beginning says who died, why nothing better
 was possible, what is done again, how often that may still happen, and which line of the script would change it. It
-decides nothing, and knows no step: what quiet beats say is in no journal, so the agents add how far their ranks were.
+decides nothing. All of these lines take the number of steps that are lost from one count, Membership.steps_done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from taskd.core.words import cut, lost_words, milliseconds, rank_words, verb
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
 """A survivor's own words, when it can give up no step."""
-AGAIN = "What was done is done again: from the script's own checkpoint if it takes one up, else from step 0."
 NO_RESTARTS = "--max-restarts 0 ends the job instead, as torchrun does"
 CURE = (
     "A script whose loop is `for step in session.steps(loader):` (README, A job that heals) has only the dead rank "
@@ -35,8 +34,15 @@ def beginning(incident: Incident, decision: Decision, members: Membership, rules
     why = decision.reason.removesuffix(ALL_AGAIN)
     cause = why if who in why else f"{who}; {why}"
     curable = NO_SESSION in why or not members.trained
-    parts = [f"{cut(cause, _MOST_CAUSE)}.", AGAIN, _left(incident, members, rules), CURE if curable else ""]
+    left = _left(incident, members, rules)
+    parts = [f"{cut(cause, _MOST_CAUSE)}.", again(members.steps_done), left, CURE if curable else ""]
     return cut(" ".join(filter(None, parts)))
+
+
+def again(steps: int) -> str:
+    """What is lost, and how it may come back."""
+    what = f"{steps} {verb(steps, 'step is', 'steps are')}" if steps else "What was done is"
+    return f"{what} done again: from the script's own checkpoint if it takes one up, else from step 0."
 
 
 def _who(incident: Incident) -> str:
