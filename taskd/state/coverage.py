@@ -15,13 +15,10 @@ optimizer is registered. It repairs nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -29,9 +26,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.state import movers
+from taskd.state.held import Held, is_array, leaves_of, place_of
 from taskd.state.living import living
 from taskd.state.movers import Mover
-from taskd.state.places import attribute_of
 from taskd.state.replica import Replica
 from taskd.state.strange import STARTS_OVER, strange
 
@@ -40,13 +37,6 @@ _CONSEQUENCE = f"{STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
-_HELD_DEPTH = 3
-_HELD = 64
-"""Tensors of one thing that a loop hands on."""
-_LOOKED_AT = 256
-"""Items in it, whatever they are."""
-_MOVES = 2
-"""What has moved once may have been made for good."""
 _MOST_NAMES = 6
 _HANDED_ON = (
     "the loop hands {names} on from step to step, and nobody registered that: {over}; keep it in an object with "
@@ -82,40 +72,6 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(slots=True)
-class _Held:
-    """Tensors that a loop hands on, as they were when it asked for its last step."""
-
-    tensors: list[tuple[weakref.ref[torch.Tensor], int, int]] = field(default_factory=list)
-    """Each with its version and its address."""
-    looks: int = 0
-    moves: int = 0
-
-    def look(self, value: Any, again: bool) -> None:
-        """Look once more. `again`: its step is done again, so what has come meanwhile has moved."""
-        now = [(weakref.ref(one), _version(one), _place(one)) for one in _first(value)]
-        before, self.tensors = self.tensors, now
-        if self.looks and (before or again):  # what is made at its first use, and kept, has not moved
-            same = all(map(self._same, before, now)) and len(before) == len(now)
-            self.moves += not same
-        self.looks += 1
-
-    def begin(self) -> None:
-        """A loop begins: what was made for it has not moved."""
-        self.tensors, self.looks, self.moves = [], 0, 0
-
-    @staticmethod
-    def _same(
-        one: tuple[weakref.ref[torch.Tensor], int, int], other: tuple[weakref.ref[torch.Tensor], int, int]
-    ) -> bool:
-        """Another view of the same contents is the same."""
-        return one[1] == other[1] and (one[0]() is other[0]() or one[2] == other[2] != -1)
-
-    def has_moved(self, again: bool) -> bool:
-        """Once is enough where a repair finds the first steps."""
-        return self.moves >= _MOVES or bool(self.moves and again and self.looks <= _MOVES + 1)
-
-
-@dataclass(slots=True)
 class Coverage:
     """What is registered (`replica`, and `local`, the rank's own objects) against what lives and moves."""
 
@@ -126,22 +82,27 @@ class Coverage:
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
     _movers: list[Mover] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
-    _held: dict[str, _Held] = field(default_factory=dict)
+    _held: dict[str, Held] = field(default_factory=dict)
     """What the loop hands on, by its name there."""
     _put_back: set[str] = field(default_factory=set)
     """What of it was registered."""
+    _unsure: set[str] = field(default_factory=set)
+    """What of it may have moved, and was not."""
+    _looks: int = 0
+    """At what this loop hands on."""
 
     def look(self) -> list[str]:
         """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
         with the registered ones already."""
         for held in self._held.values():
             held.begin()
+        self._looks = 0
         alive = living(torch.nn.Module, *movers.KINDS)
         # One whose constructor has not come to Module's has no contents yet.
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
         known = self._known()
-        trained = {_place(tensor) for _, tensor in self.replica.tensors()}
+        trained = {place_of(tensor) for _, tensor in self.replica.tensors()}
         wrappers, outside = [], []
         for module in found:
             outer, wraps = id(module) not in inner, isinstance(module, DistributedDataParallel)
@@ -197,27 +158,35 @@ class Coverage:
         self.flaws += found
         return found
 
-    def hands_on(self, held: dict[str, Any], again: bool) -> list[str]:
-        """What of this, that the loop hands on from step to step by its name, has tensors that move, and that nobody
-        registered. `again`: the step is done again."""
-        moved = list[str]()
+    def hands_on(self, held: dict[str, Any], closely: bool = False, again: bool = False) -> list[str]:
+        """What of this, that the loop hands on from step to step by its name, has tensors that have moved, and that
+        nobody registered. For `closely` and `again` see Held.look."""
+        moved, unsure = list[str](), list[str]()
         for name, value in held.items():
             if name not in self._put_back:
-                one = self._held.setdefault(name, _Held())
-                one.look(value, again)
-                moved += [name] if one.has_moved(again) else []
+                one = self._held.setdefault(name, Held(self._looks))
+                one.look(value, closely, again)
+                moved += [name] if one.moved else []
+                unsure += [name] if one.perhaps else []
+        self._looks += 1
+        self._unsure.update(self.unknown({name: held[name] for name in unsure if name not in self._unsure}))
         if not moved or self.flaws:
             return []
         new = self.unknown({name: held[name] for name in moved})
-        self._put_back |= {name for name in moved if name not in new and _first(held[name])}
+        self._put_back |= {name for name in moved if name not in new and leaves_of(held[name])}
         if new:
             self.flaws.append(_HANDED_ON.format(names=listed(new), over=STARTS_OVER))
         return self.flaws[-1:] if new else []
 
+    def perhaps(self, held: dict[str, Any]) -> list[str]:
+        """The names of what a repair may leave behind: of this, and of all that hands_on has seen."""
+        return sorted({*self.unknown(held), *self._unsure})
+
     def unknown(self, held: dict[str, Any]) -> list[str]:
         """The names of what has tensors that nobody registered."""
-        known = self._known()
-        return sorted(name for name, value in held.items() if any(_place(one) not in known for one in _first(value)))
+        known = self._known() if held else set[int]()
+        places = {name: map(place_of, leaves_of(value)) for name, value in held.items()}
+        return sorted(name for name, found in places.items() if any(place not in known for place in found))
 
     def rebase(self) -> None:
         """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
@@ -238,10 +207,10 @@ class Coverage:
 
     def _known(self) -> set[int]:
         """Where the contents of registered tensors lie: views and wrappers show the same place."""
-        known = {_place(tensor) for _, tensor in self.replica.tensors()}
+        known = {place_of(tensor) for _, tensor in self.replica.tensors()}
         for item in (*self.replica.others.values(), *self.local.values()):
             state = item.state_dict() if hasattr(item, "state_dict") else item
-            known |= {_place(tensor) for tensor in _tensors_in(state, _DEPTH)}
+            known |= {place_of(tensor) for tensor in _tensors_in(state, _DEPTH)}
         return known
 
 
@@ -251,40 +220,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(shown[:_MOST_NAMES]) + (
         f" and {len(shown) - _MOST_NAMES} more" if len(shown) > _MOST_NAMES else ""
     )
-
-
-def _first(value: Any) -> list[torch.Tensor]:
-    """Its first tensors. Whoever changes it meanwhile, in another thread, is not looked at this time."""
-    found, todo, seen = list[torch.Tensor](), [(value, _HELD_DEPTH)], 0
-    while todo and len(found) < _HELD and seen < _LOOKED_AT:
-        one, depth = todo.pop()
-        seen += 1
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif depth:
-            todo += [(part, depth - 1) for part in reversed(_parts(one))]
-    return found
-
-
-def _parts(value: Any) -> list[Any]:
-    if dataclasses.is_dataclass(type(value)):
-        return [attribute_of(value, one.name) for one in dataclasses.fields(value)]
-    if not isinstance(value, (dict, list, tuple, deque)):
-        return []
-    try:
-        return [*islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT)]
-    except RuntimeError:  # it was changed by another thread
-        return []
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """A tensor of inference has none."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _place(tensor: torch.Tensor) -> int:
-    """Where its contents lie; of what lies nowhere, a number that is no address."""
-    return -1 if torch.nn.parameter.is_lazy(tensor) or strange(tensor) else tensor.data_ptr()
 
 
 def _kind(module: str, name: str) -> type | tuple[()]:
@@ -300,8 +235,9 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
             yield tensor
 
 
-def _tensors_in(value: Any, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
+def _tensors_in(value: Any, depth: int) -> Iterator[Any]:
+    """And arrays."""
+    if isinstance(value, torch.Tensor) or is_array(value):
         yield value
     elif depth and isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:

@@ -61,6 +61,8 @@ class Counting:
     def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
         """All ranks are at the end of a loop. False when a repair came, and the loop must look again."""
         if not self.restored:
+            if self._repair.heals:
+                self._hands_on(closely=True)
             return True
         try:
             self._look(updates)
@@ -96,10 +98,10 @@ class Counting:
         if not self.restored:
             self._hands_on()
 
-    def _hands_on(self, again: bool = False) -> list[str]:
+    def _hands_on(self, closely: bool = False, again: bool = False) -> list[str]:
         """What of the script's tensors no repair would put back."""
         held = self._doubts.look(WHAT, self._variables.held, self._local.known)
-        return self._registered.hands_on(held, again) if held else []
+        return [] if held is None else self._registered.hands_on(held, closely, again)
 
     def _settle(self, number: int) -> None:
         """At the first step after a repair, or at the loop's end, on all ranks: what a rank lacks, others tell it.
@@ -114,10 +116,10 @@ class Counting:
         Raises StepAbandoned.
         """
         variables, look = self._variables, self._doubts.look
-        if lost := self._hands_on(again=True):
+        if lost := self._hands_on(closely=True, again=True):
             self._refuse(lost[0])  # it has come in the step that is done again
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
-        self._doubt(PERHAPS, self._registered.unknown(look(WHAT, variables.held, self._local.known, True) or {}))
+        self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
         lacking, rank = self._repair.everyone(b"lacks" if variables.lacks(number) else b"")
         if any(lacking):
             told, _ = self._repair.everyone(look(WHAT, variables.tell, number) or _NOTHING)

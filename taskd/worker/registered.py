@@ -97,15 +97,15 @@ class Registered:
         """Say what has moved, or was changed, though nobody registered it."""
         self.warn(self.doubts.look("what a step has changed", self.coverage.check) or [])
 
-    def hands_on(self, held: dict[str, Any], again: bool) -> list[str]:
+    def hands_on(self, held: dict[str, Any], closely: bool, again: bool) -> list[str]:
         """The script's loop hands this on from step to step; a sentence if nobody registered it."""
-        found = self.doubts.look("what the loop hands on", self.coverage.hands_on, held, again) or []
+        found = self.doubts.look("what the loop hands on", self.coverage.hands_on, held, closely, again) or []
         self.warn(found)
         return found
 
-    def unknown(self, held: dict[str, Any]) -> list[str]:
-        """The names of what of this nobody registered."""
-        return self.doubts.look("what the loop hands on", self.coverage.unknown, held) or []
+    def perhaps(self, held: dict[str, Any]) -> list[str]:
+        """The names of what this repair may leave behind; `held`: what may be handed on or not."""
+        return self.doubts.look("what the loop hands on", self.coverage.perhaps, held) or []
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """One does, registered or not."""

@@ -36,6 +36,14 @@ def main(loader=loader):
         with step as (x, y):
 {body}
 """
+EPOCHS = """
+def main():
+{before}
+    for epoch in range(2):
+        for step in session.steps(loader):
+            with step as (x, y):
+{body}
+"""
 METHOD = """
 class Trainer:
     def __init__(self):
@@ -68,10 +76,11 @@ class Played:
         self.coverage.look()
         for batch in loader:
             variables, known = self.local.variables, self.local.known
-            self.said += self.coverage.hands_on(variables.held(known), False)
-            self.perhaps |= {*self.coverage.unknown(variables.held(known, True)), *variables.doubtful(known())}
+            self.said += self.coverage.hands_on(variables.held(known))
+            self.perhaps |= {*self.coverage.perhaps(variables.held(known, True)), *variables.doubtful(known())}
             yield Handed(self.number, batch)
             self.number += 1
+        self.said += self.coverage.hands_on(self.local.variables.held(self.local.known), closely=True)
 
 
 class Handed:
@@ -107,7 +116,7 @@ def run(source: str) -> Played:
 
 def built(template: str, before: str, body: str) -> str:
     """A script with this in its loop."""
-    indents = (" " * 4, " " * 12) if template is LOOP else (" " * 4, " " * 16)
+    indents = (" " * 4, " " * (12 if template is LOOP else 16))
     found = template.replace("{before}", textwrap.indent(textwrap.dedent(before).strip() or "pass", indents[0]))
     return found.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), indents[1]))
 

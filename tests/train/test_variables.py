@@ -502,13 +502,13 @@ def held_in_steps(steps: int, kind: str) -> list[list[str]]:
     """What is said in each step of a loop that hands tensors on."""
     layer = nn.Linear(2, 2)
     coverage, variables = Coverage(Replica({"model": layer}), {}), Variables()
-    hidden: Any = torch.zeros(2)
+    hidden: Any = torch.ones(2)
     made: Any = None
     averages = {"a": torch.zeros(2), "b": torch.zeros(2)}
     found = []
     for number in range(steps):
         variables.handed_out(number, 1)
-        found.append(coverage.hands_on(variables.held(), again=False))
+        found.append(coverage.hands_on(variables.held()))
         if kind == "hidden":
             hidden = torch.tanh(hidden)
         if made is None:
@@ -530,7 +530,7 @@ def held_in_steps(steps: int, kind: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("kind", "at", "name"),
-    [("nothing", 9, ""), ("hidden", 2, "hidden"), ("averages", 2, "averages"), ("later", 4, "b")],
+    [("nothing", 9, ""), ("hidden", 1, "hidden"), ("averages", 1, "averages"), ("later", 3, "b")],
 )
 def test_tensors_that_are_handed_on_are_named_once_they_move(kind: str, at: int, name: str) -> None:
     found = held_in_steps(5, kind)

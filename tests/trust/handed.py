@@ -1,7 +1,8 @@
 """A loop that hands tensors on from one step to the next by itself: --place names what, and where rank 1 dies.
 
 "hidden": a state that the model gives and takes again; "dict": averages that are changed in place; "sum": one that is
-only summed up; "kept": the hidden state again, in an object that is registered.
+only summed up; "kept": the hidden state again, in an object that is registered; "target": a copy of the weights that
+the loop makes once, in step 1.
 """
 
 from typing import Any
@@ -37,6 +38,7 @@ def main() -> None:
     session.register(model=model, optimizer=optimizer, local={"carry": carry} if kind == "kept" else None)
     hidden, total = torch.zeros(8), torch.zeros(())
     averages = {name: value.detach().clone() for name, value in model.named_parameters()}
+    target = model.first.bias.detach().clone()
     for step in session.steps(scene.loader()):
         with step as batch:
             x = batch["x"] / 20
@@ -49,6 +51,8 @@ def main() -> None:
                 x = x + carry.hidden
             elif kind == "dict":
                 x = x + averages["first.bias"][:8]
+            elif kind == "target":
+                x = x + target[:8]
             scene.here(step, "forward")
             loss = loss_of(model, x)
             loss.backward()
@@ -59,6 +63,8 @@ def main() -> None:
             if kind == "dict":
                 for name, value in model.named_parameters():
                     averages[name].mul_(0.9).add_(value.detach(), alpha=0.1)
+            elif kind == "target" and step.number == 1:
+                target = model.first.bias.detach().clone()
             elif kind == "sum":
                 total += loss.detach()
             scene.here(step, "updated")

@@ -55,6 +55,13 @@ def test_what_is_handed_on_starts_over(run: Run, kind: str, name: str, place: st
     assert job.text.count("begin 0") == 2, job.text
 
 
+@pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 2), ("updated", 1)])
+def test_what_is_copied_once_starts_over(run: Run, place: str, at: int) -> None:
+    job = check(run, "target", place, at)
+    assert f"the loop hands target {HANDS_ON}" in job.text, job.text
+    assert job.text.count("begin 0") == 2, job.text
+
+
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("updated", 3)])
 @pytest.mark.parametrize("kind", ["sum", "kept"])
 def test_what_is_registered_or_only_summed_up_is_no_reason(run: Run, kind: str, place: str, at: int) -> None:

@@ -1,0 +1,177 @@
+"""Whether what a loop hands from step to step has moved, told by what it contains.
+
+The rule: it has moved once it has other contents than at an earlier look in the same loop, in the same shape. Once is
+enough, however long ago: a target network that is copied each thousand steps is what no newcomer has. A mask that is
+made anew, for a short batch or for each epoch, has the contents of the one before and has not moved.
+
+Between two looks it is asked only whether a tensor is another one or has been written to; contents are compared where
+that is so, in the first looks, and whenever it counts (`closely`): at a loop's end, and after a repair.
+
+What was made in the loop, has changed its shape, or is another one when the next loop begins, may have moved or not; a
+list that grows and grows has.
+Arrays of numpy count as tensors. It knows nothing of what is registered, and sees some elements of what is large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+
+from taskd.state.places import attribute_of
+from taskd.state.strange import strange
+
+_DEPTH = 3
+_MOST = 64
+"""Tensors of one thing."""
+_LOOKED_AT = 256
+"""Items in it, whatever they are."""
+_ELEMENTS = 1024
+"""Of each tensor that are compared, spread over all of it."""
+_SHAPES = 16
+"""That are remembered."""
+_CLOSE_LOOKS = 3
+"""At the beginning of each loop: a version does not grow when a script writes through `.data`."""
+_GROWN = 3
+"""Looks: then a list is no memory of what was reckoned once."""
+_NOWHERE = -1
+_UNKNOWN = -1
+"""A version: nobody counts who writes into it."""
+Leaf = Any
+"""A tensor, or an array of numpy."""
+
+
+class Mark(NamedTuple):
+    """A tensor, and what tells without looking into it that it may have changed."""
+
+    leaf: weakref.ref[Leaf]
+    version: int
+    place: int
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Mark:
+        counted = isinstance(leaf, torch.Tensor) and not leaf.is_inference()
+        return cls(weakref.ref(leaf), leaf._version if counted else _UNKNOWN, place_of(leaf))
+
+    def is_still(self, other: Mark) -> bool:
+        """Another view of the same contents is the same."""
+        at_one_place = self.place == other.place != _NOWHERE
+        return self.version == other.version != _UNKNOWN and (at_one_place or self.leaf() is other.leaf())
+
+
+@dataclass(slots=True)
+class Held:
+    """One thing that a loop hands on."""
+
+    looks: int = 0
+    """In this loop, also while it was nothing."""
+    moved: bool = False
+    """It has."""
+    perhaps: bool = False
+    """It may have."""
+    _marks: list[Mark] = field(default_factory=list)
+    _contents: dict[Any, int] = field(default_factory=dict)
+    """By shape, those of the last look at each."""
+    _grown: int = 0
+    """In how many looks, one after the other, the list was longer."""
+
+    def begin(self) -> None:
+        """A loop begins."""
+        self.looks = 0
+
+    def look(self, value: Any, closely: bool, again: bool = False) -> None:
+        """Look once more. `again`: its step is done again, so what has come meanwhile has moved."""
+        leaves = leaves_of(value)
+        marks = list(map(Mark.of, leaves))
+        still = len(marks) == len(self._marks) and all(map(Mark.is_still, self._marks, marks))
+        if leaves and (closely or not still or self.looks < _CLOSE_LOOKS):
+            self._compare(leaves, again)
+        longer = isinstance(value, (list, deque)) and len(marks) > len(self._marks) > 0
+        self._grown = self._grown + 1 if longer else 0
+        self.moved = self.moved or self._grown == _GROWN
+        self._marks = marks
+        self.looks += 1
+
+    def _compare(self, leaves: list[Leaf], again: bool) -> None:
+        shape = tuple(map(_shape, leaves))
+        contents = hash(tuple(map(_digest, leaves)))
+        before = self._contents.pop(shape, None)
+        if before is not None and before != contents:
+            self.moved = self.moved or self.looks > 0
+            self.perhaps = True  # if not in the loop, then by what stands between two
+        elif before is None and (self.looks or self._contents):
+            self.moved = self.moved or (again and not self._marks)
+            self.perhaps = True
+        self._contents[shape] = contents
+        if len(self._contents) > _SHAPES:
+            del self._contents[next(iter(self._contents))]
+
+
+def leaves_of(value: Any) -> list[Leaf]:
+    """The first tensors and arrays in it. Whoever changes it meanwhile, in another thread, is not looked at."""
+    found, todo, seen = list[Leaf](), [(value, _DEPTH)], 0
+    while todo and len(found) < _MOST and seen < _LOOKED_AT:
+        one, depth = todo.pop()
+        seen += 1
+        if isinstance(one, torch.Tensor) or is_array(one):
+            found.append(one)
+        elif depth:
+            todo += [(part, depth - 1) for part in reversed(_parts(one))]
+    return found
+
+
+def _parts(value: Any) -> list[Any]:
+    if dataclasses.is_dataclass(type(value)):
+        return [attribute_of(value, one.name) for one in dataclasses.fields(value)]
+    if not isinstance(value, (dict, list, tuple, deque)):
+        return []
+    try:
+        return [*islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT)]
+    except RuntimeError:  # it was changed by another thread
+        return []
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is one of numpy's, of numbers."""
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return kind is not None and isinstance(value, kind) and not value.dtype.hasobject
+
+
+def place_of(leaf: Leaf) -> int:
+    """Where its contents lie; of what lies nowhere, a number that is no address."""
+    if not isinstance(leaf, torch.Tensor):
+        place: int = leaf.__array_interface__["data"][0]
+        return place
+    return _NOWHERE if _has_no_contents(leaf) else leaf.data_ptr()
+
+
+def _has_no_contents(tensor: torch.Tensor) -> bool:
+    return torch.nn.parameter.is_lazy(tensor) or bool(strange(tensor))
+
+
+def _shape(leaf: Leaf) -> Any:
+    """What it looks like from outside."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf.shape, leaf.dtype.str
+    return None if _has_no_contents(leaf) else (leaf.shape, leaf.dtype, leaf.device)
+
+
+def _digest(leaf: Leaf) -> int:
+    """Of some elements, as bytes, because not-a-number is unequal to itself."""
+    if not isinstance(leaf, torch.Tensor):
+        return hash(leaf.flat[:: 1 + leaf.size // _ELEMENTS].tobytes())
+    if _has_no_contents(leaf):
+        return hash((id(leaf), leaf._version))
+    row = leaf.detach()
+    if row.is_contiguous():
+        row = row.view(-1)
+    while row.dim() > 1:
+        row = row[0]
+    few = row.reshape(-1)[:: 1 + row.numel() // _ELEMENTS].cpu().resolve_neg().resolve_conj().contiguous()
+    return hash(bytes(few.view(torch.uint8).tolist()))
