@@ -1,7 +1,9 @@
 """What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer, and
 loaders that the script opens itself.
 
-They are replaced while a session's loop runs and put back when it has ended. It decides nothing.
+They are replaced while any session's loop runs, and put back when the last one has ended. Whoever began last is told.
+A loop that was left in its middle ends when its generator is collected, which may be in the middle of another one's. So
+a session takes out itself, and never what another one needs. It decides nothing.
 """
 
 from __future__ import annotations
@@ -32,54 +34,81 @@ class Patches:
     def __init__(self, loaders: Loaders) -> None:
         """`listener` is to be set before this is entered."""
         self.loaders = loaders
-        self._kept: list[tuple[Any, str, Any]] = []
-        self._hook: Any = None
         self._depth = 0
 
     def __enter__(self) -> None:
         self._depth += 1
         if self._depth == 1:
-            self._put_in()
+            _torch.enters(self)
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
+            _torch.leaves(self)
+
+
+class _Torch:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self._inside: list[Patches] = []
+        """The newest last."""
+        self._kept: list[tuple[Any, str, Any]] = []
+        self._hook: Any = None
+
+    def enters(self, one: Patches) -> None:
+        """Its loop begins."""
+        if not self._inside:
+            self._put_in()
+        self._inside.append(one)
+
+    def leaves(self, one: Patches) -> None:
+        """It has ended."""
+        self._inside.remove(one)
+        if not self._inside:
             self._take_out()
 
+    def _told(self) -> list[Patches]:
+        """Who is; nobody, where a script has kept one of these functions for later."""
+        return self._inside[-1:]
+
     def _put_in(self) -> None:
-        listener = self.listener
-        backward, save = torch.autograd.backward, torch.save
+        backward, save, iterate = torch.autograd.backward, torch.save, DataLoader.__iter__
+        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save), (DataLoader, "__iter__", iterate)]
+        data: Any = torch.Tensor.data
 
         def backward_of_step(*args: Any, **kwargs: Any) -> Any:
-            listener.forward_ended()
+            for one in self._told():
+                one.listener.forward_ended()
             return backward(*args, **kwargs)
 
         def save_of_step(*args: Any, **kwargs: Any) -> Any:
-            return save(*args, **kwargs) if listener.saves() else None
-
-        loaders, iterate = self.loaders, DataLoader.__iter__
+            return save(*args, **kwargs) if all(one.listener.saves() for one in self._told()) else None
 
         def opened_by_script(loader: DataLoader[Any]) -> Any:
-            return loaders.opened_by_script(loader, iterate)
-
-        self._kept = [(torch.autograd, "backward", backward), (torch, "save", save), (DataLoader, "__iter__", iterate)]
-        DataLoader.__iter__ = opened_by_script  # type: ignore[method-assign]
-        torch.autograd.backward = backward_of_step  # type: ignore[assignment]
-        torch.save = save_of_step
-        data: Any = torch.Tensor.data
+            told = self._told()
+            return told[0].loaders.opened_by_script(loader, iterate) if told else iterate(loader)
 
         def get(parameter: torch.nn.Parameter) -> torch.Tensor:
-            listener.data_is_asked_for(parameter)
+            for one in self._told():
+                one.listener.data_is_asked_for(parameter)
             found: torch.Tensor = data.__get__(parameter)
             return found
 
         def put(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-            listener.data_is_asked_for(parameter)
+            for one in self._told():
+                one.listener.data_is_asked_for(parameter)
             data.__set__(parameter, value)
 
+        def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for one in self._told():
+                one.listener.optimizer_steps(optimizer)
+
+        DataLoader.__iter__ = opened_by_script  # type: ignore[method-assign]
+        torch.autograd.backward = backward_of_step  # type: ignore[assignment]
+        torch.save = save_of_step
         torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
-        told = torch.compiler.disable(lambda optimizer, *_: listener.optimizer_steps(optimizer))  # see calls.py
-        self._hook = register_optimizer_step_pre_hook(told)
+        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(steps))  # see calls.py
 
     def _take_out(self) -> None:
         for owner, name, original in self._kept:
@@ -87,3 +116,6 @@ class Patches:
         self._kept = []
         del torch.nn.Parameter.data
         self._hook.remove()
+
+
+_torch = _Torch()

@@ -60,6 +60,21 @@ def test_a_loop_that_was_left_may_be_held() -> None:
     held.close()
 
 
+def test_a_loop_that_was_left_may_be_collected_in_the_middle_of_another_sessions() -> None:
+    left, script = Script(), Script()
+    held = left.session.steps(DATA)
+    left.train(held, until=2)
+    steps = script.session.steps(DATA)
+    script.train(steps, until=2)
+    backward = torch.autograd.backward
+    held.close()
+    assert torch.autograd.backward is backward
+    script.train(steps)
+    assert script.session.ends == [6]
+    assert torch.autograd.backward is not backward
+    assert "data" not in vars(nn.Parameter)
+
+
 def test_a_loop_that_was_left_before_its_step_is_no_loop_any_more() -> None:
     script = Script()
     held = script.session.steps(DATA)
