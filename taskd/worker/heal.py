@@ -47,7 +47,7 @@ from taskd.worker.hold import Hold
 PROBE_MS = 1000.0
 """How often groups on devices are asked how they are: they tell nobody by themselves."""
 PEER_HAS_LEFT = "it has left: "
-"""What rails say of a peer whose interpreter has ended (csrc/rail/session/health.cpp)."""
+"""What rails say of a peer whose interpreter has ended (csrc/rail/session/session.cpp)."""
 LEFT_SECONDS = 2 * limits.SETTLE_NS / limits.SECOND
 """If it had failed, all would have been started over by then: before any step, that is decided after SETTLE_NS."""
 QUIESCE = timedelta(seconds=10)

@@ -44,3 +44,16 @@ def test_no_folder_uses_a_higher_one() -> None:
             if used not in BELOW[folder] | {folder}:
                 breaches.append(f"{source.relative_to(ROOT)}:{number} includes {found[1]}; {folder} is below {used}")
     clean(breaches)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """All are in one namespace: with two of a name the linker keeps the functions of one, and says nothing."""
+    named = re.compile(r"^(?:class|struct|enum class) (\w+)\b(?=[^;]*\{)", re.MULTILINE)
+    first: dict[str, str] = {}
+    breaches = []
+    for header in sorted((CSRC / "rail").rglob("*.hpp")):
+        place = str(header.relative_to(ROOT))
+        for found in named.findall(header.read_text()):
+            if first.setdefault(found, place) != place:
+                breaches.append(f"{place}:1 {found} is in {first[found]}, too; give one of them another name")
+    clean(breaches)

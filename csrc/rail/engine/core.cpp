@@ -211,7 +211,7 @@ void EngineCore::run() {
         std::vector<Session*> more;
         more.swap(unfinished_);
         for (Session* session : more)
-            attempt(session->epoch(), [&] { dirty(*session); });
+            attempt(session->pair().epoch, [&] { dirty(*session); });
         settle();
         is_busy = !readable_.empty() || has_work();
         const bool is_over = stopping_ && !draining_;
@@ -251,7 +251,7 @@ void EngineCore::ready(uint64_t number, uint32_t events) {
             door_.ready(source.greeting);
             break;
         case Source::Kind::kLink: {
-            Link& link = *source.session->slots()[source.slot].link;
+            Link& link = *source.session->paths()[source.slot].link();
             if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
                 link.hung_up();
             if ((events & ~uint32_t{EPOLLOUT}) != 0 && !link.is_readable) {
@@ -296,8 +296,8 @@ void EngineCore::read_links() {
         if (found == sources_.end())
             continue;
         Session& session = *found->second.session;
-        Link& link = *session.slots()[found->second.slot].link;
-        attempt(session.epoch(), [&] {
+        Link& link = *session.paths()[found->second.slot].link();
+        attempt(session.pair().epoch, [&] {
             link.is_readable = false;
             if (link.read(session, scratch_.get(), kScratchBytes, kTurnBytes) == Link::Progress::kMore) {
                 link.is_readable = true;

@@ -17,7 +17,8 @@ constexpr int64_t kFarewellNs = 2'000 * kMillisecondNs;
 // Connected now, or until the other side said farewell. That one may have made this very group, and have gone on since:
 // no chance decides whether a member can make a group that another one has made. What comes of it, operations tell.
 bool is_ready(const std::shared_ptr<Session>& session) {
-    return !session || session->heard_farewell() || (session->connected() > 0 && session->failure().empty());
+    return !session || session->life().heard_farewell() ||
+           (session->paths().connected() > 0 && !session->life().is_over());
 }
 
 int prefix_of(const std::vector<Interface>& interfaces, const std::string& address) {
@@ -139,9 +140,10 @@ Session* EngineCore::session_of(int64_t epoch, const std::string& process) {
 }
 
 void EngineCore::dial(Session& session, size_t slot) {
-    const Slot& pair = session.slots()[slot];
-    const EndpointRail& there = session.peer().rails[pair.rail_there];
-    const Hello hello{me_.process, session.peer().process, session.epoch(), static_cast<uint32_t>(pair.rail_here)};
+    const Path& pair = session.paths()[slot];
+    const EndpointRail& there = session.pair().peer.rails[pair.rails.there];
+    const Hello hello{me_.process, session.pair().peer.process, session.pair().epoch,
+                      static_cast<uint32_t>(pair.rails.here)};
     SocketAddress remote;
     try {
         remote = parse_address(there.address, there.port);
@@ -150,7 +152,7 @@ void EngineCore::dial(Session& session, size_t slot) {
         session.dial_failed(slot, EINVAL, error.what());
         return;
     }
-    door_.dial(hello, parse_address(me_.rails[pair.rail_here].address, 0), remote);
+    door_.dial(hello, parse_address(me_.rails[pair.rails.here].address, 0), remote);
 }
 
 const Answer* EngineCore::judge(const Hello& hello) {
@@ -162,10 +164,10 @@ const Answer* EngineCore::judge(const Hello& hello) {
     Session* const session = session_of(hello);
     if (session == nullptr)
         return nullptr;
-    if (!session->failure().empty())
+    if (session->life().is_over())
         return &kOld;
-    for (const Slot& slot : session->slots()) {
-        if (slot.rail_there == hello.rail && !session->dials())
+    for (const Path& path : session->paths()) {
+        if (path.rails.there == hello.rail && !session->pair().dials())
             return &kYes;
     }
     return &kNo;
@@ -173,9 +175,9 @@ const Answer* EngineCore::judge(const Hello& hello) {
 
 void EngineCore::welcomed(const Hello& hello, int fd) {
     Session& session = *session_of(hello);
-    for (size_t index = 0; index < session.slots().size(); ++index) {
-        if (session.slots()[index].rail_there == hello.rail) {
-            attempt(session.epoch(), [&] { session.attach(index, fd); });
+    for (size_t index = 0; index < session.paths().size(); ++index) {
+        if (session.paths()[index].rails.there == hello.rail) {
+            attempt(session.pair().epoch, [&] { session.attach(index, fd); });
             return;
         }
     }
@@ -183,20 +185,20 @@ void EngineCore::welcomed(const Hello& hello, int fd) {
 
 void EngineCore::dialled(const Hello& hello, int fd) {
     Session* const session = session_of(hello.epoch, hello.to);
-    if (session == nullptr || !session->failure().empty()) {
+    if (session == nullptr || session->life().is_over()) {
         sockets_.close(fd);
         return;
     }
-    for (size_t index = 0; index < session->slots().size(); ++index) {
-        if (session->slots()[index].rail_here == hello.rail)
+    for (size_t index = 0; index < session->paths().size(); ++index) {
+        if (session->paths()[index].rails.here == hello.rail)
             attempt(hello.epoch, [&] { session->attach(index, fd); });
     }
 }
 
 void EngineCore::dial_failed(const Hello& hello, int error, const std::string& trouble) {
     Session* const session = session_of(hello.epoch, hello.to);
-    for (size_t index = 0; session != nullptr && index < session->slots().size(); ++index) {
-        if (session->slots()[index].rail_here == hello.rail)
+    for (size_t index = 0; session != nullptr && index < session->paths().size(); ++index) {
+        if (session->paths()[index].rails.here == hello.rail)
             attempt(hello.epoch, [&] { session->dial_failed(index, error, trouble); });
     }
 }
@@ -211,7 +213,7 @@ void EngineCore::count(Stranger stranger) {
 
 void EngineCore::changed(Session& session) {
     // While the engine is being closed, its own operations have nobody to fail for but that.
-    if (!session.failure().empty() && !draining_)
+    if (session.life().is_over() && !draining_)
         failed_.push_back(&session);
     has_changed();
 }
@@ -231,9 +233,8 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
         if (const auto found = sessions_.find({epoch, members[member].process}); found != sessions_.end()) {
             session = found->second;
         } else {
-            SessionNames names{ranks[member], "rank " + std::to_string(ranks[member])};
-            session = std::make_shared<Session>(*this, sockets_, counters_, settings_.retry, epoch, me_,
-                                                members[member], std::move(names));
+            session = std::make_shared<Session>(*this, sockets_, counters_, settings_.retry,
+                                                Pair{epoch, me_, members[member], ranks[member]});
             sessions_.emplace(std::make_pair(epoch, members[member].process), session);
             for (size_t rail = 0; rail < settings_.rails.size(); ++rail) {
                 if (!ordered_[rail])
@@ -248,7 +249,7 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
     end_faulty();
     const int64_t until = now_ns() + within_ns;
     const auto has_failed = [](const std::shared_ptr<Session>& session) {
-        return session && !session->failure().empty() && !session->heard_farewell();
+        return session && session->life().is_over() && !session->life().heard_farewell();
     };
     while (!is_over(epoch) && !std::all_of(sessions.begin(), sessions.end(), is_ready) &&
            std::none_of(sessions.begin(), sessions.end(), has_failed) && now_ns() < until)
@@ -262,15 +263,17 @@ std::vector<std::shared_ptr<Session>> EngineCore::connect(int64_t epoch, const s
 void EngineCore::missing(const std::vector<std::shared_ptr<Session>>& sessions, const std::vector<int>& ranks,
                          int64_t epoch, int64_t within_ns) {
     const bool is_late = std::all_of(sessions.begin(), sessions.end(),
-                                     [](const auto& session) { return !session || session->failure().empty(); });
+                                     [](const auto& session) { return !session || !session->life().is_over(); });
     std::string text = "Epoch " + std::to_string(epoch) + " could not be joined" +
                        (is_late ? " within " + std::to_string(within_ns / kMillisecondNs) + " ms" : "") + ". Missing:";
     for (size_t member = 0; member < sessions.size(); ++member) {
         const auto& session = sessions[member];
         if (is_ready(session))
             continue;
-        text += " rank " + std::to_string(ranks[member]) + " (" + session->peer().node + "; " +
-                (session->failure().empty() ? session->what_was_tried() : session->failure()) + ")";
+        text += " rank " + std::to_string(ranks[member]) + " (" + session->pair().peer.node + "; " +
+                (session->life().is_over() ? session->life().failure()
+                                           : what_was_tried(session->pair(), session->life(), session->paths())) +
+                ")";
     }
     if (!full_.empty())
         text += ". This process can accept no connection: " + words_of(EMFILE);
@@ -336,7 +339,8 @@ void EngineCore::stop() {
         attempt(entry.first.first, [&] { entry.second->leave(reason); });
     const int64_t until = now_ns() + kFarewellNs;
     const auto somebody_lingers = [this] {
-        return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return each.second->lingers(); });
+        return std::any_of(sessions_.begin(), sessions_.end(),
+                           [](const auto& each) { return each.second->life().lingers(); });
     };
     while (somebody_lingers() && now_ns() < until)
         wait_for_change(until);

@@ -134,7 +134,7 @@ bool EngineCore::settle_one() {
     } else if (!dirty_.empty()) {
         Session* const session = dirty_.back();
         dirty_.pop_back();
-        attempt(session->epoch(), [&] {
+        attempt(session->pair().epoch, [&] {
             const bool more = session->pump();
             if (session->reap())
                 return;

@@ -27,10 +27,10 @@ void Seat::sit(std::vector<std::shared_ptr<Session>> sessions) {
     core_.seated(*this);
     for (size_t member = 0; member < sessions_.size(); ++member) {
         if (sessions_[member])
-            sessions_[member]->enter(group_, *this, static_cast<int>(member));
+            sessions_[member]->traffic().enter(group_, *this, static_cast<int>(member));
     }
     for (const auto& session : sessions_) {
-        if (session && !session->failure().empty())
+        if (session && session->life().is_over())
             lost(*session);
     }
 }
@@ -39,7 +39,7 @@ Seat::~Seat() {
     core_.lock();
     for (const auto& session : sessions_) {
         if (session)
-            session->leave(group_, *this);
+            session->traffic().leave(group_, *this);
     }
     core_.unseated(*this);
     sessions_.clear();  // with the lock held: the last one to hold a session ends it
@@ -65,17 +65,17 @@ void Seat::lost(const Session& session) {
     for (size_t member = 0; member < sessions_.size(); ++member) {
         if (sessions_[member].get() != &session)
             continue;
-        if (!session.peer_has_left())
+        if (!session.life().peer_has_left())
             fail(Failure::Code::kLost, why_lost(member));
         for (const auto& [sequence, party] : parties_) {
-            if (session.peer_has_left() && session.awaits(*party, group_))
+            if (session.life().peer_has_left() && sessions_[member]->traffic().awaits(*party, group_))
                 tell_left(*party, member);
         }
     }
 }
 
 std::string Seat::why_lost(size_t member) const {
-    return name_of(static_cast<int>(member)) + " is lost: " + sessions_[member]->failure();
+    return name_of(static_cast<int>(member)) + " is lost: " + sessions_[member]->life().failure();
 }
 
 void Seat::tell_left(Party& party, size_t member) {
@@ -113,18 +113,18 @@ void Seat::send(Party& party, int member, uint32_t part, const void* data, size_
     Session& session = *sessions_[static_cast<size_t>(member)];
     if (!admit(party))
         return;
-    if (session.peer_has_left())
+    if (session.life().peer_has_left())
         tell_left(party, static_cast<size_t>(member));
     else
-        session.send(party, member, key_of(party, part), data, bytes, announce);
+        session.traffic().send(party, member, key_of(party, part), data, bytes, announce);
 }
 
 void Seat::receive(Party& party, int member, uint32_t part, void* data, size_t bytes) {
     Session& session = *sessions_[static_cast<size_t>(member)];
     if (!admit(party))
         return;
-    session.receive(party, member, key_of(party, part), data, bytes);
-    if (session.peer_has_left() && session.awaits(party, group_))
+    session.traffic().receive(party, member, key_of(party, part), data, bytes);
+    if (session.life().peer_has_left() && session.traffic().awaits(party, group_))
         tell_left(party, static_cast<size_t>(member));
 }
 
@@ -132,20 +132,20 @@ void Seat::watch(Party& party, int member, uint32_t part) {
     Session& session = *sessions_[static_cast<size_t>(member)];
     if (!admit(party))
         return;
-    session.watch(party, member, key_of(party, part));
-    if (session.peer_has_left() && session.awaits(party, group_))
+    session.traffic().watch(party, member, key_of(party, part));
+    if (session.life().peer_has_left() && session.traffic().awaits(party, group_))
         tell_left(party, static_cast<size_t>(member));
 }
 
 void Seat::release(Party& party, int member, uint32_t part) {
     core_.unsay_sent(party, member, part);
-    sessions_[static_cast<size_t>(member)]->release(key_of(party, part));
+    sessions_[static_cast<size_t>(member)]->traffic().release(key_of(party, part));
 }
 
 void Seat::describe(Party& party, int member) {
     Session& session = *sessions_[static_cast<size_t>(member)];
-    if (admit(party) && !session.peer_has_left())
-        session.describe(key_of(party, 0), party.form());
+    if (admit(party) && !session.life().peer_has_left())
+        session.traffic().describe(key_of(party, 0), party.form());
 }
 
 void Seat::forget(Party& party) {
@@ -156,7 +156,7 @@ void Seat::forget(Party& party) {
     }
     for (const auto& session : sessions_) {
         if (session)
-            session->forget(party, group_);
+            session->traffic().forget(party, group_);
     }
 }
 
@@ -178,8 +178,8 @@ std::string Seat::name_of(int member) const {
     const std::string name = "rank " + std::to_string(ranks_[place]);
     if (!sessions_[place])
         return name + " (this one)";
-    const std::string& node = sessions_[place]->peer().node;
-    return name + " (" + (node.empty() ? sessions_[place]->peer().rails[0].address : node) + ")";
+    const std::string& node = sessions_[place]->pair().peer.node;
+    return name + " (" + (node.empty() ? sessions_[place]->pair().peer.rails[0].address : node) + ")";
 }
 
 Party* Seat::find(uint64_t sequence) const {

@@ -5,7 +5,7 @@
 // would carry little for ever. So there are two rates: what was measured, which bounds how much may be on its way, and
 // what is believed, which doubles every kForgetNs for which nothing contradicts it, up to that of the fastest link of
 // the session. A rail that came back, or was slow for a while, is tried again with a few pieces before a second has
-// passed; if it is slow still, they are taken over by others (late.cpp) and measure it.
+// passed; if it is slow still, they are taken over by others (overtaking.hpp) and measure it.
 //
 // Pure: it is told what happened and when. Does not: send, probe, or look at a clock.
 #pragma once

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace taskd::rail {
 
@@ -16,5 +17,9 @@ struct Retry {
     std::chrono::milliseconds hold{5000};
     std::chrono::milliseconds interval{1000};
 };
+
+inline int64_t nanoseconds(std::chrono::milliseconds duration) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
 
 }  // namespace taskd::rail

@@ -86,11 +86,11 @@ class Play : public SessionHost {
     explicit Play(Random& random) : random_(random), sockets_(random), counters_(8) {
         const size_t rails = 1 + random.below(3);
         const bool dials = random.once_in(2);
-        session_ =
-            std::make_unique<Session>(*this, sockets_, counters_, Retry(), kEpoch, endpoint(dials ? 'a' : 'b', rails),
-                                      endpoint(dials ? 'b' : 'a', rails), SessionNames{1, "rank 1"});
+        session_ = std::make_unique<Session>(
+            *this, sockets_, counters_, Retry(),
+            Pair{kEpoch, endpoint(dials ? 'a' : 'b', rails), endpoint(dials ? 'b' : 'a', rails), 1});
         for (uint64_t group = 1; group <= 2; ++group)
-            session_->enter(group, members_[group], 0);
+            session_->traffic().enter(group, members_[group], 0);
     }
 
     ~Play() override {
@@ -99,19 +99,19 @@ class Play : public SessionHost {
         while (!all_.empty())
             forget();
         for (uint64_t group = 1; group <= 2; ++group)
-            session_->leave(group, members_[group]);
+            session_->traffic().leave(group, members_[group]);
         session_.reset();
         CHECK(sockets_.open_count() == 0);
     }
 
     void run() {
-        for (int turn = 0; turn < kActions && session_->failure().empty(); ++turn) {
+        for (int turn = 0; turn < kActions && !session_->life().is_over(); ++turn) {
             act();
             deliver();
-            while (session_->failure().empty() && session_->reap()) {
+            while (!session_->life().is_over() && session_->reap()) {
             }
             deliver();
-            if (random_.once_in(2) && session_->failure().empty())
+            if (random_.once_in(2) && !session_->life().is_over())
                 session_->pump();
             deliver();
         }
@@ -172,7 +172,7 @@ class Play : public SessionHost {
     }
 
     void attach() {
-        const size_t index = random_.below(session_->slots().size());
+        const size_t index = random_.below(session_->paths().size());
         if (random_.once_in(6)) {
             session_->dial_failed(index, ECONNREFUSED, "refused");
         } else {
@@ -184,10 +184,10 @@ class Play : public SessionHost {
 
     // Bytes on one link: mostly frames that could be.
     void hear() {
-        Slot& slot = session_->slots()[random_.below(session_->slots().size())];
-        if (!slot.link || slot.link->is_broken())
+        Path& path = session_->paths()[random_.below(session_->paths().size())];
+        if (!path.is_live())
             return;
-        MemorySockets::End& end = sockets_.end(slot.link->fd());
+        MemorySockets::End& end = sockets_.end(path.link()->fd());
         for (uint64_t frames = 1 + random_.below(4); frames > 0; --frames) {
             std::string bytes = frame();
             if (random_.once_in(40))
@@ -196,8 +196,8 @@ class Play : public SessionHost {
         }
         end.is_over = random_.once_in(60);
         std::vector<char> scratch(32 << 10);
-        for (uint64_t turns = 1 + random_.below(6); turns > 0 && !slot.link->is_broken(); --turns)
-            slot.link->read(*session_, scratch.data(), scratch.size(), 1 + random_.below(1 << 20));
+        for (uint64_t turns = 1 + random_.below(6); turns > 0 && !path.link()->is_broken(); --turns)
+            path.link()->read(*session_, scratch.data(), scratch.size(), 1 + random_.below(1 << 20));
     }
 
     std::string frame() {
@@ -270,12 +270,12 @@ class Play : public SessionHost {
         if (mine->receives.count(part) != 0)
             return;
         if (random_.once_in(4) && mine->watches.insert(part).second) {
-            session_->watch(*mine, 0, key);
+            session_->traffic().watch(*mine, 0, key);
             return;
         }
         const size_t bytes = size();
         char* const block = (mine->receives[part] = std::make_unique<char[]>(bytes)).get();
-        session_->receive(*mine, 0, key, block, bytes);
+        session_->traffic().receive(*mine, 0, key, block, bytes);
     }
 
     void send() {
@@ -286,9 +286,9 @@ class Play : public SessionHost {
         const size_t bytes = size();
         char* const block = (mine->sends[part] = std::make_unique<char[]>(bytes)).get();
         const MessageKey key{mine->group(), mine->sequence(), part};
-        session_->send(*mine, 0, key, block, bytes, random_.once_in(2));
+        session_->traffic().send(*mine, 0, key, block, bytes, random_.once_in(2));
         if (random_.once_in(8))
-            session_->describe(key, mine->form());
+            session_->traffic().describe(key, mine->form());
     }
 
     void take_back() {
@@ -296,7 +296,7 @@ class Play : public SessionHost {
         if (mine == nullptr || mine->sends.empty())
             return;
         const uint32_t part = mine->sends.begin()->first;
-        session_->release({mine->group(), mine->sequence(), part});
+        session_->traffic().release({mine->group(), mine->sequence(), part});
         mine->sends.at(part).reset();
     }
 
@@ -304,7 +304,7 @@ class Play : public SessionHost {
         const size_t place = random_.below(all_.size());
         Operation* const gone = all_[place];
         deliver();
-        session_->forget(*gone, gone->group());
+        session_->traffic().forget(*gone, gone->group());
         all_.erase(all_.begin() + static_cast<long>(place));
         members_[gone->group()].operations.erase(gone->sequence());
     }

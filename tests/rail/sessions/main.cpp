@@ -7,14 +7,15 @@
 #include <cstring>
 #include <numeric>
 
-#include "rail/counters.hpp"
-#include "rail/io/endpoint.hpp"
+#include "decisions.hpp"
 #include "leaving.hpp"
 #include "messages.hpp"
 #include "orders.hpp"
+#include "pure.hpp"
+#include "rail/counters.hpp"
+#include "rail/io/endpoint.hpp"
 #include "rail/session/outbox.hpp"
 #include "rail/session/pace.hpp"
-#include "pure.hpp"
 #include "rails.hpp"
 #include "team.hpp"
 #include "thrown.hpp"
@@ -336,6 +337,17 @@ int main(int count, char** arguments) {
     const std::vector<Test> of_parts = {
         {"arrivals are a set", arrivals_are_a_set, true},
         {"silence needs a witness", silence_needs_a_witness, false},
+        {"a path is in one state", a_path_is_in_one_state, false},
+        {"a late path answers for what it carried", a_late_path_answers_for_what_it_carried, false},
+        {"the scheduler takes good paths first", the_scheduler_takes_good_paths_first, false},
+        {"the scheduler fills paths by what they deliver", the_scheduler_fills_paths_by_what_they_deliver, false},
+        {"small frames take turns", small_frames_take_turns, false},
+        {"a loss is one of all connections", a_loss_is_one_of_all_connections, false},
+        {"a loss is borne within limits", a_loss_is_borne_within_limits, false},
+        {"dials pause longer and longer", dials_pause_longer_and_longer, false},
+        {"probes measure what was before them", probes_measure_what_was_before_them, false},
+        {"a life only moves forward", a_life_only_moves_forward, false},
+        {"what has come is said in time", what_has_come_is_said_in_time, false},
         {"rails pair by network, then name, then order", rails_pair_by_network_then_name_then_order, false},
         {"a rail that returns has its share again", a_rail_that_returns_has_its_share_again, false},
         {"a rail that is fast again has its share again", a_rail_that_is_fast_again_has_its_share_again, false},

@@ -14,7 +14,7 @@ const std::vector<size_t> kLarge{1 << 20, 1 << 20, 1 << 20, 1 << 20};
 const std::vector<size_t> kFew{64};  // bytes: another rail could carry them for ever
 
 uint64_t carried(World& world, size_t rail) {
-    const CounterRecord& record = *world.sides[0]->session().slots()[rail].record;
+    const CounterRecord& record = world.sides[0]->session().paths()[rail].record;
     return record.bytes_out.load() + record.bytes_in.load();
 }
 
@@ -25,8 +25,8 @@ uint64_t carried_in(World& world, size_t rail, int64_t for_ns) {
 }
 
 bool is_proved_everywhere(World& world, size_t rail) {
-    return is_proved(*world.sides[0]->session().slots()[rail].record) &&
-           is_proved(*world.sides[1]->session().slots()[rail].record);
+    return is_proved(world.sides[0]->session().paths()[rail].record) &&
+           is_proved(world.sides[1]->session().paths()[rail].record);
 }
 
 }  // namespace

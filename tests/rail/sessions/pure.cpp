@@ -9,7 +9,7 @@
 #include "rail/io/endpoint.hpp"
 #include "rail/io/frame.hpp"
 #include "rail/session/outbox.hpp"
-#include "rail/session/silence.hpp"
+#include "rail/session/standing.hpp"
 #include "team.hpp"
 
 namespace taskd::rail::test {
@@ -77,18 +77,19 @@ void arrivals_are_a_set(uint64_t seed) {
 
 void silence_needs_a_witness(uint64_t) {
     constexpr int64_t kMs = kMillisecondNs;
-    Silence silence;
-    silence.suspect(1000 * kMs);
-    CHECK(silence.wants_probe(1000 * kMs));
-    silence.probed(1000 * kMs);
-    CHECK(!silence.judge(5000 * kMs, 0));           // all were silent
-    CHECK(!silence.judge(5000 * kMs, 1010 * kMs));  // the witness answered before it could have come by here
-    CHECK(!silence.judge(1090 * kMs, 1080 * kMs));  // too early
-    silence.progressed(1095 * kMs);
-    CHECK(!silence.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
-    Silence deaf = silence;
-    CHECK(silence.judge(1300 * kMs, 1290 * kMs));
-    CHECK(silence.standing() == Standing::kDead);
+    Standing standing;
+    standing.connected();
+    standing.suspect(1000 * kMs);
+    CHECK(standing.wants_probe(1000 * kMs));
+    standing.probed(1000 * kMs);
+    CHECK(!standing.judge(5000 * kMs, 0));           // all were silent
+    CHECK(!standing.judge(5000 * kMs, 1010 * kMs));  // the witness answered before it could have come by here
+    CHECK(!standing.judge(1090 * kMs, 1080 * kMs));  // too early
+    standing.progressed(1095 * kMs);
+    CHECK(!standing.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
+    Standing deaf = standing;
+    CHECK(standing.judge(1300 * kMs, 1290 * kMs));
+    CHECK(standing.state() == PathState::kDead);
     for (int64_t now = 1100; now < 2090; now += 10) {
         deaf.carried(now * kMs);  // everything is there, and nobody answers
         CHECK(!deaf.judge(now * kMs, now * kMs));

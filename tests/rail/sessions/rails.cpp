@@ -45,8 +45,8 @@ template <class Counter>
 uint64_t total(World& world, Counter counter) {
     uint64_t count = 0;
     for (auto& side : world.sides) {
-        for (const Slot& slot : side->session().slots())
-            count += (slot.record->*counter).load();
+        for (const Path& path : side->session().paths())
+            count += (path.record.*counter).load();
     }
     return count;
 }
@@ -205,8 +205,8 @@ void the_other_side_is_told_of_a_lost_rail(uint64_t) {
         world.rails[0].is_there = false;
         world.sides[side]->session().set_interface(0, false, "its cable was pulled");
         world.run(5 * kMs);  // behind what is on its way
-        CHECK(!world.sides[0]->session().slots()[0].link && !world.sides[1]->session().slots()[0].link);
-        CHECK(world.sides[0]->session().slots()[1].link && world.sides[1]->session().slots()[1].link);
+        CHECK(!world.sides[0]->session().paths()[0].link() && !world.sides[1]->session().paths()[0].link());
+        CHECK(world.sides[0]->session().paths()[1].link() && world.sides[1]->session().paths()[1].link());
         world.run(100 * kMs);
         CHECK(longest_since(world, since) < 3 * before);
         world.rails[0].is_there = true;
@@ -306,11 +306,10 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
             for (auto& side : world.sides)
                 side->may_fail = !comes_back;
             world.run(500 * kMs);
-            for (const Slot& slot : world.sides[0]->session().slots())
-                CHECK(slot.record->state.load() ==
-                      static_cast<uint64_t>(RailState::kUp));  // none is worse than another
+            for (const Path& path : world.sides[0]->session().paths())
+                CHECK(path.record.state.load() == static_cast<uint64_t>(RailState::kUp));  // none is worse than another
             world.run(limit_ns - 800 * kMs);
-            CHECK(world.sides[0]->session().failure().empty() && world.sides[1]->session().failure().empty());
+            CHECK(!world.sides[0]->session().life().is_over() && !world.sides[1]->session().life().is_over());
             if (comes_back) {
                 set(true);
                 const size_t before = world.sides[0]->operations.size();
@@ -319,7 +318,7 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
             } else {
                 world.run(500 * kMs);
                 for (auto& side : world.sides)
-                    CHECK(side->session().failure().find("no rail came back within") != std::string::npos);
+                    CHECK(side->session().life().failure().find("no rail came back within") != std::string::npos);
             }
         }
     }
@@ -336,8 +335,8 @@ void silence_that_is_over_counts_no_more(uint64_t) {
     for (auto& side : world.sides)
         side->messages.clear();
     world.run(10'000 * kMs);
-    CHECK(world.sides[0]->session().idle() && world.sides[1]->session().idle());
-    CHECK(world.sides[0]->session().failure().empty() && world.sides[1]->session().failure().empty());
+    CHECK(world.sides[0]->session().traffic().outbox().idle() && world.sides[1]->session().traffic().outbox().idle());
+    CHECK(!world.sides[0]->session().life().is_over() && !world.sides[1]->session().life().is_over());
 }
 
 }  // namespace taskd::rail::test

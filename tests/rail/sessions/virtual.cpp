@@ -21,8 +21,9 @@ Endpoint endpoint(int side, size_t rails) {
 Side::Side(World& world, int number, size_t rails)
     : world_(world),
       number_(number),
-      session_(std::make_unique<Session>(*this, world.sockets, counters_, Retry(), kEpoch, endpoint(number, rails),
-                                         endpoint(1 - number, rails), SessionNames{1 - number, "the other"})) {}
+      session_(
+          std::make_unique<Session>(*this, world.sockets, counters_, Retry(),
+                                    Pair{kEpoch, endpoint(number, rails), endpoint(1 - number, rails), 1 - number})) {}
 
 int64_t Side::now_ns() const {
     return world_.now_ns;
@@ -59,7 +60,7 @@ void Side::operate() {
         return;
     if (exchange_) {
         operations.emplace_back(began_ns_, world_.now_ns);
-        session_->forget(*exchange_, kGroup);
+        session_->traffic().forget(*exchange_, kGroup);
         past_.push_back(std::move(exchange_));
     }
     if (messages.empty())
@@ -70,8 +71,8 @@ void Side::operate() {
     in_.resize(messages.size());
     for (uint32_t part = 0; part < messages.size(); ++part) {
         in_[part].resize(out_.size());
-        session_->receive(*exchange_, 0, {kGroup, sequence_, part}, in_[part].data(), messages[part]);
-        session_->send(*exchange_, 0, {kGroup, sequence_, part}, out_.data(), messages[part], false);
+        session_->traffic().receive(*exchange_, 0, {kGroup, sequence_, part}, in_[part].data(), messages[part]);
+        session_->traffic().send(*exchange_, 0, {kGroup, sequence_, part}, out_.data(), messages[part], false);
     }
 }
 
@@ -141,7 +142,7 @@ void World::dial(size_t rail) {
 
 void World::reset(size_t rail) {
     for (auto& side : sides) {
-        if (Link* const link = side->session().slots()[rail].link.get())
+        if (Link* const link = side->session().paths()[rail].link())
             link->cut(ECONNRESET);
         side->dirty(side->session());
     }

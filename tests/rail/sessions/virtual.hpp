@@ -180,7 +180,7 @@ class Side : public SessionHost {
 
     void dial(Session&, size_t slot) override;
 
-    void changed(Session& session) override { CHECK(may_fail || session.failure().empty()); }
+    void changed(Session& session) override { CHECK(may_fail || !session.life().is_over()); }
 
     // One moment of its life.
     void live();

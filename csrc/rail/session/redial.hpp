@@ -1,0 +1,55 @@
+// When one path is dialled next: at once at first, then after pauses that grow to a bound.
+//
+// Owns the pause, the refusals in a row, and whether the rail's interface works. Failure modes: an interface that is
+// down is not dialled over until it is up again, and then at once; the side that accepts never dials.
+//
+// Pure: it is told what happened and when. Does not: dial, or give up (LossWatch does).
+#pragma once
+
+#include <cstdint>
+
+#include "rail/session/retry.hpp"
+
+namespace taskd::rail {
+
+class Redial {
+  public:
+    Redial(bool dials, const Retry& retry, int64_t now_ns);
+
+    bool is_due(int64_t now_ns) const { return due_ns_ <= now_ns; }
+
+    // INT64_MAX: not before something happens.
+    int64_t due_ns() const { return due_ns_; }
+
+    bool dials() const { return dials_; }
+
+    int refusals() const { return refusals_; }
+
+    // The due dial has begun.
+    void begun() { due_ns_ = INT64_MAX; }
+
+    void failed(bool was_refused) { refusals_ = was_refused ? refusals_ + 1 : 0; }
+
+    void connected();
+
+    // The interface works, or does not.
+    void set_usable(bool usable) { is_usable_ = usable; }
+
+    // There is no connection any more, or none came. True: it is due at a time.
+    bool again(int64_t now_ns);
+
+    void hurry() { pause_ns_ = 0; }
+
+    // Nobody is dialled any more.
+    void stop();
+
+  private:
+    bool dials_;
+    int64_t longest_pause_ns_;
+    bool is_usable_ = true;
+    int64_t due_ns_;
+    int64_t pause_ns_ = 0;  // before the next dial
+    int refusals_ = 0;      // in a row
+};
+
+}  // namespace taskd::rail
