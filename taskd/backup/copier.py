@@ -130,6 +130,8 @@ class Copier:
         _native.close_on_fork(sock.fileno())
         try:
             challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+            if len(challenge) == CHALLENGE_BYTES:
+                sock.sendall(copy_frame.greeting(self._key, challenge))
             # No size for its buffer: the kernel lets one that was not set grow far beyond what it lets us set.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:

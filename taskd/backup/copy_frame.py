@@ -2,7 +2,8 @@
 
 The training thread itself hands each record to the kernel before a gradient leaves the rank; nobody else has to be
 woken for it, and the kernel delivers what it was given even if the process is killed in the next moment. So nothing is
-answered: a connection begins with a challenge from the keeper, then frames go one way only; a large slot takes several.
+answered: a connection begins with a challenge from the keeper and the worker's greeting, which proves that it has the
+job's key; then frames go one way only, and a large slot takes several.
 Each frame proves that its sender has the job's key; it is not encrypted (a record holds generators and buffers, which
 the groups of the same training send in the clear, too). It does NOT know sockets.
 """
@@ -18,6 +19,7 @@ from taskd.core import limits
 
 CHALLENGE_BYTES = 16
 MAC_BYTES = 16
+GREETING_BYTES = MAC_BYTES
 _HEAD = struct.Struct("<4sIIQQqBBBI")
 """Magic, rank, incarnation, lineage, number on this connection, step, slot, same, more, length."""
 _MAGIC = b"TDC2"
@@ -43,6 +45,11 @@ class Frame:
     same: bool
     data: bytes
     more: bool = False
+
+
+def greeting(key: bytes, challenge: bytes) -> bytes:
+    """A worker's first words on a connection."""
+    return _mac(key, challenge, b"greeting", b"")
 
 
 def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:

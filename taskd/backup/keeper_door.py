@@ -8,22 +8,28 @@ It does NOT keep copies (keeper_records.py does) or decide who needs them.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hmac
 import logging
 import os
 import secrets
 import selectors
 import socket
 import threading
+import time
 from dataclasses import dataclass, field
 
 from taskd import log
 from taskd.backup import copy_frame
-from taskd.backup.copy_frame import CHALLENGE_BYTES
+from taskd.backup.copy_frame import CHALLENGE_BYTES, GREETING_BYTES
 from taskd.backup.keeper_records import Records
 from taskd.core import limits
 
 READ_BYTES = 1 << 20
 CONNECTIONS_MAX = 2 * limits.MAX_NODES
+STRANGERS_MAX = 64
+FULL_SECONDS = 0.1
+"""How long nobody is let in where no descriptor is left."""
 _logger = log.get(__name__)
 
 
@@ -34,6 +40,8 @@ class _Worker:
     sock: socket.socket
     address: str
     challenge: bytes
+    greeted: bool = False
+    """It has proved that it belongs to the job."""
     number: int = 0
     incoming: bytearray = field(default_factory=bytearray)
     slots: copy_frame.Joined = field(default_factory=copy_frame.Joined)
@@ -50,7 +58,13 @@ class CopyDoor:
         self._selector.register(listener, selectors.EVENT_READ)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
+        self._waiter = selectors.DefaultSelector()  # waits for the other one without holding the lock
+        self._waiter.register(self._selector.fileno(), selectors.EVENT_READ)
         self._stopping = False
+        self._strangers: dict[_Worker, None] = {}
+        """The oldest first."""
+        self._opens_at: float | None = None
+        """No descriptor is left, and nobody is let in before."""
         self._thread = threading.Thread(target=self._run, name="taskd-copy-door", daemon=True)
 
     def start(self) -> None:
@@ -70,18 +84,17 @@ class CopyDoor:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Worker):
                 key.data.sock.close()
+        self._waiter.close()
         self._selector.close()
         self._listener.close()
         os.close(self._wake)
 
     def _run(self) -> None:
-        waiter = selectors.DefaultSelector()  # waits for the other one without holding the lock
-        waiter.register(self._selector.fileno(), selectors.EVENT_READ)
-        with waiter:
-            while not self._stopping:
-                waiter.select()
-                with self.lock:
-                    self._read_all()
+        while not self._stopping:
+            self._waiter.select(None if self._opens_at is None else max(0.0, self._opens_at - time.monotonic()))
+            with self.lock:
+                self._read_all()
+                self._open_again()
 
     def _read_all(self) -> bool:
         """Serve everybody once; whether something came."""
@@ -90,7 +103,7 @@ class CopyDoor:
             if key.fileobj is self._listener:
                 self._accept()
                 came = True
-            elif isinstance(key.data, _Worker):
+            elif isinstance(key.data, _Worker) and key.data.sock.fileno() >= 0:  # it may just have had to go
                 self._read(key.data)
                 came = True
         return came
@@ -100,34 +113,62 @@ class CopyDoor:
             sock, address = self._listener.accept()
         except OSError as error:
             log.once(_logger, logging.WARNING, f"copy-accept {error}", "a worker's copies are not taken: %s", error)
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._selector.unregister(self._listener)  # it would be ready all the time
+                self._opens_at = time.monotonic() + FULL_SECONDS
             return
         if len(self._selector.get_map()) >= CONNECTIONS_MAX:
             sock.close()
             return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._close(next(iter(self._strangers)))
         worker = _Worker(sock, str(address[0]), secrets.token_bytes(CHALLENGE_BYTES))
+        self._strangers[worker] = None
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, worker)
         with contextlib.suppress(OSError):  # who has hung up already is seen at the next look
             sock.send(worker.challenge)
 
+    def _open_again(self) -> None:
+        if self._opens_at is not None and time.monotonic() >= self._opens_at:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._opens_at = None
+
     def _read(self, worker: _Worker) -> None:
         try:
-            data = worker.sock.recv(READ_BYTES)
+            data = worker.sock.recv(READ_BYTES if worker.greeted else GREETING_BYTES - len(worker.incoming))
         except BlockingIOError:
             return
         except OSError:
             data = b""
         worker.incoming += data
         try:
-            while (frame := copy_frame.take(self._key, worker.challenge, worker.number, worker.incoming)) is not None:
-                worker.number += 1
-                slot = worker.slots.add(frame)
-                if slot is not None:
-                    self._records.take(slot)
+            if worker.greeted:
+                self._take(worker)
+            elif len(worker.incoming) == GREETING_BYTES:
+                self._greet(worker)
         except copy_frame.Malformed as error:
             text = "a connection of %s for copies of records was closed: %s"
             log.once(_logger, logging.WARNING, f"copy {worker.address} {error}", text, worker.address, error)
             data = b""
         if not data:
-            self._selector.unregister(worker.sock)
-            worker.sock.close()
+            self._close(worker)
+
+    def _greet(self, worker: _Worker) -> None:
+        if not hmac.compare_digest(worker.incoming, copy_frame.greeting(self._key, worker.challenge)):
+            raise copy_frame.Malformed("it has another key")
+        worker.incoming.clear()
+        worker.greeted = True
+        del self._strangers[worker]
+
+    def _take(self, worker: _Worker) -> None:
+        while (frame := copy_frame.take(self._key, worker.challenge, worker.number, worker.incoming)) is not None:
+            worker.number += 1
+            slot = worker.slots.add(frame)
+            if slot is not None:
+                self._records.take(slot)
+
+    def _close(self, worker: _Worker) -> None:
+        self._strangers.pop(worker, None)
+        self._selector.unregister(worker.sock)
+        worker.sock.close()

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from taskd import _c10d, config, log
+from taskd import _c10d, config, descriptors, log
 from taskd.comm import agreement, counters, cpu_settings, rail_engine
 from taskd.comm.adapter import InnerGroup
 from taskd.comm.rail_engine import Place
@@ -89,6 +89,7 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         settings = cpu_settings.current()
         rails, title = _rails(settings, place), f"rank {rank}"
         retry = settings.retry
+        descriptors.allow(descriptors.MOST)
         engine = _c10d.RailEngine(
             [(one.name, one.address, one.interface, one.expected) for one in rails],
             key,

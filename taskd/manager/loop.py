@@ -14,7 +14,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import secrets
 import signal
 import threading
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from taskd import log
+from taskd import descriptors, log
 from taskd.config import Config
 from taskd.core import limits
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
@@ -62,6 +61,8 @@ END_NS = 30 * limits.SECOND
 """When the job is over, how long its agents may take to leave before the manager ends all the same."""
 OPERATORS_MAX = 256
 """Connections beside those of the agents that a manager is prepared for."""
+FILES = 128
+"""That it has open beside its connections."""
 ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle"})
 """Kinds of notes that every job's terminal shows. That all begin to start over is said by the launchers, each on its
 own."""
@@ -88,6 +89,13 @@ class ManagerLoop:
         self._store = StoreDesk(config.job.directory if config.manager.journal else None)
         self._epoch = 0
 
+    def _allow(self, needed: int) -> None:
+        """A connection is a descriptor."""
+        nodes = self.config.job.node_nums
+        if (most := descriptors.allow(needed)) < needed:
+            words = "only %d files may be open (ulimit -n), %d nodes may need %d: raise the hard limit"
+            _log.warning(words, most, nodes, needed)
+
     def run(self) -> int:
         """Be the job's manager; returns the exit code of its end. Raises UsageError when it cannot begin."""
         config = self.config
@@ -96,7 +104,7 @@ class ManagerLoop:
         try:
             key = keys.load_or_create(config)
             peers = 2 * config.job.node_nums + OPERATORS_MAX  # of an agent and its store, each on its own
-            _raise_file_limit(peers)
+            self._allow(peers + FILES)
             door = Door(config.manager.bind, config.manager.port, key, peers, self.refusals)
             try:
                 self._open(door)
@@ -314,17 +322,3 @@ def _is_name(envelope: Envelope) -> bool:
 def _plain(text: str) -> str:
     """A text with other processes' words in it, on one line and without control characters."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _raise_file_limit(needed: int) -> None:
-    """A connection is a descriptor; the soft limit of many systems (1024) is less than a large job has nodes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed + 128
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
-    if reachable < wanted:
-        _log.warning(
-            "only %d files may be open (ulimit -n), %d nodes may need %d: raise the hard limit", hard, needed, wanted
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,55 @@ def test_a_process_without_descriptors_says_so_and_goes_on_when_there_are_some()
     assert "joined" not in found["none"] and any(CURE in text for text in found["none"]), found  # who dials
     assert "joined" not in found["one"], found  # there is none for the end that is dialled
     assert found["later"] == [["joined", "joined"]] * 2
+
+
+# A crowd that says nothing, and two ranks that meet meanwhile.
+CROWD = """
+import json, os, resource, socket, struct, sys, threading
+from datetime import timedelta
+import torch
+from taskd import _c10d
+
+def engine():
+    return _c10d.RailEngine([("a", "127.0.0.2", "", True)], b"k" * 32, node="here")
+
+engines = [engine(), engine()]
+ends = [one.endpoint for one in engines]
+port = struct.unpack("<H", ends[0][ends[0].index(b"127.0.0.2") + 9:][:2])[0]
+print(port, flush=True)
+sys.stdin.readline()
+texts = ["", ""]
+def one(rank):
+    limit = timedelta(seconds=60)
+    try:
+        group = engines[rank].join(1, "g", ends, [0, 1], rank, within=limit, timeout=limit)
+        group.barrier().wait()
+        texts[rank] = "joined"
+    except RuntimeError as error:
+        texts[rank] = str(error)
+ranks = [threading.Thread(target=one, args=(rank,)) for rank in (0, 1)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+print(json.dumps({"texts": texts, "open": len(os.listdir("/proc/self/fd"))}), flush=True)
+"""
+SILENT = 800
+PLACES = 64
+
+
+def test_a_crowd_at_the_door_costs_few_descriptors_and_keeps_nobody_out() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CROWD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        port, crowd = int(process.stdout.readline()), list[socket.socket]()
+        for _ in range(SILENT):
+            crowd.append(socket.create_connection(("127.0.0.2", port)))
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        found = json.loads(process.stdout.readline())
+        for one in crowd:
+            one.close()
+    assert found["texts"] == ["joined", "joined"], found
+    assert found["open"] < 2 * PLACES, found

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +25,13 @@ from taskd.backup.copier import Copier
 from taskd.backup.copies import Copies, Place
 from taskd.backup.fetch import Fetch, Fetched
 from taskd.backup.keeper import Keeper
-from taskd.backup.keeper_door import CopyDoor
+from taskd.backup.keeper_door import FULL_SECONDS, STRANGERS_MAX, CopyDoor
 from taskd.backup.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
 from taskd.wire import keys, local
 from tests.launched import wait_until
+from tests.patience import PATIENCE_S
 
 KEY = b"k" * 32
 JOB_KEY = keys.Key(b"j" * 32, "a test")
@@ -132,6 +135,75 @@ def test_another_key_is_not_taken(door: tuple[CopyDoor, int], records: Records) 
     wait_until(lambda: kept(door[0], records) == {0: (2, b"true")}, "the true one alone")
 
 
+def test_a_crowd_of_strangers_keeps_no_worker_out(door: tuple[CopyDoor, int], records: Records) -> None:
+    """Whoever says nothing, or much that is nothing, costs little; the oldest has to go."""
+    worker = connected(door[1])
+    worker.send(0, 1, b"before")
+    crowd, files = [], len(os.listdir("/proc/self/fd"))
+    try:
+        for number in range(4 * STRANGERS_MAX):
+            crowd.append(socket.create_connection(("127.0.0.1", door[1])))
+            if number % 2:
+                with contextlib.suppress(OSError):
+                    crowd[-1].send(bytes(copy_frame.GREETING_BYTES - 1))
+        late = connected(door[1], incarnation=2)
+        late.send(0, 2, b"meanwhile")
+        wait_until(lambda: kept(door[0], records) == {0: (2, b"meanwhile")}, "the worker that came last")
+        worker.send(0, 3, b"late")
+        held = len(os.listdir("/proc/self/fd")) - files - len(crowd)
+        assert held <= STRANGERS_MAX + 2
+    finally:
+        for one in crowd:
+            one.close()
+
+
+FULL = """
+import os, resource, socket, sys
+from taskd.backup.keeper_door import CopyDoor
+from taskd.backup.keeper_records import Records
+listener = socket.create_server(("127.0.0.1", 0))
+door = CopyDoor(listener, b"k" * 32, Records())
+turns, read_all = [0], door._read_all
+def counted():
+    turns[0] += 1
+    return read_all()
+door._read_all = counted
+door.start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+while True:
+    try:
+        taken.append(os.dup(0))
+    except OSError:
+        break
+print(listener.getsockname()[1], flush=True)
+sys.stdin.readline()
+print(turns[0], flush=True)
+for one in taken:
+    os.close(one)
+sys.stdin.readline()
+door.stop()
+"""
+
+
+def test_a_keeper_without_descriptors_does_not_spin_and_goes_on_later() -> None:
+    with subprocess.Popen([sys.executable, "-c", FULL], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        port, began = int(process.stdout.readline()), time.monotonic()
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                sock.recv(1)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            turns, seconds = int(process.stdout.readline()), time.monotonic() - began
+            sock.settimeout(PATIENCE_S)
+            assert len(sock.recv(copy_frame.CHALLENGE_BYTES)) == copy_frame.CHALLENGE_BYTES
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert turns <= 3 + 2 * seconds / FULL_SECONDS
+
+
 def test_a_keeper_that_goes_and_comes_back(records: Records) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     first = CopyDoor(listener.dup(), KEY, records)
@@ -183,6 +255,7 @@ def test_a_slot_that_is_broken_off_is_no_slot(
     second = replace(first, **{"number": 1, "more": False, "data": b"another", **change})  # type: ignore[arg-type]
     with socket.create_connection(("127.0.0.1", door[1])) as sock:
         challenge = sock.recv(copy_frame.CHALLENGE_BYTES, socket.MSG_WAITALL)
+        sock.sendall(copy_frame.greeting(KEY, challenge))
         for frame in (first, second):
             sock.sendall(copy_frame.pack(KEY, challenge, frame))
         with contextlib.suppress(ConnectionResetError):  # there may be something of ours that was not read

@@ -118,6 +118,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void watch(int fd, uint64_t greeting) override;
     void unwatch(int fd, uint64_t greeting) override;
     const Answer* judge(const Hello& hello) override;
+    size_t expected() const override;
     void welcomed(const Hello& hello, int fd) override;
     void dialled(const Hello& hello, int fd) override;
     void dial_failed(const Hello& hello, int error, const std::string& trouble) override;

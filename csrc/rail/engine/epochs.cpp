@@ -173,6 +173,15 @@ const Answer* EngineCore::judge(const Hello& hello) {
     return &kNo;
 }
 
+size_t EngineCore::expected() const {
+    size_t count = 0;
+    for (const auto& [name, session] : sessions_) {
+        const Paths& paths = session->paths();
+        count += session->pair().dials() ? 0 : paths.size() - paths.connected();
+    }
+    return count;
+}
+
 void EngineCore::welcomed(const Hello& hello, int fd) {
     Session& session = *session_of(hello);
     for (size_t index = 0; index < session.paths().size(); ++index) {

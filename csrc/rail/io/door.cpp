@@ -10,7 +10,7 @@
 namespace taskd::rail {
 namespace {
 
-constexpr size_t kMostGreetings = 4096;
+constexpr size_t kMostStrangers = 64;
 constexpr size_t kRandomBytes = 32;
 constexpr int64_t kConnectNs = 250 * kMillisecondNs;  // the systems' matter; the first one would say it again in 1 s
 constexpr int64_t kChallengeNs = 1000 * kMillisecondNs;
@@ -54,19 +54,32 @@ uint64_t Door::open(Greeting greeting, int64_t within_ns) {
         sockets_.close(fd);  // nobody else knows of it
         throw;
     }
+    strangers_ += is_stranger(greetings_[number]) ? 1 : 0;
     keeper_.wake_by(greetings_[number].until_ns);
     keeper_.watch(fd, number);
     return number;
 }
 
 void Door::came(int fd) {
-    if (greetings_.size() >= kMostGreetings) {
-        sockets_.close(fd);
-        return;
-    }
+    make_room();
     Greeting greeting;
     greeting.fd = fd;
     over(last_ + 1, [&] { ready(open(std::move(greeting), kProveNs)); });
+}
+
+bool Door::is_stranger(const Greeting& greeting) {
+    return greeting.stage == Stage::kHello || greeting.stage == Stage::kProof;
+}
+
+void Door::make_room() {
+    if (strangers_ < most_strangers_)
+        return;
+    most_strangers_ = kMostStrangers + keeper_.expected();
+    if (strangers_ < most_strangers_)
+        return;
+    const auto oldest =
+        std::find_if(greetings_.begin(), greetings_.end(), [](const auto& item) { return is_stranger(item.second); });
+    sockets_.close(hand_over(oldest->first));
 }
 
 void Door::dial(const Hello& hello, const SocketAddress& local, const SocketAddress& remote) {
@@ -85,6 +98,7 @@ void Door::dial(const Hello& hello, const SocketAddress& local, const SocketAddr
 int Door::hand_over(uint64_t number) {
     const auto found = greetings_.find(number);
     const int fd = found->second.fd;
+    strangers_ -= is_stranger(found->second) ? 1 : 0;
     greetings_.erase(found);
     keeper_.unwatch(fd, number);
     return fd;
@@ -185,6 +199,7 @@ bool Door::advance(uint64_t number, Greeting& greeting) {
             return false;
         }
         greeting.stage = Stage::kHeld;
+        --strangers_;
         greeting.until_ns = keeper_.now_ns() + kHeldNs;
         return answer_proved(number, greeting);
     }

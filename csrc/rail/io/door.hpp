@@ -1,7 +1,8 @@
 // Connections that are not links yet: ones that were dialled and ones that came, until both sides have proved the key.
 //
 // Why apart from sessions: a stranger must never reach one. What has not proved itself is bounded in number, bytes and
-// time. A proved dial for an epoch that this process has not joined yet waits here.
+// time: where more come than are expected, the oldest has to go, so that a crowd keeps no descriptor from the training
+// process and nobody out for long. A proved dial for an epoch that this process has not joined yet waits here.
 //
 // With the engine's lock held. Does not: wait, or decide when to dial.
 #pragma once
@@ -29,6 +30,8 @@ class DoorKeeper {
     virtual void unwatch(int fd, uint64_t greeting) = 0;
     // Whether a proved dial is welcome; nullptr: not yet.
     virtual const Answer* judge(const Hello& hello) = 0;
+    // How many dials of the job's own may come at once.
+    virtual size_t expected() const = 0;
     // The descriptor is the keeper's from now on.
     virtual void welcomed(const Hello& hello, int fd) = 0;
     virtual void dialled(const Hello& hello, int fd) = 0;
@@ -82,6 +85,8 @@ class Door {
     void end(uint64_t number, int error, const std::string& trouble);
     int hand_over(uint64_t number);
     uint64_t open(Greeting greeting, int64_t within_ns);
+    static bool is_stranger(const Greeting& greeting);
+    void make_room();
 
     DoorKeeper& keeper_;
     SocketLayer& sockets_;
@@ -89,6 +94,8 @@ class Door {
     const std::string me_;
     std::map<uint64_t, Greeting> greetings_;
     uint64_t last_ = 0;
+    size_t strangers_ = 0;  // that came and have not proved themselves
+    size_t most_strangers_ = 0;
 };
 
 }  // namespace taskd::rail

@@ -30,6 +30,8 @@ class Keeper : public DoorKeeper {
         return hello.epoch == 1 ? &kYes : hello.epoch == 2 ? nullptr : &kNo;
     }
 
+    size_t expected() const override { return 0; }
+
     void welcomed(const Hello& hello, int fd) override {
         CHECK(knows_key && hello.epoch == 1);
         mine.insert(fd);
