@@ -101,6 +101,10 @@ struct MessageKey {
             return group < other.group;
         return sequence != other.sequence ? sequence < other.sequence : part < other.part;
     }
+
+    bool operator==(const MessageKey& other) const {
+        return group == other.group && sequence == other.sequence && part == other.part;
+    }
 };
 
 inline MessageKey key_of(const FrameHeader& header) noexcept {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "rail/counters.hpp"
 
@@ -36,8 +37,8 @@ void Link::cut(int error, const char* fault) {
     staged_bytes_ = 0;
 }
 
-void Link::stage(const FrameHeader& header, const char* payload, const Outgoing* owner) {
-    queue_.push_back({header, payload, owner, kMarkGood, {}, 0});
+void Link::stage(const FrameHeader& header, const char* payload, std::shared_ptr<const Outgoing> owner) {
+    queue_.push_back({header, payload, std::move(owner), kMarkGood, {}, 0});
     seal(queue_.back().header);
     staged_bytes_ += queue_.back().size();
 }
@@ -135,7 +136,7 @@ Link::Progress Link::write(size_t budget) {
 
 void Link::let_go(const Outgoing* owner) {
     for (Staged& frame : queue_) {
-        if (frame.owner == owner && broken_ == 0)
+        if (frame.owner.get() == owner && broken_ == 0)
             pad(frame);
     }
 }
@@ -167,6 +168,7 @@ void Link::pad(Staged& frame) {
 
 void Link::redirect(bool counts) {
     target_ = nullptr;
+    is_placed_ = false;
     is_dropped_ = is_dropped_ || !counts;
 }
 
@@ -259,11 +261,14 @@ void Link::header_here(LinkReader& reader) {
     have_ = 0;
     phase_ = Phase::kPayload;
     rest_ = head_.length;
-    is_dropped_ = false;
+    is_dropped_ = is_placed_ = false;
     if (head_.type == FrameType::kData) {
         expects_bulk_ = head_.length >= kBulk;
         add(record_.bytes_in, head_.length);
         target_ = reader.data_begins(*this, head_);
+        is_placed_ = target_ != nullptr;
+        if (broken_ != 0)
+            return;
     } else {
         target_ = control_;
     }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 
 #include "rail/io/frame.hpp"
@@ -51,8 +52,9 @@ class Link {
 
     void cut(int error, const char* fault = nullptr);
 
-    // Takes a frame with its payload (null: zeros and a void mark). `owner` names the message for let_go().
-    void stage(const FrameHeader& header, const char* payload, const Outgoing* owner);
+    // Takes a frame with its payload (null: zeros and a void mark). `owner` names the message for let_go(), and stays
+    // until the frame has left or is let go of.
+    void stage(const FrameHeader& header, const char* payload, std::shared_ptr<const Outgoing> owner);
     // The same with a payload of its own.
     void stage(const FrameHeader& header, std::string text);
 
@@ -78,12 +80,18 @@ class Link {
         return phase_ != Phase::kHeader && head_.type == FrameType::kData && !is_dropped_ ? head_.number : 0;
     }
 
-    const FrameHeader& incoming_header() const { return head_; }
-
     // The rest goes into nothing; and counts all the same, or not.
     void redirect(bool counts);
 
     bool was_redirected() const { return is_dropped_; }
+
+    // All bytes of this frame so far went to where the reader said, and what follows does.
+    bool was_placed() const { return is_placed_; }
+
+    // Bytes of this message are being written to their place.
+    bool writes(const MessageKey& key) const {
+        return incoming() != 0 && is_placed_ && broken_ == 0 && key_of(head_) == key;
+    }
 
     uint64_t bytes_read() const { return bytes_read_; }
 
@@ -100,7 +108,7 @@ class Link {
     struct Staged {
         FrameHeader header;
         const char* payload;
-        const Outgoing* owner;
+        std::shared_ptr<const Outgoing> owner;
         uint64_t mark;
         std::string text;
         size_t done;
@@ -134,6 +142,7 @@ class Link {
     char* target_ = nullptr;
     size_t rest_ = 0;  // of the payload
     bool is_dropped_ = false;
+    bool is_placed_ = false;
     bool hung_up_ = false;
     bool expects_bulk_ = false;
     uint64_t mark_ = 0;

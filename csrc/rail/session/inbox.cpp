@@ -4,38 +4,62 @@
 
 namespace taskd::rail {
 
-void Inbox::erase(Place place) {
-    if (place->second.pool) {
-        freed_ += place->second.bytes;
-        pooled_ -= place->second.bytes;
+namespace {
+
+constexpr char kSentTwice[] = "a small message that was sent twice";
+constexpr char kOtherSize[] = "a message that is of another size than it was";
+constexpr char kNoRoom[] = "a small message for which the pool has no room";
+constexpr char kTooMuch[] = "more bytes of a message than it has";
+constexpr char kTooMany[] = "more messages are offered than anybody could want";
+
+}  // namespace
+
+// The one place where memory goes. What is still on its way into it is freed when it ends, in finish().
+void Inbox::drop_memory(Place place) {
+    Inbound& inbound = place->second;
+    if (!inbound.pool && !inbound.is_posted)
+        return;
+    borrowers_.let_go(place->first);
+    if (inbound.pool) {
+        pooled_ -= inbound.pool.bytes();
+        if (inbound.is_complete)
+            freed_ += inbound.pool.bytes();
+        inbound.pool = Pooled();
     }
+    inbound.data = nullptr;
+    inbound.is_posted = inbound.is_complete = false;
+}
+
+// By an entry of which nothing is known.
+void Inbox::replace(Place place) {
+    drop_memory(place);
     if (place->second.is_abandoned)
         --abandoned_;
+    place->second = Inbound{};
+}
+
+void Inbox::erase(Place place) {
+    replace(place);
     entries_.erase(place);
 }
 
 Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data, size_t bytes) {
-    Inbound& inbound = entries_[key];
+    const Place place = entries_.try_emplace(key).first;
+    Inbound& inbound = place->second;
     Posting posting;
     if (inbound.has_form && (!(inbound.form == party.form()) || inbound.bytes != bytes)) {
         posting.differs = true;
         posting.theirs = inbound.form;
     }
     if (posting.differs && inbound.bytes != bytes) {
-        // What has come does not fit: it is never delivered. What is coming still needs its place.
-        if (inbound.pool && !inbound.is_complete) {
-            pooled_ -= inbound.bytes;
-            inbound.bytes = 0;
+        // What has come does not fit: it is never delivered. Of what is coming the rest goes into nothing.
+        const bool is_coming = inbound.pool && !inbound.is_complete;
+        replace(place);
+        if (is_coming) {
             inbound.is_abandoned = true;
             ++abandoned_;
             return posting;
         }
-        if (const auto place = entries_.find(key); inbound.pool) {
-            freed_ += inbound.bytes;
-            pooled_ -= inbound.bytes;
-            place->second.pool.reset();
-        }
-        inbound = Inbound{};
     }
     inbound.party = &party;
     inbound.member = member;
@@ -46,10 +70,10 @@ Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data,
     if (inbound.is_complete) {
         if (bytes > 0) {
             party.beginning(member, key.part);
-            std::memcpy(data, inbound.pool.get(), bytes);
+            std::memcpy(data, inbound.pool.data(), bytes);
         }
         posting.is_complete = true;
-        erase(entries_.find(key));
+        erase(place);
         return posting;
     }
     posting.wants_credit = bytes > kEagerBytes || inbound.is_offered;
@@ -72,57 +96,66 @@ const Inbound* Inbox::posted(const MessageKey& key) const {
 Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
     const bool is_small = header.bytes <= kEagerBytes;
     const auto place = entries_.find(key_of(header));
-    if (place == entries_.end() || !place->second.is_posted) {
-        if (!is_small) {
-            // Credit was given, and whoever gave it has gone since.
-            return nullptr;
-        }
-        if (pooled_ + header.bytes > kPoolBytes) {
-            *fault = "a small message for which the pool has no room";
-            return nullptr;
-        }
-        Inbound& inbound = place == entries_.end() ? entries_[key_of(header)] : place->second;
-        if (inbound.is_abandoned)
-            return &inbound;
-        // Another copy of the same frame has the same size, and is dropped by its number once one has arrived whole.
-        if (inbound.pool && (inbound.is_complete || inbound.bytes != header.bytes)) {
-            *fault = "a small message that was sent twice";
-            return nullptr;
-        }
-        inbound.has_form = true;
-        inbound.form = header.form;
-        inbound.bytes = header.bytes;
-        if (!inbound.pool) {
-            inbound.pool.reset(new char[header.bytes + 1]);
-            pooled_ += header.bytes;
-        }
-        return &inbound;
-    }
+    // Of a large one, credit was given, and whoever gave it has gone since.
+    if (place == entries_.end() || !place->second.is_posted)
+        return is_small ? begin_unasked(place, header, fault) : nullptr;
     Inbound& inbound = place->second;
     inbound.has_form = true;
     inbound.form = header.form;
     if (inbound.bytes != header.bytes)
         return nullptr;
-    if (!inbound.is_begun && header.length > 0) {
+    if (is_small && inbound.number != 0 && inbound.number != header.number) {
+        *fault = kSentTwice;
+        return nullptr;
+    }
+    inbound.number = is_small ? header.number : 0;
+    if (!inbound.is_begun && !inbound.pool && header.length > 0) {
         inbound.is_begun = true;
         inbound.party->beginning(inbound.member, header.part);
     }
     return &inbound;
 }
 
+// A small message, into the pool. Another copy of its frame has the same number, and is dropped by that once one has
+// arrived whole.
+Inbound* Inbox::begin_unasked(Place place, const FrameHeader& header, const char** fault) {
+    const bool is_known = place != entries_.end();
+    if (is_known && place->second.is_abandoned)
+        return &place->second;
+    if (is_known && place->second.number != 0 && place->second.number != header.number)
+        *fault = kSentTwice;
+    else if (is_known && place->second.has_form && place->second.bytes != header.bytes)
+        *fault = kOtherSize;
+    else if (!(is_known && place->second.pool) && pooled_ + header.bytes > kPoolBytes)
+        *fault = kNoRoom;
+    if (*fault != nullptr)
+        return nullptr;
+    Inbound& inbound = is_known ? place->second : entries_[key_of(header)];
+    if (!inbound.pool) {
+        inbound.pool.take(header.bytes);
+        pooled_ += header.bytes;
+    }
+    inbound.has_form = true;
+    inbound.form = header.form;
+    inbound.bytes = header.bytes;
+    inbound.number = header.number;
+    return &inbound;
+}
+
 char* Inbox::place_of(Inbound& inbound, const FrameHeader& header) {
+    static char nothing;
     if (inbound.is_abandoned)
         return nullptr;
     if (inbound.pool)
-        return inbound.pool.get();
-    return inbound.data == nullptr ? nullptr : inbound.data + header.offset;
+        return inbound.pool.data();
+    return inbound.bytes == 0 ? &nothing : inbound.data + header.offset;
 }
 
-Arrival Inbox::finish(const FrameHeader& header, Party** party, int* member) {
+Arrival Inbox::finish(const FrameHeader& header, bool was_placed, Party** party, int* member, const char** fault) {
     const auto place = entries_.find(key_of(header));
     const bool is_small = header.bytes <= kEagerBytes;
     // What did not pass the pool is freed the moment it is here, wherever it went.
-    if (place == entries_.end() || place->second.is_abandoned || place->second.bytes != header.bytes) {
+    if (!was_placed || place == entries_.end() || place->second.bytes != header.bytes) {
         if (is_small)
             freed_ += header.bytes;
         if (place != entries_.end() && place->second.is_abandoned)
@@ -133,27 +166,37 @@ Arrival Inbox::finish(const FrameHeader& header, Party** party, int* member) {
     if (!inbound.pool && is_small)
         freed_ += header.bytes;
     inbound.arrived += header.length;
-    *party = inbound.party;
-    *member = inbound.member;
     if (inbound.arrived < inbound.bytes)
         return Arrival::kNothing;
-    if (!inbound.is_posted) {
-        inbound.is_complete = true;
-        return inbound.is_watched ? Arrival::kOffered : Arrival::kNothing;
+    // All of it is here: nothing can be on its way, unless parts have come twice, and others then not at all.
+    if (inbound.arrived > inbound.bytes || borrowers_.is_written(place->first)) {
+        *fault = kTooMuch;
+        return Arrival::kNothing;
     }
+    *party = inbound.party;
+    *member = inbound.member;
+    inbound.is_complete = true;
+    if (!inbound.is_posted)
+        return inbound.is_watched ? Arrival::kOffered : Arrival::kNothing;
     if (inbound.pool && inbound.bytes > 0) {
         // It was asked for while it was on its way to the pool.
         inbound.party->beginning(inbound.member, header.part);
-        std::memcpy(inbound.data, inbound.pool.get(), inbound.bytes);
+        std::memcpy(inbound.data, inbound.pool.data(), inbound.bytes);
     }
     erase(place);
     return Arrival::kArrived;
 }
 
-Inbound* Inbox::offer(const FrameHeader& header) {
-    if (entries_.size() >= kOffersKept && entries_.count(key_of(header)) == 0)
+Inbound* Inbox::offer(const FrameHeader& header, const char** fault) {
+    const auto place = entries_.find(key_of(header));
+    if (place == entries_.end() && entries_.size() >= kOffersKept)
+        *fault = kTooMany;
+    else if (place != entries_.end() && !place->second.is_posted && place->second.has_form &&
+             place->second.bytes != header.bytes)
+        *fault = kOtherSize;
+    if (*fault != nullptr)
         return nullptr;
-    Inbound& inbound = entries_[key_of(header)];
+    Inbound& inbound = place != entries_.end() ? place->second : entries_[key_of(header)];
     inbound.is_offered = true;
     inbound.has_form = true;
     inbound.form = header.form;
@@ -180,6 +223,19 @@ const Form* Inbox::stranger(uint64_t group, uint64_t sequence, const Form& mine)
     return inbound.has_form && !(inbound.form == mine) ? &inbound.form : nullptr;
 }
 
+void Inbox::forget(uint64_t group, uint64_t sequence, const Party& party) {
+    auto place = entries_.lower_bound({group, sequence, 0});
+    while (place != entries_.end() && place->first.group == group && place->first.sequence == sequence) {
+        const Place here = place++;
+        if (here->second.party != &party)
+            continue;
+        if (here->second.is_watched)
+            unwatch(here);
+        else
+            abandon(here);
+    }
+}
+
 void Inbox::unwatch(Place place) {
     Inbound& inbound = place->second;
     inbound.party = nullptr;
@@ -196,12 +252,8 @@ void Inbox::abandon(Place place) {
         erase(place);
         return;
     }
-    if (inbound.pool) {
-        freed_ += inbound.bytes;
-        pooled_ -= inbound.bytes;
-    }
     const size_t bytes = inbound.bytes;
-    inbound = Inbound{};
+    replace(place);
     inbound.bytes = bytes;
     inbound.is_abandoned = true;
     ++abandoned_;

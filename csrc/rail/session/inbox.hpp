@@ -3,7 +3,11 @@
 //
 // Why: bytes of a message that somebody waits for go straight to their place; small ones that nobody waits for yet go
 // to a pool with a bound, which the sender keeps count of; nothing else is accepted. At any time one link owns a range
-// of a message, and only frames that arrived whole count.
+// of a message, and only frames that arrived whole count. No memory goes, and nothing takes its place, before all links
+// have let go of it, so what the other side sends cannot make them write into what is another's by now.
+//
+// Failure modes: a peer that sends a small message under two numbers, changes the size of one, or sends more of a large
+// one than there is. It has broken the rules, and whatever brought that is cut.
 //
 // Does not: know links or numbers (the session does), or send credit: it says when that is due.
 #pragma once
@@ -12,6 +16,7 @@
 #include <memory>
 
 #include "rail/io/frame.hpp"
+#include "rail/session/borrowers.hpp"
 
 namespace taskd::rail {
 
@@ -19,6 +24,25 @@ constexpr size_t kAbandonedKept = 4096;
 // Messages that were announced and nobody has asked for: more than any job has, and no more memory than this machine
 // can spare for a peer that has lost its mind.
 constexpr size_t kOffersKept = 1 << 20;
+
+// Memory of the pool for one small message; it is as large as that was when its first frame came.
+class Pooled {
+  public:
+    explicit operator bool() const { return memory_ != nullptr; }
+
+    char* data() const { return memory_.get(); }
+
+    size_t bytes() const { return bytes_; }
+
+    void take(size_t bytes) {
+        memory_.reset(new char[bytes + 1]);
+        bytes_ = bytes;
+    }
+
+  private:
+    std::unique_ptr<char[]> memory_;
+    size_t bytes_ = 0;
+};
 
 struct Inbound {
     Party* party = nullptr;  // who asked for it, or watches
@@ -34,7 +58,8 @@ struct Inbound {
     bool is_complete = false;   // in the pool
     Form form;                  // the sender's, if anything of it has come
     bool has_form = false;
-    std::unique_ptr<char[]> pool;
+    uint64_t number = 0;  // of the frame that brings a small message; 0: none has begun
+    Pooled pool;
 };
 
 // What the caller of Inbox has to do.
@@ -51,6 +76,8 @@ class Inbox {
   public:
     using Place = std::map<MessageKey, Inbound>::iterator;
 
+    explicit Inbox(Borrowers& borrowers) : borrowers_(borrowers) {}
+
     Posting post(const MessageKey& key, Party& party, int member, void* data, size_t bytes);
     // True: such a message is there or announced already.
     bool watch(const MessageKey& key, Party& party, int member);
@@ -61,31 +88,18 @@ class Inbox {
     Inbound* begin(const FrameHeader& header, const char** fault);
     // Where its bytes go.
     static char* place_of(Inbound& inbound, const FrameHeader& header);
-    // It has arrived whole. kArrived: so has the message, and its entry is gone.
-    Arrival finish(const FrameHeader& header, Party** party, int* member);
-    // A large message, or a small one that the pool had no room for, waits. Returns its entry; null: there are too
-    // many.
-    Inbound* offer(const FrameHeader& header);
+    // It has arrived whole. kArrived: so has the message, and its entry is gone. `was_placed`: its bytes went to where
+    // begin() had said, and that is still there. `fault` is set if the sender breaks the rules.
+    Arrival finish(const FrameHeader& header, bool was_placed, Party** party, int* member, const char** fault);
+    // A large message, or a small one that the pool had no room for, waits. Returns its entry; null: the sender breaks
+    // the rules, and `fault` says which.
+    Inbound* offer(const FrameHeader& header, const char** fault);
     // This operation has asked for a message, or watches for one, and not all of it has come.
     bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
-    // Drops everything of this operation that nobody but it has asked for. `gone` hears of each message that
-    // links may still be writing. What it only watched for is there for whoever asks next.
-    template <class Gone>
-    void forget(uint64_t group, uint64_t sequence, const Party& party, Gone gone) {
-        auto place = entries_.lower_bound({group, sequence, 0});
-        while (place != entries_.end() && place->first.group == group && place->first.sequence == sequence) {
-            const Place here = place++;
-            if (here->second.party != &party)
-                continue;
-            if (here->second.is_watched) {
-                unwatch(here);
-                continue;
-            }
-            gone(here->first);
-            abandon(here);
-        }
-    }
+    // Drops everything of this operation that nobody but it has asked for. What it only watched for is there for
+    // whoever asks next.
+    void forget(uint64_t group, uint64_t sequence, const Party& party);
 
     // Bytes of small messages that have left the pool, or passed it by.
     uint64_t freed() const { return freed_; }
@@ -97,10 +111,14 @@ class Inbox {
     const Form* stranger(uint64_t group, uint64_t sequence, const Form& mine) const;
 
   private:
+    Inbound* begin_unasked(Place place, const FrameHeader& header, const char** fault);
     void unwatch(Place place);
     void abandon(Place place);
+    void drop_memory(Place place);
+    void replace(Place place);
     void erase(Place place);
 
+    Borrowers& borrowers_;
     std::map<MessageKey, Inbound> entries_;
     uint64_t freed_ = 0;
     size_t pooled_ = 0;

@@ -100,27 +100,33 @@ void Outbox::credit(const MessageKey& key, const Form& form) {
     }
 }
 
-std::shared_ptr<Outgoing> Outbox::take_back(const MessageKey& key) {
-    const auto found = large_.find(key);
-    if (found == large_.end() || found->second->is_small)
-        return nullptr;
-    const auto message = found->second;
-    message->is_taken_back = true;
+// The caller's memory, of a large message.
+void Outbox::give_back(const std::shared_ptr<Outgoing>& message) {
     message->data = nullptr;
-    message->party = nullptr;
-    large_.erase(found);
-    return message;
+    // If nobody else has it, then no link does.
+    if (message.use_count() > 1)
+        borrowers_.let_go(*message);
 }
 
-std::vector<std::shared_ptr<Outgoing>> Outbox::take_back_all(uint64_t group, uint64_t sequence, const Party& party) {
-    std::vector<std::shared_ptr<Outgoing>> taken;
+bool Outbox::take_back(const MessageKey& key) {
+    const auto found = large_.find(key);
+    if (found == large_.end() || found->second->is_small)
+        return false;
+    const auto message = found->second;
+    message->is_taken_back = true;
+    message->party = nullptr;
+    large_.erase(found);
+    give_back(message);
+    return true;
+}
+
+void Outbox::take_back_all(uint64_t group, uint64_t sequence, const Party& party) {
     auto place = large_.lower_bound({group, sequence, 0});
     while (place != large_.end() && place->first.group == group && place->first.sequence == sequence) {
         const auto message = (place++)->second;
         if (message->party == &party)
-            taken.push_back(take_back(message->key));
+            take_back(message->key);
     }
-    return taken;
 }
 
 void Outbox::skip_taken(std::deque<std::shared_ptr<Outgoing>>& queue) {
@@ -242,6 +248,7 @@ void Outbox::acknowledge(uint64_t first, uint64_t last, const std::function<void
         message->unacknowledged -= std::min<size_t>(frame.header.length, message->unacknowledged);
         if (!message->is_small && message->unacknowledged == 0) {
             large_.erase(message->key);
+            give_back(message);
             complete(*message);
         }
     }

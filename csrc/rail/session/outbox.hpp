@@ -7,6 +7,10 @@
 // freed them; what would not fit is announced instead and waits for credit like a large one, so that no group's unread
 // messages can stop another's.
 //
+// A link that sends a frame has its message, so that a copy stays until it is through. The caller's memory is given
+// back when the other side has all of it, or when it is taken back, and before that every link lets go of it: what the
+// other side says may be true of a frame that has not even left.
+//
 // Does not: know links, choose between them, or look at a clock.
 #pragma once
 
@@ -14,9 +18,9 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "rail/io/frame.hpp"
+#include "rail/session/borrowers.hpp"
 #include "rail/session/pace.hpp"
 
 namespace taskd::rail {
@@ -29,7 +33,7 @@ struct Outgoing {
     Form form;
     Party* party = nullptr;  // of a large one: who is told
     int member = 0;
-    const char* data = nullptr;  // null after it was taken back
+    const char* data = nullptr;  // null after it was given back
     size_t bytes = 0;
     size_t carved = 0;
     size_t unacknowledged = 0;
@@ -60,7 +64,7 @@ struct Numbered {
 
 class Outbox {
   public:
-    explicit Outbox(int64_t epoch) : epoch_(epoch) {}
+    Outbox(int64_t epoch, Borrowers& borrowers) : epoch_(epoch), borrowers_(borrowers) {}
 
     // Takes a message. True: it was copied, its memory is free again. `differs` is set if the receiver's credit for it
     // came from another operation.
@@ -76,10 +80,10 @@ class Outbox {
 
     void freed(uint64_t total) { freed_ = total > freed_ ? total : freed_; }
 
-    // Its memory is read no more. Null: there is none such under way.
-    std::shared_ptr<Outgoing> take_back(const MessageKey& key);
+    // Its memory is read no more. False: there is none such under way.
+    bool take_back(const MessageKey& key);
     // All large messages of this operation.
-    std::vector<std::shared_ptr<Outgoing>> take_back_all(uint64_t group, uint64_t sequence, const Party& party);
+    void take_back_all(uint64_t group, uint64_t sequence, const Party& party);
 
     bool has_small();
     bool has_large();
@@ -88,7 +92,8 @@ class Outbox {
     Numbered& next_small();
     Numbered& next_large(size_t piece);
 
-    // `done` for each frame that was not acknowledged before; `complete` for each large message that the receiver has.
+    // `done` for each frame that was not acknowledged before; `complete` for each large message that the receiver has,
+    // whose memory is read no more.
     void acknowledge(uint64_t first, uint64_t last, const std::function<void(Numbered&)>& done,
                      const std::function<void(Outgoing&)>& complete);
     void send_again(Numbered& frame);
@@ -100,12 +105,14 @@ class Outbox {
     bool idle() { return frames_.empty() && !has_small() && large_.empty(); }
 
   private:
+    void give_back(const std::shared_ptr<Outgoing>& message);
     Numbered& number(FrameType type, const MessageKey& key, const Form& form);
     Numbered* pop_again(std::deque<uint64_t>& queue);
     void skip_taken(std::deque<std::shared_ptr<Outgoing>>& queue);
     bool skip_done(std::deque<uint64_t>& queue);
 
     const int64_t epoch_;
+    Borrowers& borrowers_;
     uint64_t next_number_ = 1;
     std::deque<Numbered> frames_;  // from the oldest that is not acknowledged, without a gap
     std::deque<uint64_t> small_again_;

@@ -55,7 +55,7 @@ void Path::carry(Numbered& frame, const Yardstick& by) {
     frame.late_ns = by.now_ns + 2 * delay + kLateNs;
     ++frame.sends;
     frame.mark = pace_.sent(frame.weight, by.now_ns);
-    link_->stage(frame.header, frame.payload(), frame.message.get());
+    link_->stage(frame.header, frame.payload(), frame.message);
     frame.end = link_->end();
     budget -= std::min(budget, frame.weight);
 }

@@ -85,6 +85,15 @@ void Paths::tell(const FrameHeader& news) {
     }
 }
 
+void Paths::cut(int error) {
+    for (Path& path : paths_) {
+        if (path.link())
+            path.link()->cut(error);
+    }
+}
+
+// ---- Borrowers
+
 void Paths::let_go(const Outgoing& message) {
     for (Path& path : paths_) {
         if (path.link())
@@ -92,11 +101,16 @@ void Paths::let_go(const Outgoing& message) {
     }
 }
 
-void Paths::cut(int error) {
+void Paths::let_go(const MessageKey& key) {
     for (Path& path : paths_) {
-        if (path.link())
-            path.link()->cut(error);
+        // Its frame is acknowledged when it ends, for nobody needs it again.
+        if (path.link() && path.link()->writes(key))
+            path.link()->redirect(true);
     }
+}
+
+bool Paths::is_written(const MessageKey& key) const {
+    return std::any_of(begin(), end(), [&](const Path& path) { return path.link() && path.link()->writes(key); });
 }
 
 }  // namespace taskd::rail

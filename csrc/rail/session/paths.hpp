@@ -12,12 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "rail/session/borrowers.hpp"
 #include "rail/session/path.hpp"
 #include "rail/session/scheduler.hpp"
 
 namespace taskd::rail {
 
-class Paths {
+class Paths : public Borrowers {
   public:
     // Before any of them is used.
     void add(Path path) { paths_.push_back(std::move(path)); }
@@ -51,9 +52,12 @@ class Paths {
     void show(Path& path, int64_t now_ns) const;
     // Says something on every path.
     void tell(const FrameHeader& news);
-    // No link reads this message's memory any more.
-    void let_go(const Outgoing& message);
     void cut(int error);
+
+    // ---- Borrowers
+    void let_go(const Outgoing& message) override;
+    void let_go(const MessageKey& key) override;
+    bool is_written(const MessageKey& key) const override;
 
   private:
     std::vector<Path> paths_;

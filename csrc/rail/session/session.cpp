@@ -222,7 +222,7 @@ char* Session::data_begins(Link& link, const FrameHeader& header) {
 void Session::data_ended(Link& link, const FrameHeader& header, bool counts) {
     sender_.acknowledged(header, nullptr, 0);
     if (counts && acknowledger_.add(header.number)) {
-        traffic_.arrived(header);
+        traffic_.arrived(link, header);
     } else if (!counts && (header.flags & kHasMark) != 0 && !acknowledger_.has(header.number) &&
                !link.was_redirected()) {
         // Padding of a message that was taken back: its number has come, its bytes never will.

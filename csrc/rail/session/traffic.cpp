@@ -49,11 +49,8 @@ void Traffic::watch(Party& party, int member, const MessageKey& key) {
 }
 
 void Traffic::release(const MessageKey& key) {
-    const auto message = outbox_.take_back(key);
-    if (!message)
-        return;
-    paths_.let_go(*message);
-    host_.dirty();
+    if (outbox_.take_back(key))
+        host_.dirty();
 }
 
 void Traffic::describe(const MessageKey& key, const Form& form) {
@@ -62,17 +59,8 @@ void Traffic::describe(const MessageKey& key, const Form& form) {
 }
 
 void Traffic::forget(Party& party, uint64_t group) {
-    for (const auto& message : outbox_.take_back_all(group, party.sequence(), party))
-        paths_.let_go(*message);
-    inbox_.forget(group, party.sequence(), party, [&](const MessageKey& key) {
-        for (Path& path : paths_) {
-            const uint64_t number = path.link() ? path.link()->incoming() : 0;
-            const MessageKey coming = number == 0 ? MessageKey{} : key_of(path.link()->incoming_header());
-            // Its frame is acknowledged when it ends, for nobody needs it again.
-            if (number != 0 && !(coming < key) && !(key < coming))
-                path.link()->redirect(true);
-        }
-    });
+    outbox_.take_back_all(group, party.sequence(), party);
+    inbox_.forget(group, party.sequence(), party);
 }
 
 bool Traffic::awaits(const Party& party, uint64_t group) const {
@@ -91,10 +79,13 @@ char* Traffic::begins(Link& link, const FrameHeader& header) {
     return inbound == nullptr ? nullptr : Inbox::place_of(*inbound, header);
 }
 
-void Traffic::arrived(const FrameHeader& header) {
+void Traffic::arrived(Link& link, const FrameHeader& header) {
     Party* party = nullptr;
     int member = 0;
-    const Arrival arrival = inbox_.finish(header, &party, &member);
+    const char* fault = nullptr;
+    const Arrival arrival = inbox_.finish(header, link.was_placed(), &party, &member, &fault);
+    if (fault != nullptr)
+        link.cut(EPROTO, fault);
     if (arrival == Arrival::kArrived)
         host_.post({Event::What::kArrived, party, member, header.part});
     else if (arrival == Arrival::kOffered)
@@ -123,9 +114,10 @@ void Traffic::hear_credit(const FrameHeader& header) {
 void Traffic::hear_offer(Link& link, const FrameHeader& header) {
     compare(header);
     compare_message(header);
-    const Inbound* const inbound = inbox_.offer(header);
+    const char* fault = nullptr;
+    const Inbound* const inbound = inbox_.offer(header, &fault);
     if (inbound == nullptr) {
-        link.cut(EPROTO, "more messages are offered than anybody could want");
+        link.cut(EPROTO, fault);
         return;
     }
     // A large one that was asked for has its credit already, unless its sender dropped that.

@@ -14,11 +14,12 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "rail/io/link.hpp"
+#include "rail/session/borrowers.hpp"
 #include "rail/session/host.hpp"
 #include "rail/session/inbox.hpp"
 #include "rail/session/lifecycle.hpp"
 #include "rail/session/outbox.hpp"
-#include "rail/session/paths.hpp"
 
 namespace taskd::rail {
 
@@ -33,8 +34,8 @@ class Roster {
 
 class Traffic {
   public:
-    Traffic(BoundHost host, int64_t epoch, Paths& paths, const Lifecycle& life)
-        : host_(host), paths_(paths), life_(life), outbox_(epoch) {}
+    Traffic(BoundHost host, int64_t epoch, Borrowers& borrowers, const Lifecycle& life)
+        : host_(host), life_(life), outbox_(epoch, borrowers), inbox_(borrowers) {}
 
     Outbox& outbox() { return outbox_; }
 
@@ -57,7 +58,7 @@ class Traffic {
     // Where the bytes of this frame go; null: nowhere.
     char* begins(Link& link, const FrameHeader& header);
     // All of them are here.
-    void arrived(const FrameHeader& header);
+    void arrived(Link& link, const FrameHeader& header);
     // A numbered frame without a payload, for the first time.
     void control(Link& link, const FrameHeader& header);
 
@@ -75,7 +76,6 @@ class Traffic {
     void compare_message(const FrameHeader& header);
 
     const BoundHost host_;
-    Paths& paths_;
     const Lifecycle& life_;
     Outbox outbox_;
     Inbox inbox_;

@@ -8,6 +8,7 @@
 #include "rail/session/acknowledger.hpp"
 #include "rail/session/lifecycle.hpp"
 #include "rail/session/loss_watch.hpp"
+#include "rail/session/paths.hpp"
 #include "rail/session/probes.hpp"
 #include "rail/session/redial.hpp"
 #include "rail/session/scheduler.hpp"
@@ -295,7 +296,8 @@ void a_life_only_moves_forward(uint64_t) {
 }
 
 void what_has_come_is_said_in_time(uint64_t) {
-    const Inbox inbox;
+    Paths paths;
+    const Inbox inbox(paths);
     Acknowledger acknowledger(1, inbox);
     FrameHeader header{};
     header.length = 100;

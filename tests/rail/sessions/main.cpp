@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "breaches.hpp"
 #include "decisions.hpp"
 #include "leaving.hpp"
 #include "messages.hpp"
@@ -365,6 +366,12 @@ int main(int count, char** arguments) {
         {"a rail out of use at one end is left by both", a_rail_out_of_use_at_one_end_is_left_by_both, false},
         {"a rail put back is proved by the next bytes", a_rail_that_is_put_back_is_proved_by_the_next_bytes, false},
         {"a dropped credit is asked for again", a_dropped_credit_is_asked_for_again, false},
+        {"what is acknowledged too early is read no more", what_is_acknowledged_too_early_is_read_no_more, false},
+        {"a small message keeps its size", a_small_message_keeps_its_size, false},
+        {"a small message comes once", a_small_message_comes_once, false},
+        {"a copy of a small message needs no room", a_copy_of_a_small_message_needs_no_room, false},
+        {"a large message has no part twice", a_large_message_has_no_part_twice, false},
+        {"memory that goes is written no more", memory_that_goes_is_written_no_more, false},
     };
     const std::vector<Test> of_engines = {
         {"strangers stay outside", strangers_stay_outside, false},

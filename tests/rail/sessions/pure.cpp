@@ -9,6 +9,7 @@
 #include "rail/io/endpoint.hpp"
 #include "rail/io/frame.hpp"
 #include "rail/session/outbox.hpp"
+#include "rail/session/paths.hpp"
 #include "rail/session/standing.hpp"
 #include "team.hpp"
 
@@ -40,7 +41,8 @@ void a_dropped_credit_is_asked_for_again(uint64_t) {
         const Form form_{};
     } party;
 
-    Outbox outbox(1);
+    Paths paths;
+    Outbox outbox(1, paths);
     const std::vector<char> data(kEagerBytes + 1);
     const Form* differs = nullptr;
     for (uint64_t sequence = 0; sequence <= kCreditsKept; ++sequence)

@@ -1,0 +1,335 @@
+// A session whose peer is the test, which says what no peer of ours says. Each piece of memory is a block of its own
+// that goes at the first moment at which it may, so that the sanitizer sees whoever touches it later. See breaches.hpp.
+#include "breaches.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rail/session/session.hpp"
+#include "team.hpp"
+
+namespace taskd::rail::test {
+namespace {
+
+constexpr int64_t kEpoch = 1;
+constexpr uint64_t kGroup = 1;
+constexpr size_t kSmall = 700;
+constexpr size_t kLarge = 100'000;
+
+using Block = std::unique_ptr<char[]>;
+
+// What the peer says comes out of these; what is written is kept.
+class Strings : public SocketLayer {
+  public:
+    ssize_t read(int fd, const iovec* pieces, int count) override {
+        std::string& from = to_read[fd];
+        size_t done = 0;
+        for (int index = 0; index < count; ++index) {
+            const size_t some = std::min(pieces[index].iov_len, from.size() - done);
+            std::memcpy(pieces[index].iov_base, from.data() + done, some);
+            done += some;
+        }
+        from.erase(0, done);
+        return done == 0 ? -EAGAIN : static_cast<ssize_t>(done);
+    }
+
+    ssize_t write(int fd, const iovec* pieces, int count) override {
+        size_t done = 0;
+        for (int index = 0; index < count; ++index) {
+            const size_t some = std::min(pieces[index].iov_len, room - std::min(room, done));
+            written[fd].append(static_cast<const char*>(pieces[index].iov_base), some);
+            done += some;
+        }
+        room -= done;
+        return done == 0 ? -EAGAIN : static_cast<ssize_t>(done);
+    }
+
+    long queued(int) override { return 0; }
+
+    bool is_awaited(int) override { return false; }
+
+    void close(int) override {}
+
+    uint64_t connection_of(int, bool) override { return 0; }
+
+    std::map<int, std::string> to_read;
+    std::map<int, std::string> written;
+    size_t room = SIZE_MAX;  // for what is written
+};
+
+// One operation, which lets its memory go as soon as it is told.
+class Teller : public Party {
+  public:
+    void sent(int, uint32_t part) override { blocks.erase(part); }
+
+    void arrived(int, uint32_t part) override {
+        told.insert(part);
+        blocks.erase(part);
+    }
+
+    void beginning(int, uint32_t) override {}
+
+    void offered(int, uint32_t) override {}
+
+    void differs(int, const Form&) override {}
+
+    void failed(const Failure&) override {}
+
+    void woken(int64_t) override {}
+
+    uint64_t sequence() const override { return 1; }
+
+    const Form& form() const override { return form_; }
+
+    char* make(uint32_t part, size_t bytes, char fill) {
+        Block& block = blocks[part] = std::make_unique<char[]>(bytes);
+        std::fill_n(block.get(), bytes, fill);
+        return block.get();
+    }
+
+    std::map<uint32_t, Block> blocks;
+    std::set<uint32_t> told;
+
+  private:
+    const Form form_{};
+};
+
+Endpoint endpoint(char process) {
+    Endpoint made;
+    made.process = std::string(kProcessIdBytes, process);
+    made.node = "node";
+    made.rails = {{"a", "127.0.0.2", 1234, 8}, {"b", "127.0.0.3", 1234, 8}};
+    return made;
+}
+
+// A frame as the peer sends it, in which only what is said here differs from what is right.
+struct Said {
+    FrameHeader header{};
+
+    Said(FrameType type, uint64_t number, uint32_t part, size_t bytes) {
+        header.type = type;
+        header.epoch = kEpoch;
+        header.number = number;
+        header.group = kGroup;
+        header.sequence = 1;
+        header.part = part;
+        header.bytes = bytes;
+        header.length = type == FrameType::kData ? static_cast<uint32_t>(bytes) : 0;
+    }
+
+    Said& piece(size_t offset, size_t length) {
+        header.offset = offset;
+        header.length = static_cast<uint32_t>(length);
+        return *this;
+    }
+
+    Said& received(uint64_t through) {
+        header.received = through;
+        return *this;
+    }
+
+    std::string bytes() {
+        seal(header);
+        return std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(header.length, 'x');
+    }
+
+    // Its beginning only, and its end.
+    std::string half() { return bytes().substr(0, sizeof header + header.length / 2); }
+
+    std::string rest() { return bytes().substr(sizeof header + header.length / 2); }
+};
+
+class Play : public SessionHost {
+  public:
+    Play()
+        : session_(*this, sockets, counters_, Retry(), Pair{kEpoch, endpoint('b'), endpoint('a'), 1}),
+          traffic(session_.traffic()) {
+        for (size_t rail = 0; rail < 2; ++rail)
+            session_.attach(rail, static_cast<int>(rail));
+        pump();
+    }
+
+    ~Play() override { traffic.forget(party, kGroup); }
+
+    int64_t now_ns() const override { return 1'000'000'000; }
+
+    void post(Event event) override { events_.push_back(std::move(event)); }
+
+    void dirty(Session&) override {}
+
+    void wake_by(int64_t) override {}
+
+    void watch(Session&, Link&) override {}
+
+    void unwatch(Link&) override {}
+
+    void dial(Session&, size_t) override {}
+
+    void changed(Session&) override {}
+
+    Link& link(size_t rail) { return *session_.paths()[rail].link(); }
+
+    // The peer's bytes come in on this rail; then what operations have to be told is told.
+    void hear(size_t rail, const std::string& bytes) {
+        sockets.to_read[static_cast<int>(rail)] += bytes;
+        char scratch[16 << 10];
+        link(rail).read(session_, scratch, sizeof scratch, SIZE_MAX);
+        tell();
+    }
+
+    // What can be written now is.
+    void pump() {
+        for (size_t rail = 0; rail < 2; ++rail)
+            link(rail).unblock();
+        session_.pump();
+        tell();
+    }
+
+    void send(uint32_t part, size_t bytes, char fill) {
+        traffic.send(party, 0, {kGroup, 1, part}, party.make(part, bytes, fill), bytes, false);
+        tell();
+    }
+
+    void receive(uint32_t part, size_t bytes) {
+        traffic.receive(party, 0, {kGroup, 1, part}, party.make(part, bytes, 'o'), bytes);
+        tell();
+    }
+
+    bool is_cut(size_t rail, const std::string& fault) {
+        return link(rail).is_broken() && link(rail).fault() != nullptr && link(rail).fault() == fault;
+    }
+
+    Strings sockets;
+    Teller party;
+
+  private:
+    void tell() {
+        for (size_t index = 0; index < events_.size(); ++index)
+            deliver(Event(events_[index]), now_ns());
+        events_.clear();
+    }
+
+    Counters counters_{8};
+    std::vector<Event> events_;
+    Session session_;
+
+  public:
+    Traffic& traffic;
+};
+
+}  // namespace
+
+// Of a copy that the session made, and of memory that is the caller's again once the other side is said to have it.
+void what_is_acknowledged_too_early_is_read_no_more(uint64_t) {
+    for (const size_t room : {size_t{0}, sizeof(FrameHeader) + 10, 2 * sizeof(FrameHeader) + kSmall + 10}) {
+        Play play;
+        play.hear(0, Said(FrameType::kCredit, 1, 1, kLarge).bytes());
+        play.pump();
+        for (auto& [fd, written] : play.sockets.written)
+            written.clear();
+        play.sockets.room = room;
+        play.send(0, kSmall, 's');
+        play.send(1, kLarge, 'l');
+        play.pump();
+        CHECK(play.party.blocks.count(0) == 0 && play.party.blocks.count(1) == 1);
+        play.hear(0, Said(FrameType::kAck, 0, 0, 0).received(100).bytes());
+        CHECK(play.party.blocks.empty());
+        play.sockets.room = SIZE_MAX;
+        play.pump();
+        const std::string written = play.sockets.written[0] + play.sockets.written[1];
+        CHECK(std::count(written.begin(), written.end(), 's') >= static_cast<long>(kSmall));
+        CHECK(std::count(written.begin(), written.end(), 'l') < 100);
+    }
+}
+
+void a_small_message_keeps_its_size(uint64_t) {
+    const char fault[] = "a message that is of another size than it was";
+    {
+        Play play;
+        play.hear(0, Said(FrameType::kData, 1, 0, kSmall).half());
+        play.hear(1, Said(FrameType::kOffer, 2, 0, kEagerBytes).bytes());
+        CHECK(play.is_cut(1, fault) && !play.link(0).is_broken());
+        play.receive(0, kSmall);
+        play.hear(0, Said(FrameType::kData, 1, 0, kSmall).rest());
+        CHECK(play.party.told.count(0) == 1);
+    }
+    Play play;
+    play.hear(0, Said(FrameType::kData, 1, 0, kSmall).half());
+    play.hear(1, Said(FrameType::kData, 1, 0, kEagerBytes).bytes());
+    CHECK(play.is_cut(1, fault) && play.party.told.empty());
+}
+
+// Into the pool, to who has asked for it, and to who asks while it comes.
+void a_small_message_comes_once(uint64_t) {
+    for (const int asks : {0, 1, 2}) {
+        Play play;
+        if (asks == 1)
+            play.receive(0, kSmall);
+        play.hear(0, Said(FrameType::kData, 1, 0, kSmall).half());
+        if (asks == 2)
+            play.receive(0, kSmall);
+        play.hear(1, Said(FrameType::kData, 2, 0, kSmall).bytes());
+        CHECK(play.is_cut(1, "a small message that was sent twice") && play.party.told.empty());
+        play.hear(0, Said(FrameType::kData, 1, 0, kSmall).rest());
+        if (asks == 0)
+            play.receive(0, kSmall);
+        CHECK(play.party.told.count(0) == 1 && !play.link(0).is_broken());
+    }
+}
+
+// The same frame on another rail, when there is room in the pool for just one.
+void a_copy_of_a_small_message_needs_no_room(uint64_t) {
+    Play play;
+    const auto messages = static_cast<uint32_t>(kPoolBytes / kEagerBytes);
+    for (uint32_t part = 1; part < messages; ++part)
+        play.hear(0, Said(FrameType::kData, part, part, kEagerBytes).bytes());
+    Said last(FrameType::kData, messages, 0, kEagerBytes);
+    play.hear(0, last.half());
+    play.hear(1, last.bytes());
+    CHECK(!play.link(0).is_broken() && !play.link(1).is_broken());
+    play.receive(0, kEagerBytes);
+    CHECK(play.party.told.count(0) == 1);
+    play.hear(1, Said(FrameType::kData, messages + 1, messages, kEagerBytes).bytes());
+    play.hear(1, Said(FrameType::kData, messages + 2, messages + 1, 1).bytes());
+    CHECK(play.is_cut(1, "a small message for which the pool has no room"));
+}
+
+// Two parts are the whole by their number, and a third is still on its way.
+void a_large_message_has_no_part_twice(uint64_t) {
+    Play play;
+    play.receive(0, kLarge);
+    Said slow(FrameType::kData, 1, 0, kLarge);
+    play.hear(0, slow.piece(0, kLarge / 2).half());
+    play.hear(1, Said(FrameType::kData, 2, 0, kLarge).piece(0, kLarge / 2).bytes());
+    CHECK(!play.link(1).is_broken());
+    play.hear(1, Said(FrameType::kData, 3, 0, kLarge).piece(0, kLarge / 2).bytes());
+    CHECK(play.is_cut(1, "more bytes of a message than it has") && play.party.told.empty());
+    play.hear(0, slow.rest());
+    CHECK(play.is_cut(0, "more bytes of a message than it has") && play.party.told.empty());
+}
+
+// Of what is coming nothing is left in the pool when it is of another size than was asked for, nor when who asked has
+// gone; and the other side hears once that its bytes are free again.
+void memory_that_goes_is_written_no_more(uint64_t) {
+    for (const bool fits : {false, true}) {
+        Play play;
+        Said coming(FrameType::kData, 1, 0, kSmall);
+        play.hear(0, coming.half());
+        play.receive(0, fits ? kSmall : kSmall + 1);
+        if (fits)
+            play.traffic.forget(play.party, kGroup);
+        play.party.blocks.clear();
+        CHECK(play.traffic.inbox().freed() == 0);
+        play.hear(0, coming.rest());
+        CHECK(play.party.told.empty() && !play.link(0).is_broken());
+        CHECK(play.traffic.inbox().freed() == kSmall && play.traffic.inbox().is_empty());
+    }
+}
+
+}  // namespace taskd::rail::test

@@ -1,0 +1,16 @@
+// Tests of what a session does with a peer that breaks the rules: its connection ends, and no memory is touched that is
+// another's by then (breaches.cpp).
+#pragma once
+
+#include <cstdint>
+
+namespace taskd::rail::test {
+
+void what_is_acknowledged_too_early_is_read_no_more(uint64_t);
+void a_small_message_keeps_its_size(uint64_t);
+void a_small_message_comes_once(uint64_t);
+void a_copy_of_a_small_message_needs_no_room(uint64_t);
+void a_large_message_has_no_part_twice(uint64_t);
+void memory_that_goes_is_written_no_more(uint64_t);
+
+}  // namespace taskd::rail::test
