@@ -37,11 +37,12 @@ class _Waits(BaseException):
 
 
 class Meeting:
-    """One meeting of so many ranks. `busy_s`: how long the manager worked for it; `asked`: how many operations."""
+    """One meeting of so many ranks. `busy_s`: how long the manager worked for it; `asked`: how many operations, and
+    `keys`: of how many items."""
 
     def __init__(self, desk: StoreDesk, prefix: str, size: int) -> None:
         self.busy_s = 0.0
-        self.asked = 0
+        self.asked = self.keys = 0
         self._desk = desk
         self._members = [_Member(self, rank, prefix) for rank in range(size)]
         self._of_place = {member.place: member for member in self._members}
@@ -81,6 +82,7 @@ class Meeting:
             self._desk.commit()
         self.busy_s += time.perf_counter() - began
         self.asked += 1
+        self.keys += len(items) if operation in (Op.GET, Op.WAIT) else 1
         return self._deliver(member, due)
 
     def _deliver(self, asker: _Member, due: list[Due]) -> Any:

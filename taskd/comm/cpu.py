@@ -76,6 +76,13 @@ def make_inner(
 
     Blocks until all ranks are connected. Raises BackendError if that cannot be done within `timeout`.
     """
+    return _make(store, rank, timeout, epoch, identity, members, together=False)
+
+
+def _make(
+    store: Any, rank: int, timeout: timedelta, epoch: int, identity: str, members: Sequence[int], *, together: bool
+) -> InnerGroup:
+    """`together`: see rail.py."""
     hostname, interface = cpu_settings.place()
     if cpu_settings.current().worker.inner == "rail":
         from taskd.comm import rail
@@ -89,6 +96,7 @@ def make_inner(
             members=members,
             hostname=hostname,
             interface=interface,
+            together=together,
         )
     from taskd.comm import gloo
 
@@ -102,9 +110,7 @@ def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
     """Another group: neither transport brings one back that was ended."""
-    inner = make_inner(
-        store, guard.rank(), guard.size(), within, epoch=epoch, identity=guard.identity, members=guard.members
-    )
+    inner = _make(store, guard.rank(), within, epoch, guard.identity, guard.members, together=True)
     inner.backend._set_default_timeout(guard.timeout)
     return inner
 

@@ -53,19 +53,21 @@ def make_inner(
     members: Sequence[int],
     hostname: str | None = None,
     interface: str | None = None,
+    together: bool = False,
 ) -> InnerGroup:
     """A group of these ranks that meet in `store`, over the rails of this process, or this one address or interface.
 
+    `together`: all ranks make all their groups anew for this epoch, the largest first; members of a group that was made
+    so do not meet again for a smaller one.
     Blocks until every member is reached by one rail at least. Raises BackendError if somebody does not come within
     `timeout`, cannot be reached then, or goes over something else; UsageError for a named rail that cannot be.
     """
-    me = members[rank]
-    try:
-        with agreement.or_decline(store, rank, len(members)):
-            engine = _engine(_agreed_key(store), (hostname, interface), me)
-        endpoints = agreement.exchange(store, rank, members, OVER, engine.endpoint, timeout)
-    except (RuntimeError, ValueError) as error:
-        raise BackendError(f"rank {me} could not join group {identity} over rails: {error}") from error
+    me, met = members[rank], rail_engine.own.met
+    engine, endpoints = rail_engine.own.engine, met.endpoints(epoch, members) if together else None
+    if endpoints is None:
+        engine, endpoints = _meet(store, rank, members, identity, timeout, (hostname, interface))
+        if together:
+            met.note(epoch, members, endpoints)
     try:
         within = min(timeout, REACH)
         backend = engine.join(epoch, identity, endpoints, list(members), rank, within=within, timeout=timeout)
@@ -76,6 +78,19 @@ def make_inner(
             "of each node."
         ) from error
     return InnerGroup(backend)
+
+
+def _meet(
+    store: Any, rank: int, members: Sequence[int], identity: str, timeout: timedelta, place: Place
+) -> tuple[Any, list[bytes]]:
+    """This process' engine, and where those of all members are."""
+    me = members[rank]
+    try:
+        with agreement.or_decline(store, rank, len(members)):
+            engine = _engine(_agreed_key(store), place, me)
+        return engine, agreement.exchange(store, rank, members, OVER, engine.endpoint, timeout)
+    except (RuntimeError, ValueError) as error:
+        raise BackendError(f"rank {me} could not join group {identity} over rails: {error}") from error
 
 
 # ---- the engine --------------------------------------------------------------------------------------------------

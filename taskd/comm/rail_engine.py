@@ -19,6 +19,27 @@ Place = tuple[str | None, str | None]
 """A host name or an interface to be used where no rails are named."""
 
 
+class Met:
+    """Where the members of one epoch's groups are, from meetings in which all ranks make all their groups anew. Whoever
+    was in the meeting of a larger group has met the members of a smaller one already. All of these know that alike,
+    since all make their groups in the same order."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._groups: list[dict[int, bytes]] = []
+
+    def endpoints(self, epoch: int, members: Sequence[int]) -> list[bytes] | None:
+        """Of these members, in their order; None: they have to meet."""
+        known = self._groups if epoch == self._epoch else []
+        return next(([one[rank] for rank in members] for one in known if one.keys() >= {*members}), None)
+
+    def note(self, epoch: int, members: Sequence[int], endpoints: Sequence[bytes]) -> None:
+        """They have met."""
+        if epoch != self._epoch:
+            self._epoch, self._groups = epoch, []
+        self._groups.append(dict(zip(members, endpoints, strict=True)))
+
+
 class Own:
     """What this process has one of."""
 
@@ -30,6 +51,7 @@ class Own:
         self.rails: Sequence[Rail] = ()
         self.out: set[str] = set()  # rails that an order keeps from use
         self.counts: dict[tuple[int, ...], int] = {}
+        self.met = Met()
         self.inherited: list[Any] = []  # a parent's engines, whose threads do not exist here: never destroyed
 
 

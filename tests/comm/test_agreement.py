@@ -1,0 +1,189 @@
+"""A meeting: every member learns where all are, or who did not come and why; and what it costs the store.
+
+The members are threads over a store that stands for any of torch's; what it costs is counted on the manager's real one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskd.bench.meeting import Meeting
+from taskd.comm import agreement
+from taskd.errors import BackendError
+from taskd.manager.store_desk import StoreDesk
+
+LONG = timedelta(seconds=60)
+
+
+class FakeStore:
+    """Values, and waits for them, among threads."""
+
+    def __init__(self, extended: bool = True) -> None:
+        self.values: dict[str, bytes] = {}
+        self._extended = extended
+        self._changed = threading.Condition()
+
+    def has_extended_api(self) -> bool:
+        return self._extended
+
+    def _put(self, key: str, change: Callable[[bytes], bytes]) -> bytes:
+        with self._changed:
+            self.values[key] = change(self.values.get(key, b""))
+            self._changed.notify_all()
+            return self.values[key]
+
+    def set(self, key: str, value: bytes) -> None:
+        self._put(key, lambda _: value)
+
+    def append(self, key: str, value: bytes) -> None:
+        assert self._extended
+        self._put(key, lambda before: before + value)
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._put(key, lambda before: b"%d" % (int(before or b"0") + amount)))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
+                raise RuntimeError(f"wait timeout for {keys}")
+
+    def get(self, key: str) -> bytes:
+        self.wait([key], LONG)
+        return self.values[key]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        assert self._extended
+        return [self.get(key) for key in keys]
+
+
+def meet(store: FakeStore, members: Sequence[int], come: Callable[[int], Any]) -> list[Any]:
+    """What became of each rank."""
+
+    def one(rank: int) -> Any:
+        try:
+            return come(rank)
+        except BackendError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        return list(pool.map(one, range(len(members))))
+
+
+@pytest.fixture(params=[True, False], ids=["appends", "plain"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    monkeypatch.setattr(agreement, "PART", 3)
+    monkeypatch.setattr(agreement, "PIECE", 40)
+    monkeypatch.setattr(agreement, "FAREWELL_S", 60.0)
+    return FakeStore(request.param)
+
+
+def test_every_member_learns_where_all_are(store: FakeStore) -> None:
+    members = [10, 11, 12, 13, 14, 15, 16, 20]
+    where = [b"at \0%d" % member * 9 for member in members]
+    found = meet(store, members, lambda rank: agreement.exchange(store, rank, members, "rail", where[rank], LONG))
+    assert found == [where] * len(members)
+    assert len([key for key in store.values if key.startswith(f"{agreement.ALL_KEY}/")]) >= 1  # in pieces
+
+
+def test_who_is_alone_meets_itself(store: FakeStore) -> None:
+    assert agreement.exchange(store, 0, [4], "rail", b"here", LONG) == [b"here"]
+
+
+def test_who_goes_over_something_else_is_named(store: FakeStore) -> None:
+    members = [3, 4, 5, 6]
+    overs = ("rail", "gloo", "rail", "rail")
+    found = meet(store, members, lambda rank: agreement.exchange(store, rank, members, overs[rank], b"", LONG))
+    assert all("rank 4 over gloo and rank 3, 5, 6 over rail" in words for words in found)
+
+
+def test_who_cannot_come_says_why(store: FakeStore) -> None:
+    members = [3, 4, 5, 6]
+
+    def come(rank: int) -> object:
+        with agreement.or_decline(store, rank, 4):
+            if rank == 2:
+                raise BackendError("there is no rail" + 5_000 * "!")
+        return agreement.exchange(store, rank, members, "rail", b"", LONG)
+
+    found = meet(store, members, come)
+    assert all(words.startswith("rank 5 cannot come: there is no rail!") for words in found[:2] + found[3:])
+    assert found[2].startswith("there is no rail")
+
+
+def test_who_did_not_come_is_named(store: FakeStore) -> None:
+    members = [*range(20, 28)]
+    short = timedelta(seconds=0.05)  # its end is what is tested
+
+    def come(rank: int) -> object:
+        return agreement.exchange(store, rank, members, "rail", b"", short) if rank not in (1, 6) else None
+
+    found = meet(store, members, come)
+    assert all("rank 21, 26 did not come within 0.05 s" in words for at, words in enumerate(found) if at not in (1, 6))
+
+
+def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path) -> None:
+    """Operations, and keys that are asked for."""
+    for size in (8, 40, 300):
+        desk = StoreDesk(str(tmp_path))
+        desk.begin(fresh=True, epoch=1)
+        meeting = Meeting(desk, "epoch1/g", size)
+        meeting.hold()
+        assert meeting.asked <= 4 * size + 2
+        assert meeting.keys <= 4 * size + 2 + -(-size // agreement.PART)
+        assert len(desk.store.values) <= 2 + -(-size // agreement.PART)
+        desk.close()
+
+
+# ---- groups that are made anew together -----------------------------------------------------------------------------
+
+
+class _Engine:
+    """Where this process is, and what it was asked to join."""
+
+    endpoint = b"here"
+
+    def __init__(self) -> None:
+        self.joined: list[tuple[int, str, list[bytes]]] = []
+
+    def join(self, epoch: int, identity: str, endpoints: list[bytes], *_: Any, **__: Any) -> object:
+        self.joined.append((epoch, identity, endpoints))
+        return object()
+
+
+def test_whoever_has_met_in_this_epoch_does_not_meet_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taskd.comm import rail, rail_engine
+
+    engine, met = _Engine(), list[tuple[int, ...]]()
+    monkeypatch.setattr(rail_engine, "own", rail_engine.Own())
+    rail_engine.own.engine = engine
+
+    def meeting(_store: Any, _rank: int, members: Sequence[int], *_: Any) -> tuple[_Engine, list[bytes]]:
+        met.append(tuple(members))
+        return engine, [b"%d" % member for member in members]
+
+    monkeypatch.setattr(rail, "_meet", meeting)
+
+    def make(epoch: int, *members: int, together: bool = True) -> None:
+        rail.make_inner(None, 0, LONG, epoch=epoch, identity="g", members=members, together=together)
+
+    make(2, 0, 1, 2, 3)
+    make(2, 2, 0)
+    make(2, 0, 1, 2, 3)
+    assert met == [(0, 1, 2, 3)]
+    assert engine.joined[1:] == [(2, "g", [b"2", b"0"]), (2, "g", [b"0", b"1", b"2", b"3"])]
+    make(2, 0, 4)  # not all of them were there
+    make(3, 0, 1)  # another epoch
+    make(3, 0, 1, together=False)  # the script makes it, and others may be slow to come
+    make(3, 0, 1, 2, together=False)
+    make(3, 0, 1, 2)  # what a script has made is no meeting of all
+    assert met[1:] == [(0, 4), (0, 1), (0, 1), (0, 1, 2), (0, 1, 2)]
