@@ -65,6 +65,7 @@ def wires() -> list[int]:
 
 def cut_wires() -> None:
     """Ends every connection of the inner groups, on both sides, before anybody uses them again."""
+    assert wires(), "there is nothing to cut, and a scenario would wait for an error that never comes"
     meet()
     for fd in wires():
         # An error: the other side was quicker, and gloo closed it.
@@ -383,7 +384,7 @@ def main() -> None:
     global meet
     torch.set_num_threads(1)
     meet = Meeting(FOLDER, SIZE)
-    cpu.make_inner = remember_sockets(cpu.make_inner)
+    gloo.make_inner = remember_sockets(gloo.make_inner)
     guard.install(hostname="127.0.0.1")
     meet()  # on a busy machine, one may begin later than the groups' timeout
     dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE)
