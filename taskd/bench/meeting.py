@@ -82,7 +82,7 @@ class Meeting:
             self._desk.commit()
         self.busy_s += time.perf_counter() - began
         self.asked += 1
-        self.keys += len(items) if operation in (Op.GET, Op.WAIT) else 1
+        self.keys += len(items) if operation in (Op.GET, Op.WAIT, Op.CHECK) else 1
         return self._deliver(member, due)
 
     def _deliver(self, asker: _Member, due: list[Due]) -> Any:
@@ -140,6 +140,9 @@ class _Member:
 
     def wait(self, keys: Sequence[str], _timeout: timedelta) -> None:
         self._ask(Op.WAIT, 0, [self._key(key) for key in keys])
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return bool(self._ask(Op.CHECK, 0, [self._key(key) for key in keys]).amount)
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]

@@ -10,6 +10,8 @@ It does not choose, and it does not connect.
 All passes through one store, so a member may cost it a constant number of operations, whatever the group's size: it
 adds its word to those of its part of the group and counts itself; who finds that it is the last puts all words together
 and says so under one key, for which the others wait. Of a store that cannot append, each member is a part of its own.
+A member that gave up may come again and is counted once more. So the count only says when it is worth to look, and the
+words say whether all are there.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ KEY = "taskd/inner/said"
 CAME_KEY = "taskd/inner/came"
 """Store key: how many members have said so."""
 ALL_KEY = "taskd/inner/all"
-"""Store key, followed by a number but for the first piece: what all members have said."""
+"""Store key: the first piece of what all members have said; the others are below it, by who put them together."""
 HEARD_KEY = "taskd/inner/heard"
 """Store key: how many members know that there will be no group; and, when all do, a key below it."""
 DECLINED = b"declined"
@@ -45,8 +47,9 @@ FAREWELL_S = 2.0
 """How long one that will raise stays, so that the store, which may be its own, tells the others the same."""
 _HEAD = struct.Struct("<II")
 """Of a word: the member's rank in the group, and how many bytes follow."""
-_PIECES = struct.Struct("<II")
-"""Before the first piece: how many pieces there are, and how many bytes they are of when unpacked."""
+_PIECES = struct.Struct("<QII")
+"""Before the first piece: what was counted when they were put together, how many pieces there are, and how many bytes
+they are of when unpacked."""
 
 
 def exchange(store: Any, rank: int, members: Sequence[int], over: str, where: bytes, timeout: timedelta) -> list[bytes]:
@@ -86,18 +89,31 @@ def or_decline(store: Any, rank: int, size: int) -> Iterator[None]:
 def _say(store: Any, rank: int, size: int, word: bytes) -> None:
     """Add this member's word to the others'; the last one puts them together."""
     assert len(word) <= MOST_BYTES, f"{len(word)} bytes to say where rank {rank} is"
-    framed = _HEAD.pack(rank, len(word)) + word
     if store.has_extended_api():
-        store.append(f"{KEY}/{rank // PART}", framed)
+        store.append(f"{KEY}/{rank // PART}", _framed(rank, word))
     else:
-        store.set(f"{KEY}/{rank}", framed)
-    if store.add(CAME_KEY, 1) == size:
-        words = b"".join(_values(store, _part_names(store, size)))
-        packed = zlib.compress(words, 1)
-        pieces = [packed[at : at + PIECE] for at in range(0, len(packed), PIECE)]
-        for at, piece in enumerate(pieces[1:], 1):
-            store.set(f"{ALL_KEY}/{at}", piece)
-        store.set(ALL_KEY, _PIECES.pack(len(pieces), len(words)) + pieces[0])
+        store.set(f"{KEY}/{rank}", _framed(rank, word))
+    came = store.add(CAME_KEY, 1)
+    if came >= size:
+        _put_together(store, size, came)
+
+
+def _put_together(store: Any, size: int, came: int) -> None:
+    """What all have said, for all; nothing if somebody is still to come, who does it then."""
+    names = _part_names(store, size)
+    said = _words(b"".join(_values(store, names))) if store.check(names) else {}
+    if len(said) < size:
+        return
+    words = b"".join(_framed(rank, word) for rank, word in said.items())  # the last one of each
+    packed = zlib.compress(words, 1)
+    pieces = [packed[at : at + PIECE] for at in range(0, len(packed), PIECE)]
+    for at, piece in enumerate(pieces[1:], 1):
+        store.set(f"{ALL_KEY}/{came}/{at}", piece)
+    store.set(ALL_KEY, _PIECES.pack(came, len(pieces), len(words)) + pieces[0])
+
+
+def _framed(rank: int, word: bytes) -> bytes:
+    return _HEAD.pack(rank, len(word)) + word
 
 
 def _part_names(store: Any, size: int) -> list[str]:
@@ -112,8 +128,8 @@ def _values(store: Any, names: list[str]) -> list[bytes]:
 def _taken(store: Any, size: int) -> bytes:
     """What the last one has put together."""
     first = bytes(store.get(ALL_KEY))
-    count, length = _PIECES.unpack_from(first)
-    rest = _values(store, [f"{ALL_KEY}/{at}" for at in range(1, count)]) if count > 1 else []
+    came, count, length = _PIECES.unpack_from(first)
+    rest = _values(store, [f"{ALL_KEY}/{came}/{at}" for at in range(1, count)]) if count > 1 else []
     if not 0 < length <= size * (MOST_BYTES + _HEAD.size):
         raise BackendError(f"the members are said to have told {length} bytes, which cannot be")
     return zlib.decompressobj().decompress(b"".join([first[_PIECES.size :], *rest]), length)
@@ -176,6 +192,6 @@ def _contradiction(members: Sequence[int], overs: list[bytes], wheres: list[byte
 
 def _let_others_hear(store: Any, size: int) -> None:
     with contextlib.suppress(RuntimeError):
-        if store.add(HEARD_KEY, 1) == size:
+        if store.add(HEARD_KEY, 1) >= size:
             store.set(f"{HEARD_KEY}/all", b"")
         store.wait([f"{HEARD_KEY}/all"], timedelta(seconds=FAREWELL_S))

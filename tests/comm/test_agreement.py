@@ -1,23 +1,28 @@
 """A meeting: every member learns where all are, or who did not come and why; and what it costs the store.
 
-The members are threads over a store that stands for any of torch's; what it costs is counted on the manager's real one.
+The members are threads, over a store that stands for any of torch's and over real ones; what a meeting costs is counted
+on the manager's.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from taskd import _c10d
 from taskd.bench.meeting import Meeting
 from taskd.comm import agreement
 from taskd.errors import BackendError
 from taskd.manager.store_desk import StoreDesk
+from tests.shell.store_plane import StorePlane
 
 LONG = timedelta(seconds=60)
 
@@ -66,7 +71,7 @@ class FakeStore:
         return [self.get(key) for key in keys]
 
 
-def meet(store: FakeStore, members: Sequence[int], come: Callable[[int], Any]) -> list[Any]:
+def meet(members: Sequence[int], come: Callable[[int], Any]) -> list[Any]:
     """What became of each rank."""
 
     def one(rank: int) -> Any:
@@ -90,7 +95,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fa
 def test_every_member_learns_where_all_are(store: FakeStore) -> None:
     members = [10, 11, 12, 13, 14, 15, 16, 20]
     where = [b"at \0%d" % member * 9 for member in members]
-    found = meet(store, members, lambda rank: agreement.exchange(store, rank, members, "rail", where[rank], LONG))
+    found = meet(members, lambda rank: agreement.exchange(store, rank, members, "rail", where[rank], LONG))
     assert found == [where] * len(members)
     assert len([key for key in store.values if key.startswith(f"{agreement.ALL_KEY}/")]) >= 1  # in pieces
 
@@ -102,7 +107,7 @@ def test_who_is_alone_meets_itself(store: FakeStore) -> None:
 def test_who_goes_over_something_else_is_named(store: FakeStore) -> None:
     members = [3, 4, 5, 6]
     overs = ("rail", "gloo", "rail", "rail")
-    found = meet(store, members, lambda rank: agreement.exchange(store, rank, members, overs[rank], b"", LONG))
+    found = meet(members, lambda rank: agreement.exchange(store, rank, members, overs[rank], b"", LONG))
     assert all("rank 4 over gloo and rank 3, 5, 6 over rail" in words for words in found)
 
 
@@ -115,7 +120,7 @@ def test_who_cannot_come_says_why(store: FakeStore) -> None:
                 raise BackendError("there is no rail" + 5_000 * "!")
         return agreement.exchange(store, rank, members, "rail", b"", LONG)
 
-    found = meet(store, members, come)
+    found = meet(members, come)
     assert all(words.startswith("rank 5 cannot come: there is no rail!") for words in found[:2] + found[3:])
     assert found[2].startswith("there is no rail")
 
@@ -127,8 +132,64 @@ def test_who_did_not_come_is_named(store: FakeStore) -> None:
     def come(rank: int) -> object:
         return agreement.exchange(store, rank, members, "rail", b"", short) if rank not in (1, 6) else None
 
-    found = meet(store, members, come)
+    found = meet(members, come)
     assert all("rank 21, 26 did not come within 0.05 s" in words for at, words in enumerate(found) if at not in (1, 6))
+
+
+# ---- real stores ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["file", "hash", "tcp", "own"])
+def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
+    """Gives each member one more way into the same store, as processes have."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "file":
+        yield lambda: dist.FileStore(str(folder / "store"), -1)
+    elif request.param == "hash":
+        store = dist.HashStore()
+        yield lambda: store
+    elif request.param == "tcp":
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        yield lambda: dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    else:
+        with StorePlane(folder / "run", 32000 + os.getpid() % 900, "meeting") as plane:
+            yield lambda: _c10d.AgentStore(plane.name.encode(), LONG)
+
+
+def test_one_meeting_follows_another(each: Callable[[], Any]) -> None:
+    members = [7, 8, 9, 11]
+
+    def come(rank: int) -> list[list[bytes]]:
+        store = each()
+        return [
+            agreement.exchange(
+                dist.PrefixStore(f"follows{epoch}", store), rank, members, "rail", b"%d in %d" % (rank, epoch), LONG
+            )
+            for epoch in range(5)
+        ]
+
+    found = meet(members, come)
+    assert found == [[[b"%d in %d" % (rank, epoch) for rank in range(4)] for epoch in range(5)]] * 4
+
+
+def test_who_gave_up_may_come_again(each: Callable[[], Any]) -> None:
+    """It has counted itself before, and is not taken for one that has yet to come."""
+    members = [7, 8, 9, 11]
+    soon = timedelta(seconds=0.05)  # its end is what makes the rank give up
+
+    def come(rank: int, timeout: timedelta = LONG) -> list[bytes]:
+        store = dist.PrefixStore("again", each())
+        return agreement.exchange(store, rank, members, "rail", b"%d" % rank, timeout)
+
+    for _ in range(3):
+        with pytest.raises(BackendError, match=r"rank 8, 9, 11 did not come within 0.05 s"):
+            come(0, soon)
+    with pytest.raises(BackendError, match=r"rank 9, 11 did not come"):
+        come(1, soon)
+    assert meet(members, come) == [[b"0", b"1", b"2", b"3"]] * 4
+
+
+# ---- what it costs --------------------------------------------------------------------------------------------------
 
 
 def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path) -> None:
@@ -138,8 +199,8 @@ def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path
         desk.begin(fresh=True, epoch=1)
         meeting = Meeting(desk, "epoch1/g", size)
         meeting.hold()
-        assert meeting.asked <= 4 * size + 2
-        assert meeting.keys <= 4 * size + 2 + -(-size // agreement.PART)
+        assert meeting.asked <= 4 * size + 3
+        assert meeting.keys <= 4 * size + 2 + 2 * -(-size // agreement.PART)
         assert len(desk.store.values) <= 2 + -(-size // agreement.PART)
         desk.close()
 
