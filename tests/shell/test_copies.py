@@ -191,7 +191,7 @@ def test_a_keeper_without_descriptors_does_not_spin_and_goes_on_later() -> None:
         assert process.stdin is not None and process.stdout is not None
         port, began = int(process.stdout.readline()), time.monotonic()
         with socket.create_connection(("127.0.0.1", port)) as sock:
-            sock.settimeout(1.0)
+            sock.settimeout(1.0)  # expires: nobody is let in
             with pytest.raises(TimeoutError):
                 sock.recv(1)
             process.stdin.write(b"\n")

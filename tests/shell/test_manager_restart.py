@@ -74,8 +74,8 @@ def stable(facts: dict[str, Any]) -> list[dict[str, Any]]:
 def test_it_is_ready_and_leaves_no_note(make: MakeManager) -> None:
     manager = make()
     manager.start()
-    assert "ready: manager of job job on tcp://127.0.0.1:" in manager.said()
     assert manager.end() == 0
+    assert "ready: manager of job job on tcp://127.0.0.1:" in manager.said()
     assert not (manager.folder / "manager.json").exists()
     assert {"journal.db", "key", "manager.lock", "term"} <= set(os.listdir(manager.folder))
     assert "SIGTERM was received" in manager.said()
