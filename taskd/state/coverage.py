@@ -169,7 +169,8 @@ class Coverage:
                 moved += [name] if one.moved else []
                 unsure += [name] if one.perhaps else []
         self._looks += 1
-        self._unsure.update(self.unknown({name: held[name] for name in unsure if name not in self._unsure}))
+        fresh = {name: held[name] for name in unsure if name not in self._unsure}
+        self._unsure.update(self.unknown(fresh), (name for name, value in fresh.items() if not leaves_of(value)))
         if not moved or self.flaws:
             return []
         new = self.unknown({name: held[name] for name in moved})

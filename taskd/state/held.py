@@ -8,7 +8,8 @@ Between two looks it is asked only whether a tensor is another one or has been w
 that is so, in the first looks, and whenever it counts (`closely`): at a loop's end, and after a repair.
 
 What was made in the loop, has changed its shape, or is another one when the next loop begins, may have moved or not; a
-list that grows and grows has.
+list that grows and grows has. Numbers that change in lists, dicts and dataclasses (`losses.append(loss.item())`) may
+matter or not.
 Arrays of numpy count as tensors. It knows nothing of what is registered, and sees some elements of what is large.
 """
 
@@ -18,13 +19,14 @@ import dataclasses
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 
-from taskd.state.places import attribute_of
+from taskd.state.places import NUMBERS, attribute_of
 from taskd.state.strange import strange
 
 _DEPTH = 3
@@ -78,6 +80,8 @@ class Held:
     _marks: list[Mark] = field(default_factory=list)
     _contents: dict[Any, int] = field(default_factory=dict)
     """By shape, those of the last look at each."""
+    _numbers: int = 0
+    """Those in it, and how long its lists are, at the last look."""
     _grown: int = 0
     """In how many looks, one after the other, the list was longer."""
 
@@ -96,7 +100,14 @@ class Held:
         self._grown = self._grown + 1 if longer else 0
         self.moved = self.moved or self._grown == _GROWN
         self._marks = marks
+        self._count(value)
         self.looks += 1
+
+    def _count(self, value: Any) -> None:
+        if not self.perhaps:
+            numbers = hash(tuple(_numbers_in(value)))
+            self.perhaps = self.looks > 0 and numbers != self._numbers
+            self._numbers = numbers
 
     def _compare(self, leaves: list[Leaf], again: bool) -> None:
         shape = tuple(map(_shape, leaves))
@@ -124,6 +135,20 @@ def leaves_of(value: Any) -> list[Leaf]:
         elif depth:
             todo += [(part, depth - 1) for part in reversed(_parts(one))]
     return found
+
+
+def _numbers_in(value: Any) -> Iterator[float]:
+    """Its first ones, and how long its containers are."""
+    todo, seen = [(value, _DEPTH)], 0
+    while todo and seen < _LOOKED_AT:
+        one, depth = todo.pop()
+        seen += 1
+        if type(one) in NUMBERS:
+            yield one
+        elif depth and not isinstance(one, torch.Tensor):
+            if isinstance(one, (dict, list, tuple, deque)):
+                yield len(one)
+            todo += [(part, depth - 1) for part in reversed(_parts(one))]
 
 
 def _parts(value: Any) -> list[Any]:

@@ -74,3 +74,39 @@ def test_what_is_made_from_the_first_batch_is_said_after_a_repair() -> None:
 def test_arrays_of_numpy_are_handed_on_too(body: str) -> None:
     said = run(built(LOOP, "import numpy\nseen = numpy.ones(4)", body)).said
     assert said and "hands seen" in said[0], said
+
+
+NUMBERS = {
+    "a list that decides": (
+        "losses = [9.0]",
+        "loss = model(x).mean()\nif loss.item() < min(losses):\n    loss.backward()\nlosses.append(loss.item())",
+        "losses",
+    ),
+    "a dict by any key": (
+        "seen = {0: 0, 1: 0}",
+        "(model(x) * seen[step.number % 2]).mean().backward()\nseen[step.number % 2] += 1",
+        "seen[step.number % 2]",
+    ),
+    "a tuple that is made anew": (
+        "state = (0, 1.0)",
+        "(model(x) * state[1]).mean().backward()\nstate = (state[0] + 1, state[1] / 2)",
+        "state",
+    ),
+    "a tuple of names that is made anew": (
+        "from collections import namedtuple\nstate = namedtuple('State', 'n')(0)",
+        "(model(x) * state.n).mean().backward()\nstate = state._replace(n=state.n + 1)",
+        "state",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", NUMBERS)
+def test_numbers_that_are_handed_on_in_other_things_are_said_after_a_repair(how: str) -> None:
+    before, body, name = NUMBERS[how]
+    found = run(built(LOOP, before, body))
+    assert found.said == [] and name in found.perhaps, (found.said, found.perhaps)
+
+
+def test_numbers_that_stay_are_not_said() -> None:
+    found = run(built(LOOP, "rates = [0.1, 0.2]", "rates.sort()\n(model(x) * rates[0]).mean().backward()"))
+    assert found.said == [] and "rates" not in found.perhaps, (found.said, found.perhaps)
