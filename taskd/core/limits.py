@@ -40,6 +40,8 @@ STATUS_ROWS = 2_048
 """Ranks, and nodes, in one answer about how the job stands; whoever wants more asks on. The manager does nothing else
 while it makes one: that takes some 20 ms."""
 KEY_BYTES = 32
+ASKS_MAX = 4_096
+"""Who asks for the job's key (wire/exchange.py): every node does once. Who may write into the store may ask, too."""
 
 # ---- the job's store ------------------------------------------------------------------------------------------
 MAX_STORE_KEY = 1_024

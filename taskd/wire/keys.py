@@ -1,8 +1,9 @@
 """The job's key: 32 bytes that everybody who may speak holds, and the CURVE key pairs derived from it.
 
-Nobody configures anything: the manager makes a key when none is given, and the job hands it on to its nodes. A
-key by TASKD_KEY or TASKD_KEY_FILE wins. Server and client pair are both derived from the one key, so a peer proves
-that it holds the key by its very public key, and an agent needs nothing but those 32 bytes to know the true manager.
+Nobody configures anything: the manager makes a key when none is given, and the job hands it on to its nodes, sealed for
+each that asks (exchange.py). A key by TASKD_KEY or TASKD_KEY_FILE wins, and is handed on to nobody. Server and client
+pair are both derived from the one key, so a peer proves that it holds the key by its very public key, and an agent
+needs nothing but those 32 bytes to know the true manager.
 
 It does NOT open sockets (the manager's loop and the agent's link do) or carry the key anywhere.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from taskd.config import Config
 
 KEY_FILE = "key"
+FINGERPRINT_BYTES = 8
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 """Where libzmq asks who may come in; the name is its own."""
 ZAP_DOMAIN = b"taskd"
@@ -54,8 +56,13 @@ class Key:
         self.source = source  # where it came from, for `taskd doctor` and logs
         self.server = _pair(secret, b"taskd curve server 1")
         self.client = _pair(secret, b"taskd curve client 1")
+        giver = _pair(secret, b"taskd giver 1")
+        self.giver_private, self.giver_public = z85.decode(giver.secret), z85.decode(giver.public)
+        """With what it is sealed for those that ask for it (exchange.py): all that hold the key hold the same pair."""
         self.copies = hashlib.blake2b(b"taskd copies 1", key=secret, digest_size=KEY_BYTES).digest()
         """What proves copies of records (backup/copy_frame.py)."""
+        self.fingerprint = hashlib.blake2b(b"taskd fingerprint 1", key=secret, digest_size=FINGERPRINT_BYTES).digest()
+        """By which two nodes see that they were given different keys; it tells nothing of a key that was drawn."""
 
     def __repr__(self) -> str:
         return f"Key(from {self.source})"
@@ -86,6 +93,11 @@ def find(config: Config) -> Key | None:
         return None
     run_dir.check(config.job.directory)
     return Key(_read(path), path)
+
+
+def is_given(config: Config) -> bool:
+    """Whether a person has given this process the key: then it is handed on to nobody."""
+    return bool(config.manager.key or config.manager.key_file)
 
 
 def load_or_create(config: Config) -> Key:

@@ -1,0 +1,205 @@
+"""How the job's key goes through a store that anybody may read: a notice, questions with public keys, sealed answers.
+
+The first node writes a notice. If its key was given (TASKD_KEY, TASKD_KEY_FILE), that is all: a fingerprint, by which
+a node without the key, or with another one, learns what is wrong; the key goes nowhere. Else the notice names the
+giver's public key. An asker holds that key to be the giver's from then on, draws a pair of its own, takes a number,
+writes its public key under `ask/N` and finds under `give/N` the job's key, sealed (sealed.py). The giver's pair is
+derived from the job's key: so whoever has the key can answer, all answers are the same bytes, and an asker sees that
+what it opened is the key that the notice was about.
+
+Failure modes: an ask that is garbage, or that leads to a known number, is refused and the next one is served; an asker
+that dies between its number and its ask leaves a gap, which the next one that waits in vain fills, since it asks again
+at the first number that is free; after ASKS_MAX nobody is served. Errors of the store (RuntimeError) are the caller's.
+It protects against whoever reads the store or listens on the network. It does NOT protect against whoever can write
+into the store: such a one can ask as a node does and gets the key, or, before a node has read the true notice, put its
+own in the place; only a key that is given does. It does NOT wait, and says nothing to anybody.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskd.core.limits import ASKS_MAX, KEY_BYTES
+from taskd.wire import sealed
+from taskd.wire.keys import FINGERPRINT_BYTES, Key
+
+HOW_TO_GIVE = "give it to every node by TASKD_KEY_FILE (a file of mode 0600) or TASKD_KEY"
+REFUSED = "refused"
+_PURPOSE = b"taskd job key 1"
+_GIVEN, _ASK = "given", "ask"
+
+
+class Store(Protocol):
+    """What torch's stores can, as far as it is needed here."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+    def add(self, key: str, value: int, /) -> int: ...
+    def check(self, keys: Sequence[str], /) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What everybody may know of the job's key: whether it was given, and by what it is known."""
+
+    given: bool
+    mark: bytes
+    """The fingerprint of a key that was given, else the giver's public key."""
+
+    def text(self) -> str:
+        """As it stands in a store."""
+        return f"{_GIVEN if self.given else _ASK}:{self.mark.hex()}"
+
+    def fits(self, key: Key) -> bool:
+        """Whether it is about this key."""
+        return hmac.compare_digest(self.mark, _mark(key, self.given))
+
+
+def notice_of(key: Key, given: bool) -> Notice:
+    """What the holder of the key lets everybody know."""
+    return Notice(given, _mark(key, given))
+
+
+def notice_from(text: str) -> Notice | None:
+    """What stands in a store; None when it is no notice."""
+    kind, _, mark = text.partition(":")
+    length = {_GIVEN: FINGERPRINT_BYTES, _ASK: sealed.PUBLIC_BYTES}.get(kind)
+    found = _from_hex(mark, length) if length is not None else None
+    return None if found is None else Notice(kind == _GIVEN, found)
+
+
+def trouble(notice: Notice, own: Key | None) -> str:
+    """Why a node that was given this key, or none, cannot be of the job of this notice; "" when it can."""
+    if own is None:
+        why = f"the job's key was given to its first node and is handed on to nobody: {HOW_TO_GIVE}"
+        return why if notice.given else ""
+    if notice.fits(own):
+        return ""
+    if notice.given:
+        return f"this node was given another key than the first node of the job ({own.source}): {HOW_TO_GIVE}"
+    return f"this node was given a key ({own.source}), the first node of the job was not: {HOW_TO_GIVE}, or to none"
+
+
+class Giver:
+    """Answers one ask after the other; `waits_for` is where the next one will be."""
+
+    def __init__(self, store: Store, key: Key, prefix: str = "") -> None:
+        self._store, self._key, self._prefix = store, key, prefix
+        self.number = 1  # of the ask that is served next
+        self.given = 0
+
+    @property
+    def waits_for(self) -> str:
+        """The key of the store under which the next ask comes."""
+        return f"{self._prefix}ask/{self.number}"
+
+    @property
+    def answers_at(self) -> str:
+        """The key of the store under which that one finds its answer."""
+        return f"{self._prefix}give/{self.number}"
+
+    @property
+    def exhausted(self) -> bool:
+        """So many have asked that nobody is served any more."""
+        return self.number > ASKS_MAX
+
+    def is_good(self) -> bool:
+        """Whether the ask that waits is one at all; for who is not the first to answer."""
+        return _public_in(self._store.get(self.waits_for)) is not None
+
+    def skip(self) -> None:
+        """Leave the ask that waits to others."""
+        self.number += 1
+
+    def serve(self) -> bool:
+        """Answer the ask that waits; whether the key was given."""
+        asker = _public_in(self._store.get(self.waits_for))
+        box = None
+        if asker is not None:
+            box = sealed.seal(self._key.secret, self._key.giver_private, self._key.giver_public, asker, _PURPOSE)
+        answer = REFUSED if box is None else f"{self._key.giver_public.hex()}:{box.hex()}"
+        self._store.set(self.answers_at, answer)
+        self.number += 1
+        self.given += box is not None
+        return box is not None
+
+    def serve_all(self, most: int) -> None:
+        """Answer what has come by now, so many at most."""
+        for _ in range(most):
+            if self.exhausted or not self._store.check([self.waits_for]):
+                return
+            self.serve()
+
+
+class Asker:
+    """One search for the key of a notice: `ask`, and `answer` once something is at `waits_for`."""
+
+    def __init__(self, store: Store, notice: Notice, prefix: str = "") -> None:
+        assert not notice.given
+        self._store, self._notice, self._prefix = store, notice, prefix
+        self._private = secrets.token_bytes(KEY_BYTES)
+        self._public = sealed.public_of(self._private)
+        self.number = 0  # of the last ask; 0: none yet
+
+    @property
+    def waits_for(self) -> str:
+        """The key of the store under which the answer comes."""
+        return f"{self._prefix}give/{self.number}"
+
+    def ask(self) -> bool:
+        """Ask, or ask again because nobody has answered; False when so many have asked that nobody will."""
+        # The number that is drawn is this asker's alone, unless somebody has left a gap or plays with the counter.
+        drawn = self._store.add(f"{self._prefix}asks", 1) if not self.number else 0
+        for number in range(drawn if 0 < drawn <= ASKS_MAX else 1, ASKS_MAX + 1):
+            if self._take(f"{self._prefix}ask/{number}"):
+                self.number = number
+                return True
+        return False
+
+    def answer(self) -> tuple[bytes, str]:
+        """The job's key, or nothing and why; to be called when something is at `waits_for`."""
+        text = bytes(self._store.get(self.waits_for)).decode("ascii", "replace")
+        giver, _, box = text.partition(":")
+        if giver != self._notice.mark.hex():
+            why = "it refused this node's ask" if text == REFUSED else "it has another public key than at first"
+            return b"", f"who answered for the job's key is not trusted ({why}): {HOW_TO_GIVE}"
+        found = sealed.unseal(
+            _from_hex(box, sealed.BOX_BYTES) or b"", self._private, self._public, self._notice.mark, _PURPOSE
+        )
+        if found is None or not self._notice.fits(Key(found, "another node")):
+            return b"", f"the job's key came damaged or from somebody who does not have it: {HOW_TO_GIVE}"
+        return found, ""
+
+    def _take(self, place: str) -> bool:
+        try:
+            return bytes(self._store.compare_set(place, "", self._public.hex())) == self._public.hex().encode()
+        except RuntimeError:
+            # A store that cannot do this, as etcd's: two at once may then take one place, and one of them asks again.
+            # One that is gone raises here, too.
+            if self._store.check([place]):
+                return False
+            self._store.set(place, self._public.hex())
+            return True
+
+
+def _mark(key: Key, given: bool) -> bytes:
+    return key.fingerprint if given else key.giver_public
+
+
+def _public_in(value: bytes) -> bytes | None:
+    return _from_hex(bytes(value).decode("ascii", "replace"), sealed.PUBLIC_BYTES)
+
+
+def _from_hex(text: str, length: int) -> bytes | None:
+    if len(text) != 2 * length:
+        return None
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return found if len(found) == length else None

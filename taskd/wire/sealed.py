@@ -1,0 +1,93 @@
+"""A secret sealed for one asker: whoever reads both public keys and the sealed secret learns nothing of it.
+
+X25519 (RFC 7748) gives the asker and the giver one number that nobody else can compute. BLAKE2b makes of it, of both
+public keys and of the purpose a keystream, used once, and a key for a proof; the proof is compared in constant time.
+The same secret for the same asker is sealed to the same bytes, so several givers of one key pair cannot contradict each
+other; and no keystream ever covers two secrets, because a giver's pair is derived from the very secret that it gives.
+Failure modes: a public key that leads to one and the same number for everybody is refused; what was changed on its
+way, or was sealed by or for somebody else or for another purpose, opens to None; nothing from outside raises.
+It does NOT say whom a public key belongs to (who asks gets it: exchange.py says what that means), send anything, or
+draw random numbers. Python's numbers take longer for some values than for others: it is for a few uses of a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+SECRET_BYTES = 32
+PUBLIC_BYTES = 32
+PROOF_BYTES = 32
+BOX_BYTES = SECRET_BYTES + PROOF_BYTES
+_PRIME = 2**255 - 19
+_A24 = 121665
+_BASE = (9).to_bytes(32, "little")
+
+
+def x25519(scalar: bytes, point: bytes) -> bytes:
+    """The function of RFC 7748, section 5: a Montgomery ladder over the points' first coordinates."""
+    assert len(scalar) == len(point) == PUBLIC_BYTES
+    number = int.from_bytes(scalar, "little") & ~7 & (2**254 - 1) | 2**254
+    x1 = int.from_bytes(point, "little") % 2**255 % _PRIME
+    x2, z2, x3, z3, swapped = 1, 0, x1, 1, 0
+    for place in reversed(range(255)):
+        bit = number >> place & 1
+        if swapped ^ bit:
+            x2, z2, x3, z3 = x3, z3, x2, z2
+        swapped = bit
+        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+        aa, bb, da, cb = a * a % _PRIME, b * b % _PRIME, d * a % _PRIME, c * b % _PRIME
+        e = aa - bb
+        x3, z3 = (da + cb) ** 2 % _PRIME, x1 * (da - cb) ** 2 % _PRIME
+        x2, z2 = aa * bb % _PRIME, e * (aa + _A24 * e) % _PRIME
+    if swapped:
+        x2, z2 = x3, z3
+    return (x2 * pow(z2, _PRIME - 2, _PRIME) % _PRIME).to_bytes(32, "little")
+
+
+def public_of(private: bytes) -> bytes:
+    """The public key of a private one, which may be any 32 bytes that nobody can guess."""
+    return x25519(private, _BASE)
+
+
+def seal(secret: bytes, giver_private: bytes, giver: bytes, asker: bytes, purpose: bytes) -> bytes | None:
+    """The secret for the holder of the asker's public key, from a giver of this pair; None when that key is no good
+    one."""
+    assert len(secret) == SECRET_BYTES
+    if len(asker) != PUBLIC_BYTES:
+        return None
+    derived = _derive(giver_private, asker, giver, asker, purpose)
+    if derived is None:
+        return None
+    hidden = _xor(secret, derived[:SECRET_BYTES])
+    return hidden + _proof(hidden, derived[SECRET_BYTES:])
+
+
+def unseal(box: bytes, asker_private: bytes, asker: bytes, giver: bytes, purpose: bytes) -> bytes | None:
+    """What was sealed by this giver for the asker of this pair, for the same purpose; None when it was not."""
+    if len(box) != BOX_BYTES or len(giver) != PUBLIC_BYTES:
+        return None
+    derived = _derive(asker_private, giver, giver, asker, purpose)
+    if derived is None:
+        return None
+    hidden, proof = box[:SECRET_BYTES], box[SECRET_BYTES:]
+    if not hmac.compare_digest(proof, _proof(hidden, derived[SECRET_BYTES:])):
+        return None
+    return _xor(hidden, derived[:SECRET_BYTES])
+
+
+def _derive(private: bytes, other: bytes, giver: bytes, asker: bytes, purpose: bytes) -> bytes | None:
+    """A keystream and a key for the proof; None for a point that leads everybody to the same number (RFC 7748, 6.1)."""
+    shared = x25519(private, other)
+    if not any(shared):
+        return None
+    both = hashlib.blake2b(giver + asker + purpose, key=shared, digest_size=64, person=b"taskd sealed 1")
+    return both.digest()
+
+
+def _proof(hidden: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(hidden, key=key, digest_size=PROOF_BYTES).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
