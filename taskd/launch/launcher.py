@@ -40,14 +40,14 @@ from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.errors import TaskdError, UsageError
-from taskd.launch import files, keepers, logs
+from taskd.launch import files, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
 from taskd.launch.options import extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
 from taskd.launch.succession import Succession
 from taskd.launch.workers import PROGRAM, Command, Workers
-from taskd.wire import keys, local
+from taskd.wire import exchange, keys, local
 
 MANAGER_SECONDS = 30
 """How long the manager may take to tell all nodes that the job is over."""
@@ -169,6 +169,7 @@ class Launcher:
         self.standbys: Succession | None = None
         self.manager: ManagerProcess | None = None
         self.keeper: Keeper | None = None
+        self.handing: handing.Handing | None = None
         self._made_key = False
         self.run_name = ""
         """Of this run alone: a manager may outlive it and see the next one of the same job."""
@@ -190,7 +191,9 @@ class Launcher:
     def run(self) -> None:
         """Start everything, be the node's agent until the job is over, end everything."""
         try:
-            loop = self._open()
+            key = keys.Key(bytes.fromhex(self.settings.manager.key), "the first node")
+            self.handing = handing.begin(self.ranks, self._notice, key, self.config.max_nodes)
+            loop = self._open(key)
             code = self._serve(loop)
         finally:
             self._end_all()
@@ -212,6 +215,7 @@ class Launcher:
         files.clear_away(Path(settings.job.run_dir), settings.job.id)
         self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
+        self._notice = exchange.notice_of(key, given=keys.is_given(settings))
         if not is_given(settings):
             if port := running(settings):
                 settings = at_port(settings, port)
@@ -227,7 +231,7 @@ class Launcher:
                 "run": self.run_name,
                 "host": settings.manager.host if self.manager is None else ranks.master_addr,
                 "port": settings.manager.port,
-                "key": key.secret.hex(),
+                "key": self._notice.text(),
                 "recover": settings.recover.process_recover,
                 "master": [ranks.master_addr, ranks.master_port],
                 "world_size": ranks.world_size,
@@ -247,14 +251,15 @@ class Launcher:
         manager = settings.manager
         if not is_given(settings):
             manager = replace(manager, host=told["host"], port=told["port"])
-        return replace(settings, manager=replace(manager, key=told["key"]))
+        self._notice = handing.notice_in(told.get("key"))
+        key = handing.learn(ranks.board, self._notice, settings)
+        return replace(settings, manager=replace(manager, key=key.secret.hex()))
 
-    def _find_keepers(self) -> Keepers | None:
+    def _find_keepers(self, key: keys.Key) -> Keepers | None:
         """Keep copies for another node, and find who keeps those of this one; None: no rank survives its node."""
         ranks, settings = self.ranks, self.settings
         if ranks.group_world_size < 2 or not settings.recover.process_recover or self.command.kind == PROGRAM:
             return None
-        key = keys.Key(bytes.fromhex(settings.manager.key), "the first node")
         self.keeper = keepers.open_keeper(ranks, settings.job.id, self.node, settings.manager.bind, key)
         known = keepers.learn(ranks)
         own = keepers.own_places(ranks, known)
@@ -282,7 +287,7 @@ class Launcher:
             found[rank.local_rank]["RANK"] = str(rank.global_rank)
         return found
 
-    def _open(self) -> AgentLoop:
+    def _open(self, key: keys.Key) -> AgentLoop:
         name = local.address(self.settings.job.id, self.node)
         listener: socket.socket | None = local.listen(name)
         if listener is None:
@@ -297,7 +302,7 @@ class Launcher:
             self.workers,
             slots=self.config.nproc_per_node,
             on_stop=self._told_to_stop,
-            keepers=self._find_keepers(),
+            keepers=self._find_keepers(key),
         )
         self._loop = loop
         self.workers.records = loop.workers.records.of
@@ -363,6 +368,8 @@ class Launcher:
             self._loop.stop(f"rank {rank} has failed, and nobody repairs it")
 
     def _end_all(self) -> None:
+        if self.handing is not None:
+            self.handing.close()
         number = self.signals.received or signal.SIGTERM
         self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
         if self.workers.living:

@@ -2,8 +2,8 @@
 
 `--nnodes 2:3` means here: two nodes train and one more may wait. So the rendezvous is held for the least number of
 nodes; who comes later, or comes again after its node was lost, joins nothing and restarts nobody: it is a spare.
-What the launchers tell each other beyond that (where the manager is, with which key, how ranks are numbered) stands on
-the board, a few keys in the rendezvous' own store.
+What the launchers tell each other beyond that (where the manager is, how ranks are numbered) stands on the board, a few
+keys in the rendezvous' own store. Whoever reaches its port can read and write there, so no secret does (handing.py).
 It does NOT start anything.
 """
 
@@ -57,24 +57,24 @@ class Board:
     """What the launchers of a job tell each other, as JSON under a few keys."""
 
     def __init__(self, store: Store, run_id: str) -> None:
-        self._store = PrefixStore(f"taskd/{run_id}", store)
+        self.store = PrefixStore(f"taskd/{run_id}", store)
 
     def tell(self, key: str, value: Any) -> None:
         """Write a key. Raises PeerError when the board is gone."""
         try:
-            self._store.set(key, json.dumps(value))
+            self.store.set(key, json.dumps(value))
         except RuntimeError as error:
             raise _gone(error) from None
 
     def told(self, key: str) -> bool:
         """Whether a key has been written."""
-        return bool(self._store.check([key]))
+        return bool(self.store.check([key]))
 
     def read(self, key: str, seconds: float = BOARD_SECONDS) -> Any:
         """Wait for a key. Raises PeerError when it does not come."""
         try:
-            self._store.wait([key], timedelta(seconds=seconds))
-            return json.loads(self._store.get(key))
+            self.store.wait([key], timedelta(seconds=seconds))
+            return json.loads(self.store.get(key))
         except RuntimeError as error:
             raise PeerError(
                 f"the launcher of the first node has not said what was waited for ({key}): {str(error).splitlines()[0]}"
@@ -83,7 +83,7 @@ class Board:
     def look(self, key: str) -> Any:
         """What stands under a key just now; None when nothing does, or the node that keeps the board is gone."""
         try:
-            return json.loads(self._store.get(key)) if self._store.check([key]) else None
+            return json.loads(self.store.get(key)) if self.store.check([key]) else None
         except RuntimeError as error:
             _logger.info("the board cannot be read any more: %s", str(error).splitlines()[0])
             return None
@@ -95,10 +95,17 @@ class Board:
         except PeerError as error:
             _logger.info("the board cannot be written any more: %s", error)
 
+    def own_store(self) -> Store:
+        """The board's store over a connection of its own, for a thread that waits there."""
+        try:
+            return self.store.clone()
+        except RuntimeError:  # such as torch's for etcd, which needs none
+            return self.store
+
     def next(self, key: str) -> int:
         """A number nobody else gets, from 1 on. Raises PeerError when the board is gone."""
         try:
-            return int(self._store.add(key, 1))
+            return int(self.store.add(key, 1))
         except RuntimeError as error:
             raise _gone(error) from None
 

@@ -29,6 +29,8 @@ from taskd.wire.keys import FINGERPRINT_BYTES, Key
 
 HOW_TO_GIVE = "give it to every node by TASKD_KEY_FILE (a file of mode 0600) or TASKD_KEY"
 REFUSED = "refused"
+NOBODY = "nobody"
+"""Stands in the place of an ask to end the wait for one."""
 _PURPOSE = b"taskd job key 1"
 _GIVEN, _ASK = "given", "ask"
 
@@ -108,9 +110,11 @@ class Giver:
         """So many have asked that nobody is served any more."""
         return self.number > ASKS_MAX
 
-    def is_good(self) -> bool:
-        """Whether the ask that waits is one at all; for who is not the first to answer."""
-        return _public_in(self._store.get(self.waits_for)) is not None
+    def asked(self) -> str:
+        """The public key that asks now; NOBODY: somebody only ends a wait; "": it is no ask."""
+        value = bytes(self._store.get(self.waits_for))
+        found = _public_in(value)
+        return NOBODY if value == NOBODY.encode() else "" if found is None else found.hex()
 
     def skip(self) -> None:
         """Leave the ask that waits to others."""

@@ -1,10 +1,15 @@
-"""How the job's key reaches every node with nothing for anyone to configure.
+"""How the job's key reaches every node of a torchrun job with nothing for anyone to configure.
 
-The manager makes the key on rank 0's host; rank 0's worker finds it there and puts it into the store with which the
-job's ranks have met anyway (torch.distributed's), and the others take it from there. A key given by environment or
-file wins and needs no store. Each look is short and belongs to the link's own thread: the training thread never
-waits, and its store connection is never shared (a blocking get from two threads at once mixes their answers), so the
-store is cloned. It does NOT create keys, nor prove them: the manager does.
+The manager makes the key on rank 0's host; rank 0's worker finds it there and hands it on, sealed for each that asks,
+through the store with which the job's ranks have met anyway (torch.distributed's, which whoever reaches its port can
+read: wire/exchange.py). One rank of a node is enough, so the others ask only if the manager does not know them after a
+while. A key given by environment or file wins, needs no store and is handed on to nobody: rank 0 only says that it was
+given, and a rank without it, or with another one, says so. A key that lies on this host is used without asking if it is
+the one that rank 0 speaks of; one left by an older job is not.
+Each look is short and belongs to the link's own thread: the training thread never waits, and its store connection is
+never shared (a blocking get from two threads at once mixes their answers), so the store is cloned. Rank 0 looks for
+asks as long as it lives; when it has gone, nobody is answered any more, and whoever has the key keeps it.
+It does NOT create keys, nor prove them: the manager does.
 """
 
 from __future__ import annotations
@@ -17,108 +22,187 @@ from typing import Any
 
 from taskd import log
 from taskd.config import Config
-from taskd.core.limits import KEY_BYTES
 from taskd.errors import UsageError
-from taskd.wire import keys
-from taskd.worker.identity import initialised_distributed
+from taskd.wire import exchange, keys
+from taskd.worker.identity import Identity, initialised_distributed
 
-STORE_KEY = "taskd/key"
+PREFIX = "taskd/"
+STORE_KEY = f"{PREFIX}key"
+"""Where rank 0's notice of the key stands."""
 STORE_SECONDS_MAX = 5
 FILE_AFTER_SECONDS = 2.0
 """How long a rank other than 0 looks only into the store: a file on its own host may be left from an older job. What
 comes from such a file is tried, and the store is looked into until the manager has acknowledged the rank."""
+ASK_AFTER_SECONDS = 3.0
+"""When a rank that is not the first of its node asks, if that one has not brought the key to the node."""
+ASK_AGAIN_SECONDS = 10.0
+ANSWERS_MAX = 16
+"""In one look: each costs some milliseconds of this process."""
 _logger = log.get(__name__)
 
 
 class KeyShare:
     """One rank's search for the key; `look()` until it is found, `settled` when there is nothing left to do."""
 
-    def __init__(self, config: Config, rank: int, wanted: bool = True) -> None:
+    def __init__(self, config: Config, identity: Identity, wanted: bool = True) -> None:
         """Not `wanted`: somebody else hands the key on, there is nothing to look for."""
         self.key = b""
         self.trouble = ""
         self.proven = False  # the manager has acknowledged this rank: the key is the right one
-        self._sure = False  # it was given, or lay in the job's store
+        self._sure = False  # it is the one that rank 0 speaks of
         self._wanted = wanted
         self._config = config
-        self._given = bool(config.manager.key or config.manager.key_file)
-        self._publishes = rank == 0
+        self._given = keys.is_given(config)
+        self._first = identity.rank == 0
+        self._alone = identity.world_size < 2
+        self._patient = identity.local_rank > 0
         self._began = time.monotonic()
         self._store: Any = None
+        self._notice: exchange.Notice | None = None
+        self._giver: exchange.Giver | None = None
+        self._asker: exchange.Asker | None = None
+        self._asked_at = -ASK_AGAIN_SECONDS
         self._published = False
         self._looking = threading.Lock()
         self._closed = False
 
     @property
     def settled(self) -> bool:
-        """The key is found, and published if that is this rank's part."""
+        """The key is found, and handed on if that is this rank's part."""
         return self._is_settled()
+
+    @property
+    def hands_on(self) -> bool:
+        """Others may ask this rank at any time."""
+        return self._giver is not None
 
     def _is_settled(self) -> bool:
         if not self._wanted:
             return True
-        return bool(self.key) and (self._published if self._publishes else self._sure or self.proven)
+        if self._first:
+            return bool(self.key) and self._published and (self._giver is None or self._giver.exhausted)
+        return (bool(self.key) and (self._sure or self.proven)) or (self._patient and self.proven)
 
     def close(self) -> None:
         """Looks no more; returns when a look under way has ended. A thread that is in the store when the interpreter
         ends would take the process with it: torch's code cannot be left from inside."""
         with self._looking:
             self._closed = True
-            self._store = None
+            self._store = self._giver = self._asker = None
 
     def look(self) -> bytes:
-        """One short look, and publication where it is due; the key, or nothing yet."""
+        """One short look, and what others wait for where that is due; the key, or nothing yet."""
         with self._looking:
             return self.key if self._closed else self._look()
 
     def _look(self) -> bytes:
         if self._is_settled():
             return self.key
-        if not self._publishes and not self._given and (found := self._in_store()):
-            self.key, self._sure = found, True
-        elif not self.key and (self._publishes or self._given or self._store_is_silent()):
-            self.key, self._sure = self._on_this_host(), self._given
-        if self.key and self._publishes and not self._published:
-            self._publish()
+        try:
+            if self._first:
+                self._hand_on()
+            else:
+                self._search()
+        except RuntimeError as error:  # DistStoreError and its kin: the store's host is gone or busy
+            self._drop()
+            _logger.info("the job's store does not serve the job's key: %s", str(error).splitlines()[0])
         if self._is_settled():
             self._store = None  # its connection is not needed again
         return self.key
 
+    def _drop(self) -> None:
+        self._store = self._giver = self._asker = None
+        self._published = False
+
+    # ---- rank 0 -----------------------------------------------------------------------------------------------
+
+    def _hand_on(self) -> None:
+        if not self.key:
+            found = self._on_this_host()
+            self.key = b"" if found is None else found.secret
+        if initialised_distributed() is None:
+            self._drop()  # before the store is gone: torch writes of that on the terminal
+        if not self.key or (store := self._open()) is None:
+            return
+        if self._giver is not None:
+            self._giver.serve_all(ANSWERS_MAX)
+            return
+        key = keys.Key(self.key, "this host")
+        store.set(STORE_KEY, exchange.notice_of(key, self._given).text())
+        self._published = True
+        if not self._given and not self._alone:
+            self._giver = exchange.Giver(store, key, PREFIX)
+
+    # ---- the others -------------------------------------------------------------------------------------------
+
+    def _search(self) -> None:
+        if self._notice is None:
+            self._notice = self._find_notice()
+        if self._given:
+            self._use_given()
+        elif self._notice is None:
+            if not self.key and self._store_is_silent() and (found := self._on_this_host()) is not None:
+                self.key = found.secret
+        elif (found := self._on_this_host(quiet=True)) is not None and self._notice.fits(found):
+            self._found(found.secret)
+        elif self._notice.given:
+            self._complain(exchange.trouble(self._notice, None))
+        else:
+            self._ask(self._notice)
+
+    def _use_given(self) -> None:
+        own = self._on_this_host()
+        if own is None:
+            return
+        self.key = own.secret
+        if self._notice is not None:
+            self._sure = True
+            self._complain(exchange.trouble(self._notice, own))
+
+    def _ask(self, notice: exchange.Notice) -> None:
+        """One step of it: the ask, or a look for its answer."""
+        now = time.monotonic()
+        if (store := self._open()) is None or (self._patient and now - self._began < ASK_AFTER_SECONDS):
+            return
+        if self._asker is not None and store.check([self._asker.waits_for]):
+            found, why = self._asker.answer()
+            self._asker = None
+            if found:
+                self._found(found)
+                return
+            self._complain(why)
+        if now - self._asked_at >= ASK_AGAIN_SECONDS:
+            self._asked_at = now
+            self._asker = self._asker or exchange.Asker(store, notice, PREFIX)
+            if not self._asker.ask():
+                self._asker = None
+                self._complain(f"too many have asked for the job's key: {exchange.HOW_TO_GIVE}")
+
+    def _found(self, secret: bytes) -> None:
+        self.key, self._sure, self.trouble, self._asker = secret, True, "", None
+
+    def _complain(self, why: str) -> None:
+        self.trouble = why
+        if why:
+            log.once(_logger, logging.WARNING, f"key {why}", "%s", why)
+
     def _store_is_silent(self) -> bool:
-        """There is no store, or rank 0 has had its time to put the key into it."""
+        """There is no store, or rank 0 has had its time to say something of the key there."""
         return initialised_distributed() is None or time.monotonic() - self._began > FILE_AFTER_SECONDS
 
-    def _on_this_host(self) -> bytes:
+    def _on_this_host(self, quiet: bool = False) -> keys.Key | None:
         try:
-            found = keys.find(self._config)
+            return keys.find(self._config)
         except UsageError as error:
-            self.trouble = str(error)
-            log.once(_logger, logging.WARNING, f"key {error}", "%s", error)
-            return b""
-        return b"" if found is None else found.secret
+            if not quiet:
+                self._complain(str(error))
+            return None
 
-    def _in_store(self) -> bytes:
+    def _find_notice(self) -> exchange.Notice | None:
         store = self._open()
-        try:
-            if store is None or not store.check([STORE_KEY]):
-                return b""
-            found = bytes(store.get(STORE_KEY))
-        except RuntimeError as error:  # DistStoreError and its kin: the store's host is gone or busy
-            self._store = None
-            _logger.info("the job's store did not give the key: %s", str(error).splitlines()[0])
-            return b""
-        return found if len(found) == KEY_BYTES else b""
-
-    def _publish(self) -> None:
-        store = self._open()
-        if store is None:
-            return
-        try:
-            store.set(STORE_KEY, self.key)
-            self._published = True
-        except RuntimeError as error:
-            self._store = None
-            _logger.info("the job's store did not take the key: %s", str(error).splitlines()[0])
+        if store is None or not store.check([STORE_KEY]):
+            return None
+        return exchange.notice_from(bytes(store.get(STORE_KEY)).decode("ascii", "replace"))
 
     def _open(self) -> Any:
         distributed = initialised_distributed()

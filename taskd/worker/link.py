@@ -94,7 +94,7 @@ class Link:
         self._launched = launched
         self._rails = RailFollower(identity.rank, config.worker.inner == "rail")
         self._counters: dict[str, int] = {}  # by transport: descriptor of what its rails count, ours alone
-        self._share = KeyShare(config, identity.rank, wanted=not launched)
+        self._share = KeyShare(config, identity, wanted=not launched)
         self._thread = threading.Thread(target=self._run, name="taskd-link", daemon=True)
         self._retry_ms = RETRY_MS
         self._retry_at = 0.0
@@ -276,7 +276,8 @@ class Link:
         key = self._share.look()
         if key != before:
             self._hello_at = 0.0
-        slow = now - self._began > KEY_EAGER_SECONDS or (self.acknowledged and bool(key))
+        found = self.acknowledged and bool(key) and not self._share.hands_on
+        slow = now - self._began > KEY_EAGER_SECONDS or found
         self._look_at = now + (KEY_LOOK_SLOW_MS if slow else KEY_LOOK_MS) / 1000
 
     def _hello(self) -> None:

@@ -1,0 +1,162 @@
+"""How the nodes' launchers get the job's key from each other over the board, which anybody may read (wire/exchange.py).
+
+A key that was given is handed on to nobody: a node without it, or with another one, is told so and ends. Else the first
+node's launcher answers whoever asks, for as long as it lives: the nodes that train, spares, nodes that come again. A
+few others stand by for it, since every launcher that has the key can answer: they wait a moment for its answer and then
+give their own. When all of those are gone, no further node gets the key, and says so; those that have it keep it.
+Answers are given by a thread that waits in the store, on a connection of its own. A thread that is in there when the
+interpreter ends would take the process with it, so `close` wakes it by an ask that is none; where the board's host
+hangs, that does not reach it, and it stays where it is: what does not come back does no harm.
+More asks than the job may have nodes are said aloud: who may write on the board can ask, too.
+It does NOT decide who is of the job, nor keep the key on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistStoreError
+
+from taskd import log
+from taskd.config import Config
+from taskd.core.limits import ASKS_MAX
+from taskd.errors import PeerError, UsageError
+from taskd.launch.ranks import BOARD_SECONDS, Board, Ranks
+from taskd.wire import exchange, keys
+
+STAND_INS = 2
+"""How many nodes beside the first one answer, after it."""
+STAND_IN_SECONDS = 3.0
+ASK_SECONDS = 10.0
+"""After this an ask is said again, elsewhere."""
+CLOSE_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+FOREVER = timedelta(days=20)
+"""The system waits in milliseconds of 31 bits. Whenever a wait ends for nothing, torch writes on the terminal."""
+_logger = log.get(__name__)
+
+
+class Handing:
+    """`start`, and `close` before the interpreter ends."""
+
+    def __init__(self, board: Board, key: keys.Key, stand_in: bool, expected: int) -> None:
+        """`stand_in`: another launcher answers first. `expected`: so many nodes may ask without a word about it."""
+        self._board, self._stand_in, self._expected = board, stand_in, expected
+        self._store = board.own_store()
+        self._giver = exchange.Giver(self._store, key)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="taskd-key", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more; returns when the thread has ended, or cannot be reached."""
+        self._closing.set()
+        ends = time.monotonic() + CLOSE_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ends:
+            try:
+                # Nothing comes back for this one, so it does not wait for a board that hangs. An ask that it takes the
+                # place of is asked again.
+                self._board.store.set(self._giver.waits_for, exchange.NOBODY)
+            except RuntimeError as error:
+                _logger.debug("the board is gone, and with it who waits there: %s", error)
+            self._thread.join(LOOK_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._giver.exhausted:
+                if self._came(self._giver.waits_for, FOREVER) and not self._closing.is_set():
+                    self._answer()
+                if self._closing.is_set():
+                    return
+            _logger.warning("%d have asked for the job's key: no further node gets it", ASKS_MAX)
+        except RuntimeError as error:
+            if not self._closing.is_set():
+                _logger.info("the job's key is handed on no more: %s", str(error).splitlines()[0])
+
+    def _came(self, place: str, within: timedelta) -> bool:
+        try:
+            self._store.wait([place], within)
+            return True
+        except DistStoreError:
+            self._closing.wait(LOOK_SECONDS)  # a store that refuses at once must not keep us busy
+            return False
+
+    def _answer(self) -> None:
+        giver = self._giver
+        asked = giver.asked()
+        if asked == exchange.NOBODY:
+            giver.skip()
+            return
+        answered = self._stand_in and asked and self._came(giver.answers_at, timedelta(seconds=STAND_IN_SECONDS))
+        if answered or (self._stand_in and not asked):
+            giver.skip()
+        elif not giver.serve():
+            log.once(_logger, logging.WARNING, "ask", "something on the board that asked for the job's key was refused")
+        elif self._stand_in:
+            _logger.info("the first node's launcher did not answer a node that asked for the job's key: this one did")
+        elif giver.given > self._expected:
+            text = "%d have been given the job's key, besides the first node: one that came again, or a stranger on %s"
+            log.once(_logger, logging.WARNING, "asks", text, giver.given, "the board, where whoever writes can ask")
+
+
+def begin(ranks: Ranks, notice: exchange.Notice, key: keys.Key, most_nodes: int) -> Handing | None:
+    """Answer who asks for the key, if that is this node's part."""
+    alone = max(most_nodes, ranks.group_world_size) < 2
+    if notice.given or alone or ranks.spare or ranks.group_rank > STAND_INS:
+        return None
+    handing = Handing(ranks.board, key, stand_in=ranks.group_rank > 0, expected=most_nodes - 1)
+    handing.start()
+    return handing
+
+
+def learn(board: Board, notice: exchange.Notice, settings: Config) -> keys.Key:
+    """The job's key for a node that is not the first: its own, if that is the one, or another launcher's answer.
+
+    Raises UsageError when it has to be given and was not, or was given and is another one.
+    """
+    own = keys.find(settings) if keys.is_given(settings) else None
+    if why := exchange.trouble(notice, own):
+        raise UsageError(why)
+    return own if own is not None else _ask(board, notice)
+
+
+def notice_in(told: Any) -> exchange.Notice:
+    """What the first node's launcher has said of the key. Raises PeerError if it is not understood."""
+    found = exchange.notice_from(told) if isinstance(told, str) else None
+    if found is None:
+        raise PeerError(
+            "the first node's launcher says nothing of the job's key that is understood here: use the same version of "
+            "taskd on all nodes"
+        )
+    return found
+
+
+def _ask(board: Board, notice: exchange.Notice) -> keys.Key:
+    asker = exchange.Asker(board.store, notice)
+    ends = time.monotonic() + BOARD_SECONDS
+    try:
+        while time.monotonic() < ends:
+            if not asker.ask():
+                raise PeerError(f"{ASKS_MAX} have asked for the job's key, and no more get it: {exchange.HOW_TO_GIVE}")
+            try:
+                board.store.wait([asker.waits_for], timedelta(seconds=ASK_SECONDS))
+            except DistStoreError:
+                _logger.warning("nobody has answered this node's ask for the job's key yet: asking again")
+                continue
+            found, why = asker.answer()
+            if not found:
+                raise PeerError(why)
+            return keys.Key(found, "another node")
+    except RuntimeError as error:
+        raise PeerError(f"the launcher of the first node is gone: {str(error).splitlines()[0]}") from None
+    raise PeerError(
+        f"no launcher that has the job's key has answered in {BOARD_SECONDS} s: the first node's has ended or hangs; "
+        f"{exchange.HOW_TO_GIVE}"
+    )
