@@ -151,9 +151,10 @@ def _ask(board: Board, notice: exchange.Notice) -> keys.Key:
                 _logger.warning("nobody has answered this node's ask for the job's key yet: asking again")
                 continue
             found, why = asker.answer()
-            if not found:
+            if why:
                 raise PeerError(why)
-            return keys.Key(found, "another node")
+            if found:
+                return keys.Key(found, "another node")
     except RuntimeError as error:
         raise PeerError(f"the launcher of the first node is gone: {str(error).splitlines()[0]}") from None
     raise PeerError(

@@ -160,18 +160,21 @@ class Asker:
         # The number that is drawn is this asker's alone, unless somebody has left a gap or plays with the counter.
         drawn = self._store.add(f"{self._prefix}asks", 1) if not self.number else 0
         for number in range(drawn if 0 < drawn <= ASKS_MAX else 1, ASKS_MAX + 1):
-            if self._take(f"{self._prefix}ask/{number}"):
+            answered = self._store.check([f"{self._prefix}give/{number}"])
+            if not answered and self._take(f"{self._prefix}ask/{number}"):
                 self.number = number
                 return True
         return False
 
     def answer(self) -> tuple[bytes, str]:
-        """The job's key, or nothing and why; to be called when something is at `waits_for`."""
+        """The job's key, or nothing and why; no reason: this was answered before it was asked, so `ask` again. To be
+        called when something is at `waits_for`."""
         text = bytes(self._store.get(self.waits_for)).decode("ascii", "replace")
         giver, _, box = text.partition(":")
+        if text == REFUSED:
+            return b"", ""
         if giver != self._notice.mark.hex():
-            why = "it refused this node's ask" if text == REFUSED else "it has another public key than at first"
-            return b"", f"who answered for the job's key is not trusted ({why}): {HOW_TO_GIVE}"
+            return b"", f"who answers for the job's key has another public key than at first: {HOW_TO_GIVE}"
         found = sealed.unseal(
             _from_hex(box, sealed.BOX_BYTES) or b"", self._private, self._public, self._notice.mark, _PURPOSE
         )

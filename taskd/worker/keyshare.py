@@ -166,11 +166,14 @@ class KeyShare:
             return
         if self._asker is not None and store.check([self._asker.waits_for]):
             found, why = self._asker.answer()
-            self._asker = None
             if found:
                 self._found(found)
                 return
-            self._complain(why)
+            if why:
+                self._asker = None
+                self._complain(why)
+            else:
+                self._asked_at -= ASK_AGAIN_SECONDS
         if now - self._asked_at >= ASK_AGAIN_SECONDS:
             self._asked_at = now
             self._asker = self._asker or exchange.Asker(store, notice, PREFIX)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from taskd.api import (
     destroy_taskd_worker,
@@ -197,9 +198,14 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_an_unchanged_script_under_two_torchruns(tmp_path: Path, run_dir: Path, free_port) -> None:
+@pytest.mark.parametrize("given", ["", "ab" * 32], ids=["made", "given"])
+def test_an_unchanged_script_under_two_torchruns(
+    tmp_path: Path, run_dir: Path, free_port, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
     """Two nodes on one machine; the second one finds neither key nor manager's files: the key comes through the
-    store."""
+    store, which does not tell it to those that read there, or was given to all."""
+    if given:
+        monkeypatch.setenv("TASKD_KEY", given)
     (tmp_path / "train.py").write_text(SCRIPT)
     rendezvous = free_port()
     with Plane(run_dir, free_port(), job=f"torchrun-{os.getpid()}") as plane:
@@ -237,6 +243,13 @@ def test_an_unchanged_script_under_two_torchruns(tmp_path: Path, run_dir: Path, 
             started = [(tmp_path / f"started-{rank}").read_text() for rank in range(4)]
             assert started == ["True"] * 4, logs()
             assert [plane.rank(rank)["node"] for rank in range(4)] == ["node-0", "node-0", "node-1", "node-1"]
+            store = TCPStore("127.0.0.1", rendezvous, is_master=False)
+            names = store.list_keys()
+            values = [bytes(store.get(name)) for name in names]
+            secret = given or (plane.manager.folder / "key").read_text().strip()
+            assert any(name.endswith("taskd/give/1") for name in names) == (not given), names
+            assert any(value.startswith(b"given:" if given else b"ask:") for value in values), names
+            assert not any(form in value for value in values for form in (secret.encode(), bytes.fromhex(secret)))
             wait_for(
                 lambda: all(plane.rank(rank)["step"] > 3 for rank in range(4)), "steps counted by torch's own hooks"
             )

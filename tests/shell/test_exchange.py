@@ -73,6 +73,20 @@ def test_each_asker_gets_the_key_and_a_reader_learns_nothing(store: Shelf) -> No
         assert KEY.giver_private.hex().encode() not in value, name
 
 
+def test_a_place_that_was_answered_already_is_left_for_another() -> None:
+    """A stranger wrote nothing at all there: a store cannot tell that from an empty place."""
+    store = Shelf()
+    store.set("ask/1", "")
+    giver = Giver(store, KEY)
+    asker = asked(store)
+    store.set("ask/1", "")
+    giver.serve_all(9)
+    assert asker.number == 1 and asker.answer() == (b"", "")
+    assert asker.ask() and asker.number == 2 and asked(store).number == 3
+    giver.serve_all(9)
+    assert asker.answer() == (KEY.secret, "")
+
+
 def test_two_givers_say_the_same() -> None:
     store = Shelf()
     asker = asked(store)
@@ -140,7 +154,7 @@ def test_another_giver_than_at_first_is_refused() -> None:
     [
         "",
         ":",
-        "refused",
+        "given",
         NOTICE.mark.hex(),
         f"{NOTICE.mark.hex()}:",
         f"{NOTICE.mark.hex()}:{'ab' * sealed.BOX_BYTES}",

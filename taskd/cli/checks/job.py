@@ -82,7 +82,11 @@ def _key(config: Config) -> Finding:
     except UsageError as error:
         return fault(TOPIC, "key", str(error), "mend the file, or give the key by TASKD_KEY")
     if key is None:
-        return ok(TOPIC, "key", "none yet; the manager makes one (mode 0600) and the job hands it to its nodes")
+        text = (
+            "none yet; the manager makes one (mode 0600) and the job hands it to its nodes, sealed: who reads the "
+            "rendezvous' store learns nothing, who can write there may ask for it; TASKD_KEY_FILE on all nodes avoids that"
+        )
+        return ok(TOPIC, "key", text)
     config_file = os.environ.get("TASKD_CONFIG", "")
     if config.manager.key and config.sources.get("manager.key", "").startswith("file") and _others_read(config_file):
         return fault(
