@@ -84,7 +84,7 @@ def _key(config: Config) -> Finding:
     if key is None:
         text = (
             "none yet; the manager makes one (mode 0600) and the job hands it to its nodes, sealed: who reads the "
-            "rendezvous' store learns nothing, who can write there may ask for it; TASKD_KEY_FILE on all nodes avoids that"
+            "rendezvous' store learns nothing, who can write there may ask; TASKD_KEY_FILE on all nodes avoids that"
         )
         return ok(TOPIC, "key", text)
     config_file = os.environ.get("TASKD_CONFIG", "")
