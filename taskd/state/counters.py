@@ -8,9 +8,11 @@ of the same `self`. Doubtful, and left alone, is a counter that is also set to s
 (`n = unknown()`), or that moves under a condition together with what every step uses
 (`if i == len(data): it = iter(data); i = 0`), and all locals of a function that calls `locals()`.
 
-What the loop counts in other places (elsewhere.py) is only found, to be said. So is what it counts to by `enumerate`.
+What the loop counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) is told by flow.py, which follows
+all functions and methods of the script. It is put back where it is counted and nothing else. The rest (elsewhere.py) is
+only found, to be said, and so is what the loop counts to by `enumerate`.
 
-It does NOT see functions of other modules, what stands behind two calls of other objects, and code without a source.
+Of variables it does NOT see what functions of other modules count, and nothing of code without a source.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -56,6 +58,8 @@ class Counters:
     module: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """Of a function that calls `locals()`: what a frame says of its locals is written into the dict that this gives."""
+    places: list[Place] = field(default_factory=list)
+    """In other objects, dicts and lists."""
     elsewhere: list[Place] = field(default_factory=list)
     """What may be a count, and is none of these."""
     methods: list[Method] = field(default_factory=list)
@@ -78,6 +82,8 @@ class Loop(NamedTuple):
     """What steps find so, or as it was changed in place, and use, whatever it is."""
     perhaps: tuple[Place, ...] = ()
     """Where that hangs on conditions."""
+    shown: frozenset[str] = frozenset()
+    """What of the counts in other places is only shown."""
 
 
 @dataclass(slots=True)
@@ -144,14 +150,23 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     carried, perhaps = hopeful.used, other.used - hopeful.used
     hidden = {place for place in carried | perhaps if shares and place.root in own}
     loop = _sorted(found, own if shares else frozenset())
+    apart = {place for place in hopeful.counted if not (shares and place.root in own) and _is_apart(place, look)}
+    loop.counts.places = [*_by_text(place for place in apart if [one.text for one in apart].count(place.text) == 1)]
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
-    return loop._replace(carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden))
+    shown = frozenset(place.text for place in apart - hopeful.used - other.used)
+    return loop._replace(carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden), shown=shown)
 
 
 def _in_module(space: dict[str, Any], own: frozenset[str], place: Place) -> Any:
     """What is there, but for what the function has, which may not be looked at."""
     root = vars(sys.modules[place.module]) if place.module else space.get(place.root, NOTHING)
     return NOTHING if place.root in own else place.found(root)
+
+
+def _is_apart(place: Place, look: Look) -> bool:
+    """Whether no iterator is beside it, which nobody puts back with it."""
+    space = getattr(look(replace(place, path=place.path[:-1])), "__dict__", None)
+    return not any(hasattr(type(value), "__next__") for value in space.values()) if type(space) is dict else True
 
 
 def _by_text(places: Iterable[Place]) -> tuple[Place, ...]:

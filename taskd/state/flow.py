@@ -22,8 +22,8 @@ from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, cha
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES
-from taskd.state.statements import blocks_of, pairs
-from taskd.state.track import EFFECT, NOWHERE, Sink, Track
+from taskd.state.statements import blocks_of, is_number, is_variable, keeps_numbers, pairs
+from taskd.state.track import EFFECT, NOWHERE, Sink, Track, Way
 
 _ENDS = frozenset({"exit", "_exit", "abort", "quit"})
 
@@ -36,6 +36,9 @@ class Flow:
         self.values = Expressions(reach, self.track, hopeful, self._function)
         self._breaks: list[list[set[Place]]] = []  # what is ready where the loops inside are left
         self._returns: list[tuple[Sink, list[set[Place]]]] = []
+        self._way: Way = ()
+        self.counted = set[Place]()
+        """What the loop counts in other places than variables, and nothing else."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once to see what it reads before. Then see what else the
@@ -45,6 +48,7 @@ class Flow:
             if not isinstance(loop, ast.While):
                 self.values.store(loop.target)
             self._follow(loop.body)
+        self.counted = {one for one in self.track.counted_apart() if LOCAL not in one.root and not is_variable(one)}
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
@@ -75,6 +79,12 @@ class Flow:
     def _follow(self, block: Iterable[ast.stmt]) -> None:
         for statement in block:
             self._statement(statement)
+
+    def _follow_if(self, block: Sequence[ast.stmt]) -> None:
+        """It is run under a condition."""
+        way, self._way = self._way, (*self._way, id(block))
+        self._follow(block)
+        self._way = way
 
     def _statement(self, statement: ast.stmt) -> None:
         track = self.track
@@ -151,7 +161,7 @@ class Flow:
             track.ready = {*before, *(first if at == 0 else ends[-1] if turned else ())}
             for name in names[at] if names else ():
                 self.values.name(name)
-            self._follow(block)
+            self._follow_if(block)
             ends.append(track.ready)
         stay = [end for block, end in zip(blocks, ends, strict=True) if not _leaves(block)]
         track.ready = set.intersection(*stay) if stay else set.union(before, *ends)
@@ -181,7 +191,7 @@ class Flow:
                 track.aliases |= dict.fromkeys(targets, sources)
         before = set(track.ready)
         self._breaks.append([])
-        self._follow(statement.body)
+        (self._follow_if if isinstance(statement, ast.While) else self._follow)(statement.body)
         breaks = self._breaks.pop()
         if endless:
             track.ready = set.intersection(*breaks) if breaks else before
@@ -198,7 +208,7 @@ class Flow:
             track.ready = set(before)
             if handler.name:
                 self.values.name(handler.name)
-            self._follow(handler.body)
+            self._follow_if(handler.body)
             behind = behind if _leaves(handler.body) else behind & track.ready
         track.ready = behind
         self._follow(statement.finalbody)
@@ -210,6 +220,7 @@ class Flow:
                 self.values.read(statement.target.slice, self.values.sink(statement.target))
             if (place := self.values.place(statement.target)) is not None:
                 self.track.reads(place, (place,))
+                self.track.counts(place, self._way)
                 self.track.changes(place, alters=not isinstance(statement.op, (ast.Add, ast.Sub)))
             return
         found = [*pairs(statement)]
@@ -219,10 +230,19 @@ class Flow:
             place = self.values.place(target)
             if place is not None and not _sums(value) and any(map(place.touches, self.values.places_in(value))):
                 self.track.altered.add(place)
+            if place is not None:
+                self._set(place, value)
             self.values.store(target)
             part = self.values.place(value)
             if isinstance(target, ast.Name) and part is not None and part.path and (name := self.values.place(target)):
                 self.track.aliases[name] = [part]
+
+    def _set(self, place: Place, value: ast.expr) -> None:
+        """A place gets this value: is it counted, or is it set to something else?"""
+        if keeps_numbers(value) and place in self.values.places_in(value):
+            self.track.counts(place, self._way)
+        elif not is_number(value):
+            self.track.replaces(place, self._way)
 
     def _sink_of(self, block: Iterable[ast.stmt]) -> Sink:
         """Where a value goes that decides whether this is run."""

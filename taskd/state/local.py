@@ -61,6 +61,9 @@ class LocalState:
     modules: Modules = field(default_factory=Modules)
     variables: Variables = field(default_factory=Variables)
 
+    def __post_init__(self) -> None:
+        self.variables.known = self.known
+
     def known(self) -> set[int]:
         """The objects whose contents are put back, by id."""
         others = (*self.objects.values(), *self.replica.others.values(), *self.replica.optimizers.values())

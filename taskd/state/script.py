@@ -26,11 +26,11 @@ from taskd.state.statements import HERE, MODULE, SELF, Variable
 Number = int | float
 Values = list[dict[str, Number]]
 """By place and name."""
-LOCALS, ATTRIBUTES, GLOBALS = range(3)
-"""The places where a script's variables are."""
-PLACES = 3
+LOCALS, ATTRIBUTES, GLOBALS, ELSEWHERE = range(4)
+"""Where the numbers of a script are: its variables, and what is a part of something else."""
+PLACES = 4
 MOST = 64
-"""Counters in each place."""
+"""Counters of each kind."""
 WHOLE = frozenset((int,))
 FLOATS = frozenset((float,))
 """They stand for nothing but themselves, while a whole number may be a descriptor, or the place of an iterator."""
@@ -106,13 +106,21 @@ class Script:
     def values(self, names: Counters, kinds: frozenset[type] = NUMBERS) -> Values:
         """The numbers there are, of these kinds."""
         space = self._frame.f_globals
-        values: Values = [{}, {}, _numbers(names.module, space, kinds)]
+        values: Values = [{}, {}, _numbers(names.module, space, kinds), {}]
         if self._function and (names.local or names.attributes):
             found = self._frame.f_locals
             values[LOCALS] = _numbers(names.local, found, kinds)
             values[ATTRIBUTES] = self._counted(names.attributes, found, kinds) if names.attributes else {}
             self._let_go(found)
         return values
+
+    def counted(self, places: Sequence[Place], known: Set[int]) -> dict[str, Number]:
+        """The numbers in these places, but for those in objects that are known."""
+        found = self._locals_for(places)
+        values = ((place.text, place.found(self._root(found, place), known)) for place in places)
+        numbers = {text: value for text, value in values if type(value) in NUMBERS}
+        self._let_go(found)
+        return numbers
 
     def things(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
         """What is in these places and no number, but for objects that are known."""
@@ -134,8 +142,14 @@ class Script:
             yield from (((MODULE, name), space[name]) for name in one.module if name in space)
         self._let_go(found)
 
-    def put(self, values: Values) -> None:
-        """Let those variables have these values that are numbers or not there yet."""
+    def put(self, values: Values, places: Sequence[Place] = ()) -> None:
+        """Let those variables have these values that are numbers or not there yet, and so these places."""
+        if values[ELSEWHERE]:
+            found = self._locals_for(places)
+            for place in places:
+                if place.text in values[ELSEWHERE]:
+                    place.put(self._root(found, place), values[ELSEWHERE][place.text])
+            self._let_go(found)
         if self._function and (values[LOCALS] or values[ATTRIBUTES]):
             code, found = self._frame.f_code, self._frame.f_locals
             attributes = self._attributes(found)

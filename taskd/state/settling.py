@@ -17,12 +17,12 @@ It sends nothing, and does not know whose frames the counters are in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from taskd.errors import PeerError
 from taskd.state import tree
-from taskd.state.script import LOCALS, PLACES, Number, Values
+from taskd.state.script import ELSEWHERE, LOCALS, PLACES, Number, Values
 
 EARLY = 2
 """Updates before which hardly a step is lost by starting over, and what is left and said later is refused."""
@@ -60,7 +60,7 @@ class Table:
         return {
             number: values[place][name]
             for number, function, values in self.looks
-            if name in values[place] and (place != LOCALS or function == self.looks[-1][1])
+            if name in values[place] and (place not in (LOCALS, ELSEWHERE) or function == self.looks[-1][1])
         }
 
     @property
@@ -78,6 +78,11 @@ class Settled:
     """Names of what nobody can know."""
     unsure: set[str] = field(default_factory=set)
     """Names of what may be each rank's own, and was left."""
+
+    def spare(self, names: Set[str]) -> None:
+        """Start over for none of these, which are only shown."""
+        self.unsure |= self.refused & names
+        self.refused -= names
 
 
 def settle(tables: list[Table], rank: int, number: int) -> Settled:

@@ -7,13 +7,14 @@ It parses nothing and knows no loop.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.places import Place
 from taskd.state.sources import SCOPES
 
 _HARMLESS = frozenset({"min", "max", "abs", "int", "float", "round", "len", "sum"})
 """Functions through which a number may move from its own value."""
+_DISPLAYS = (ast.List, ast.Set, ast.Dict, ast.Tuple, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SELF, MODULE, HERE = "self", "module", ""
 Variable = tuple[str, str]
 """Of what it is a variable (SELF, MODULE, or HERE: of the function that names it), and its name."""
@@ -31,6 +32,11 @@ def variable_of(node: ast.AST) -> Variable | None:
 def is_of_self(place: Place) -> bool:
     """Whether it is a variable after all, as an attribute of `self` is."""
     return place.root == "self" and len(place.path) == 1 and place.path[0][0]
+
+
+def is_variable(place: Place) -> bool:
+    """Of the function, of its `self`, or of a module."""
+    return len(place.path) == bool(place.module) or is_of_self(place)
 
 
 def pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -58,10 +64,17 @@ def moved_by(statement: ast.stmt) -> set[Variable]:
 
 def _reckons_from(value: ast.expr, variable: Variable | None) -> bool:
     """Whether this is reckoned from the variable, by nothing that could make an object of it."""
-    if variable is None or isinstance(value, ast.BoolOp) or not _reads(value, variable):
+    if variable is None or not _reads(value, variable):
         return False
-    calls = [part for part in ast.walk(value) if isinstance(part, ast.Call) and _reads(part, variable)]
-    return all(
+    return keeps_numbers(value, [part for part in ast.walk(value) if _reads(part, variable)])
+
+
+def keeps_numbers(value: ast.expr, parts: Iterable[ast.AST] | None = None) -> bool:
+    """Whether this makes no object of a number in it. `parts`: only these matter."""
+    found = [*(ast.walk(value) if parts is None else parts)]
+    calls = [part for part in found if isinstance(part, ast.Call)]
+    made = isinstance(value, ast.BoolOp) or any(isinstance(part, _DISPLAYS) for part in found)
+    return not made and all(
         call.func.id in _HARMLESS
         if isinstance(call.func, ast.Name)
         else isinstance(call.func, ast.Attribute) and call.func.attr == "item"
@@ -75,11 +88,12 @@ def _reads(node: ast.AST, variable: Variable) -> bool:
 
 def set_to_numbers(statement: ast.stmt) -> set[Variable]:
     """The variables that this sets to a number that stands there."""
-    found = {variable_of(target) for target, value in pairs(statement) if _number(value)}
+    found = {variable_of(target) for target, value in pairs(statement) if is_number(value)}
     return {one for one in found if one is not None}
 
 
-def _number(value: ast.expr) -> bool:
+def is_number(value: ast.expr) -> bool:
+    """Whether a number stands there."""
     value = value.operand if isinstance(value, ast.UnaryOp) else value
     return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 

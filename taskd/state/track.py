@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from taskd.state.places import Place
 
 Sink = tuple[Place, ...] | None
+Way = tuple[int, ...]
+"""The blocks, each under its condition, in which a statement stands."""
 EFFECT: Sink = None
 """Where a value goes that does something."""
 NOWHERE: Sink = ()
@@ -28,6 +30,10 @@ class Track:
     """Written, and read before they were surely set."""
     altered: set[Place] = field(default_factory=set)
     """Moved from their own value, otherwise than by adding something."""
+    counted: dict[Place, set[Way]] = field(default_factory=dict)
+    """Moved from their own value, by whatever keeps a number a number."""
+    replaced: dict[Place, set[Way]] = field(default_factory=dict)
+    """Set to something else than a number that stands there."""
     aliases: dict[Place, list[Place]] = field(default_factory=dict)
     """Variables that are a part of something else."""
     _edges: dict[tuple[Place, Place | None, bool], None] = field(default_factory=dict)
@@ -58,6 +64,38 @@ class Track:
         self._forget(place)
         if alters:
             self.altered |= found
+
+    def counts(self, place: Place, way: Way) -> None:
+        """It is moved from its own value."""
+        for one in self._meant(place) if place.base in self.aliases else (place,):
+            self.counted.setdefault(one, set()).add(way)
+
+    def replaces(self, place: Place, way: Way) -> None:
+        """It is set to something else."""
+        for one in {place, *self._meant(place)}:
+            self.replaced.setdefault(one, set()).add(way)
+
+    def counted_apart(self) -> set[Place]:
+        """What is counted and nothing else: neither it nor what it is a part of is ever set otherwise."""
+        return {
+            place
+            for place in self.counted
+            if place.is_exact
+            and place not in self.replaced
+            and not any(one != place and one.touches(place) for one in self.written)
+            and not self._is_tied(place)
+        }
+
+    def _is_tied(self, place: Place) -> bool:
+        """Whether something beside it is replaced under a condition, and they do not always go together: as the
+        iterator is whose place it is."""
+        beside = (place.root, place.path[:-1], place.module)
+        others = [one for one in self.replaced if (one.root, one.path[:-1], one.module) == beside]
+        conditions = {way for one in others for way in self.replaced[one] if way}
+        together = {(way, one) for way in self.counted[place] for one in conditions if way[: len(one)] == one}
+        return bool(conditions) and (
+            {way for way, _ in together} != self.counted[place] or {one for _, one in together} != conditions
+        )
 
     def _meant(self, place: Place) -> Iterable[Place]:
         base = place.base

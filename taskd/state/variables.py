@@ -26,7 +26,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
-from taskd.state.script import FLOATS, PLACES, WHOLE, Number, Script, Values
+from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
@@ -69,6 +69,8 @@ class Variables:
     """When the last steps were handed out for the first time, the newest last."""
     newcomer: bool = False
     """It has seen nothing of the step before the one that was handed out."""
+    known: Callable[[], Set[int]] = frozenset
+    """Objects that are put back in another way, by id."""
     _settled: int = -1
     """The last step in front of which all ranks have settled what they lack."""
     _inherited: list[Look] = field(default_factory=list)
@@ -88,8 +90,9 @@ class Variables:
             loop = self._of(script)
             names |= {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known)}
             names.update(*script.values(loop.doubtful), *script.values(loop.handed_on, WHOLE))
-            names.update(*(_values(script, loop) if behind else ()))
+            names.update(*(self._values(script, loop) if behind else ()))
             names |= {one[1] for one, value in script.held(loop.counts) if _sums(value)}
+            names -= set() if behind else {place.text for place in loop.counts.places}
             script, behind = script.user(), True
         return sorted(names)
 
@@ -105,7 +108,7 @@ class Variables:
         if self._inherited:
             self._begin(script, look, late)
         elif seen is not None and seen.number == number and seen.is_beside(look):
-            script.put(_changes(look.values, seen.values))
+            self._put(script, _changes(look.values, seen.values))
         else:
             look.lacks = not (whole or self._settled == number)
             if seen is not None and seen.number == number:  # it is the same one in another loop
@@ -114,7 +117,19 @@ class Variables:
             self.newcomer = False
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
-        return Look(number, loop, script.place, _values(script, self._of(script)))
+        return Look(number, loop, script.place, self._values(script, self._of(script)))
+
+    def _values(self, script: Script, loop: Loop) -> Values:
+        found = script.values(loop.counts)
+        if loop.handed_on != NONE:
+            for place, more in zip(found, script.values(loop.handed_on, FLOATS), strict=True):
+                place.update(more)
+        if loop.counts.places:
+            found[ELSEWHERE] = script.counted(loop.counts.places[:MOST], self.known())
+        return found
+
+    def _put(self, script: Script, values: Values) -> None:
+        script.put(values, self._of(script).counts.places)
 
     def _of(self, script: Script) -> Loop:
         found = self._loops.get(script.loop)
@@ -138,7 +153,7 @@ class Variables:
         last = self._inherited[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
-            script.put(last.values)
+            self._put(script, last.values)
             look = self._look(script, look.number, look.loop)
         self.looks.clear()
         self.looks.extend(one for one in self._inherited if one.number < look.number)
@@ -169,7 +184,8 @@ class Variables:
         settled = settle([Table.unpack(one) for one in told], rank, number)
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
-            script.put(settled.take)
+            settled.spare(self._of(script).shown)
+            self._put(script, settled.take)
             if not settled.refused:  # else this rank, if it lives on, lacks them still
                 self.looks[-1] = self._look(script, number, seen.loop)
                 self.newcomer, self._settled = False, number
@@ -186,7 +202,7 @@ class Variables:
         """It is over."""
         script, aside, self._aside = Script.asking(), self._aside, None
         if script is not None and aside is not None and aside.place == script.place:
-            script.put(_changes(self._look(script, -1, -1).values, aside.values))
+            self._put(script, _changes(self._look(script, -1, -1).values, aside.values))
 
     # ---- the record -------------------------------------------------------------------------------------------
 
@@ -225,11 +241,3 @@ def _sums(value: Any) -> bool:
     """Whether it is no number, and may be added up like one."""
     kind = type(value)
     return issubclass(kind, (torch.Tensor, list)) or kind.__module__ == "numpy"
-
-
-def _values(script: Script, loop: Loop) -> Values:
-    found = script.values(loop.counts)
-    if loop.handed_on != NONE:
-        for place, more in zip(found, script.values(loop.handed_on, FLOATS), strict=True):
-            place.update(more)
-    return found

@@ -108,7 +108,8 @@ def train_with(repair: Trainer) -> list[Any]:
             scaler.update()
             repair.here(at, "metric")
             average.update_parameters(model)
-            local["seen"] += at
+            if repair.what == "local":  # else nobody could know what it is behind that collective
+                local["seen"] += at
             if repair.what == "plateau":
                 scheduler.step(loss.item())
             elif repair.what != "early" and (repair.what != "rare" or at % 4 == 3):

@@ -20,7 +20,9 @@ AT = 10
 def table(*values: Any, lacks: bool = False, newcomer: bool = False, at: int = AT) -> Table:
     """Of a number `n`: what it was when the last steps began, and what it is now; None: it was not there."""
     first = at - len(values) + 1
-    looks = [(first + n, "train", [{}, {} if value is None else {"n": value}, {}]) for n, value in enumerate(values)]
+    looks = [
+        (first + n, "train", [{}, {} if value is None else {"n": value}, {}, {}]) for n, value in enumerate(values)
+    ]
     return Table(lacks, newcomer, looks)
 
 
@@ -113,10 +115,14 @@ def test_what_may_be_right_or_wrong_is_said(tables: list[Table]) -> None:
 
 
 def test_locals_of_another_function_are_other_ones() -> None:
-    looks = [(8, "one", [{"n": 5}, {}, {}]), (9, "two", [{"n": 1}, {}, {}]), (AT, "two", [{"n": 2}, {}, {}])]
+    looks = [
+        (8, "one", [{"n": 5}, {}, {}, {}]),
+        (9, "two", [{"n": 1}, {}, {}, {}]),
+        (AT, "two", [{"n": 2}, {}, {}, {}]),
+    ]
     table = Table(False, False, looks)
     assert table.history(0, "n") == {9: 1, AT: 2}
-    assert Table(False, False, [(at, of, [{}, values[0], {}]) for at, of, values in looks]).history(1, "n")[8] == 5
+    assert Table(False, False, [(at, of, [{}, values[0], {}, {}]) for at, of, values in looks]).history(1, "n")[8] == 5
 
 
 def test_what_may_be_either_is_refused_early_and_said_later() -> None:
@@ -136,7 +142,7 @@ def test_the_first_step_has_to_be_seen_to_its_end_by_one() -> None:
 
 
 def test_a_table_travels() -> None:
-    one = Table(True, True, [(3, "train", [{}, {"n": 1 << 62, "m": math.inf}, {}])])
+    one = Table(True, True, [(3, "train", [{}, {"n": 1 << 62, "m": math.inf}, {}, {}])])
     assert Table.unpack(one.pack()) == one
     with pytest.raises(PeerError):
         Table.unpack(tree.flatten([1, 2, 3, 4, 5])[0])
@@ -211,3 +217,9 @@ def test_a_count_that_stands_still_once_is_missing() -> None:
     other.run(range(4))
     assert other.count == 4
     assert other.hear(4, [other.next(4, whole=False)], 0) == Settled() and not other.variables.lacks(4)
+
+
+def test_nobody_starts_over_for_what_is_only_shown() -> None:
+    found = Settled(refused={"count", "meter.sum"}, unsure={"other"})
+    found.spare({"meter.sum", "meter.count"})
+    assert found.refused == {"count"} and found.unsure == {"meter.sum", "other"}

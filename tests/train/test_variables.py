@@ -257,38 +257,79 @@ class Odd:
         self.count = 0
 
 
-def test_what_is_counted_in_other_places_is_said() -> None:
+class Batches:
+    """Counts what it takes from an iterator."""
+
+    def __init__(self) -> None:
+        self.parts, self.taken = iter(range(100)), 0
+
+    def next(self) -> int:
+        """One more."""
+        self.taken += 1
+        return next(self.parts)
+
+
+class Ring:
+    """Begins again now and then, with something new."""
+
+    def __init__(self) -> None:
+        self.at, self.rows = 0, [0.5]
+
+    def next(self) -> float:
+        """The next one."""
+        if self.at == len(self.rows):
+            self.rows = [*self.rows, 1.5]
+            self.at = 0
+        self.at += 1
+        return self.rows[self.at - 1]
+
+
+def test_what_is_counted_in_other_places_is_put_back_or_said() -> None:
     variables, meter, state = Variables(), Meter(), SimpleNamespace(step=0, rate=1.0, inner={"seen": 0})
     totals, per_class, layer, odd = {"samples": 0, "name": 0}, [0, 0], nn.Linear(1, 1), Odd()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     scores, layer.seen = torch.zeros(2), 0  # type: ignore[assignment]
-    own = Meter()
-    for at, at_all in enumerate(range(2)):
-        variables.handed_out(at, 1)
-        doubtful = variables.doubtful({id(own), id(optimizer.param_groups[0])})
+    own, batches, ring, fresh = Meter(), Batches(), Ring(), Meter()
+    known = {id(own), id(optimizer), id(optimizer.param_groups[0])}
+    variables.known = lambda: known
+    found = []
+    for at, number in enumerate([0, 1, 1, 2]):  # step 1 is done again
+        variables.handed_out(number, 1)
+        doubtful = variables.doubtful(known)
+        found.append((meter.sum, meter.count, totals["samples"], state.step, state.inner["seen"], odd.count))
         meter.update(0.5)
         own.update(0.5)
         totals["samples"] += 8
-        per_class[at] += 1
-        scores[at] += 1
+        per_class[at % 2] += 1
+        scores[at % 2] += 1
         state.step = state.step + 1
         state.rate = 2.0
         state.inner["seen"] += 1
         layer.seen += 1  # type: ignore[operator]
         odd.count += 1
+        batches.next()
+        ring.next()
+        fresh = Meter()
+        fresh.update(1.0)
         for group in optimizer.param_groups:
             group["lr"] *= 0.9
-        assert at == at_all
-    assert doubtful == [
-        "at",
-        "meter.count",
-        "meter.sum",
-        "odd.count",
-        "per_class[at]",
-        "state.inner['seen']",
-        "state.step",
-        "totals['samples']",
-    ]
+    assert found == [(0.5 * n, n, 8 * n, n, n, n) for n in (0, 1, 1, 2)]
+    assert (own.count, layer.seen, batches.taken, ring.at) == (4, 4, 4, 1)
+    assert doubtful == ["at", "batches.taken", "fresh.count", "fresh.sum", "per_class[at % 2]", "ring.at"]
+
+
+def test_what_a_newcomer_counts_in_other_places_begins_with_its_record() -> None:
+    totals, variables = {"samples": 5}, Variables()
+    record: list[bytes] = []
+    for newcomer in (False, True):
+        if newcomer:
+            totals, variables = {"samples": 0}, Variables()
+            variables.adopt(record)
+        for number in range(5, 8) if newcomer else range(3, 6):
+            variables.handed_out(number, 1)
+            totals["samples"] += 8
+        record = variables.pack()
+        assert totals["samples"] == (21 + 24 if newcomer else 5 + 24)
 
 
 def test_what_is_counted_behind_a_generator_of_the_scripts_own_is_said() -> None:

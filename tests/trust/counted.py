@@ -1,4 +1,4 @@
-"""Plain variables of a script: it counts its steps by itself, and reckons its learning rate and loss from that.
+"""What a script counts: it counts its steps by itself, and reckons its learning rate and loss from that.
 
 --place says where the count is kept, and where it is counted on: "frame, behind, backward" dies in the backward.
 """
@@ -34,6 +34,18 @@ def pair() -> None:
         dist.send(torch.ones(1), dst=0)
 
 
+class Schedule:
+    """One of the script's own, as many have: nobody registers it."""
+
+    def __init__(self) -> None:
+        self.steps, self.last = 0, ""
+
+    def advance(self) -> None:
+        """One step more."""
+        self.steps += 1
+        self.last = f"step {self.steps}"
+
+
 class Trainer:
     """Has the model, and counts in a variable of its own, of the frame of its loop, or of the module."""
 
@@ -43,20 +55,29 @@ class Trainer:
         self.session = taskd.session()
         self.session.register(model=self.model, optimizer=self.optimizer)
         self.count = 0
+        self.schedule = Schedule()
+
+    def count_apart(self, totals: dict[str, int]) -> None:
+        """In an object, and in a dict."""
+        self.schedule.advance()
+        totals["steps"] += 1
 
     def train(self) -> None:
         """A loop in a method."""
-        here = 0
+        here, totals = 0, {"steps": 0}
         for step in self.session.steps(scene.loader()):
             if where == "before":
                 here, self.count = here + 1, self.count + 1
                 counted()
+                self.count_apart(totals)
             with step as batch:
                 if where == "beginning":
                     here, self.count = here + 1, self.count + 1
                     counted()
+                    self.count_apart(totals)
                 scene.here(step, "forward")
-                number = {"frame": here, "module": count, "attribute": self.count}[kind]
+                variables = {"frame": here, "module": count, "attribute": self.count}
+                number = {**variables, "object": self.schedule.steps, "dict": totals["steps"]}[kind]
                 for group in self.optimizer.param_groups:
                     group["lr"] = 0.01 / (1 + number)
                 self.optimizer.zero_grad()
@@ -75,11 +96,13 @@ class Trainer:
                 if where in ("updated", "metric", "pair"):
                     here, self.count = here + 1, self.count + 1
                     counted()
+                    self.count_apart(totals)
                 scene.here(step, "updated")
             if where == "behind":
                 here, self.count = here + 1, self.count + 1
                 counted()
-        scene.end(self.model, here, self.count, count)
+                self.count_apart(totals)
+        scene.end(self.model, here, self.count, count, self.schedule.steps, totals["steps"])
 
 
 Trainer().train()

@@ -75,7 +75,7 @@ def main() -> None:
     if scene.rank == 0:
         say(f"received {received}")
     say(f"sums {scene.rank} {samples} {running:.12f}")
-    scene.end(model, global_step)
+    scene.end(model, global_step, totals["samples"])
 
 
 assert scene.args.at < STEPS * EPOCHS

@@ -1,7 +1,7 @@
-"""Plain variables of a script that move in its loop: after any death they are those of the undisturbed run.
+"""What a script counts in its loop: after any death it is what the undisturbed run counts.
 
-The training (counted.py) counts its steps in three places, and reckons its gradients from one of them. All ranks end
-with the same wrong weights if a count is wrong, so only the calm run shows it.
+The training (counted.py) counts its steps in three kinds of variables, in an object and in a dict, and reckons its
+gradients from one of them. All ranks end with the same wrong weights if a count is wrong: only the calm run shows it.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ def test_a_step_that_is_done_again_counts_once(run: Run, kind: str, where: str, 
 @pytest.mark.parametrize("kind", ["frame", "module", "attribute"])
 def test_a_newcomer_learns_what_the_others_have_counted(run: Run, kind: str, where: str, place: str, at: int) -> None:
     """They have done the step, and its record is of the step before. Step 6 is the last one."""
+    check(run, f"{kind}, {where}", place, at)
+
+
+@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("place", ["forward", "reduced", "updated"])
+@pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
+@pytest.mark.parametrize("kind", ["object", "dict"])
+def test_what_is_counted_in_an_object_or_a_dict_is_right(run: Run, kind: str, where: str, place: str, at: int) -> None:
     check(run, f"{kind}, {where}", place, at)
 
 
