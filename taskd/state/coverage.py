@@ -161,6 +161,10 @@ class Coverage:
     def hands_on(self, held: dict[str, Any], closely: bool = False, again: bool = False) -> list[str]:
         """What of this, that the loop hands on from step to step by its name, has tensors that have moved, and that
         nobody registered. For `closely` and `again` see Held.look."""
+        if self.flaws:
+            return []  # there will be no repair: one is enough, and looking takes contents from the device
+        if closely:
+            self._look_again({name: value for name, value in held.items() if name in self._put_back})
         moved, unsure = list[str](), list[str]()
         for name, value in held.items():
             if name not in self._put_back:
@@ -171,13 +175,17 @@ class Coverage:
         self._looks += 1
         fresh = {name: held[name] for name in unsure if name not in self._unsure}
         self._unsure.update(self.unknown(fresh), (name for name, value in fresh.items() if not leaves_of(value)))
-        if not moved or self.flaws:
-            return []
         new = self.unknown({name: held[name] for name in moved})
         self._put_back |= {name for name in moved if name not in new and leaves_of(held[name])}
         if new:
             self.flaws.append(_HANDED_ON.format(names=listed(new), over=STARTS_OVER))
         return self.flaws[-1:] if new else []
+
+    def _look_again(self, put_back: dict[str, Any]) -> None:
+        """A name that stood for something registered may stand for something else by now."""
+        for name in self.unknown(put_back):
+            self._put_back.remove(name)
+            self._held.pop(name)
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """The names of what a repair may leave behind: of this, and of all that hands_on has seen."""

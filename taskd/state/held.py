@@ -19,7 +19,6 @@ import dataclasses
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -80,8 +79,8 @@ class Held:
     _marks: list[Mark] = field(default_factory=list)
     _contents: dict[Any, int] = field(default_factory=dict)
     """By shape, those of the last look at each."""
-    _numbers: int = 0
-    """Those in it, and how long its lists are, at the last look."""
+    _counts: int = 0
+    """The numbers in it, and how long its lists are, at the last look."""
     _grown: int = 0
     """In how many looks, one after the other, the list was longer."""
 
@@ -91,7 +90,7 @@ class Held:
 
     def look(self, value: Any, closely: bool, again: bool = False) -> None:
         """Look once more. `again`: its step is done again, so what has come meanwhile has moved."""
-        leaves = leaves_of(value)
+        leaves, numbers = _walk(value)
         marks = list(map(Mark.of, leaves))
         still = len(marks) == len(self._marks) and all(map(Mark.is_still, self._marks, marks))
         if leaves and (closely or not still or self.looks < _CLOSE_LOOKS):
@@ -100,14 +99,10 @@ class Held:
         self._grown = self._grown + 1 if longer else 0
         self.moved = self.moved or self._grown == _GROWN
         self._marks = marks
-        self._count(value)
+        counts = hash(tuple(numbers))
+        self.perhaps = self.perhaps or (self.looks > 0 and counts != self._counts)
+        self._counts = counts
         self.looks += 1
-
-    def _count(self, value: Any) -> None:
-        if not self.perhaps:
-            numbers = hash(tuple(_numbers_in(value)))
-            self.perhaps = self.looks > 0 and numbers != self._numbers
-            self._numbers = numbers
 
     def _compare(self, leaves: list[Leaf], again: bool) -> None:
         shape = tuple(map(_shape, leaves))
@@ -126,29 +121,25 @@ class Held:
 
 def leaves_of(value: Any) -> list[Leaf]:
     """The first tensors and arrays in it. Whoever changes it meanwhile, in another thread, is not looked at."""
-    found, todo, seen = list[Leaf](), [(value, _DEPTH)], 0
-    while todo and len(found) < _MOST and seen < _LOOKED_AT:
-        one, depth = todo.pop()
-        seen += 1
-        if isinstance(one, torch.Tensor) or is_array(one):
-            found.append(one)
-        elif depth:
-            todo += [(part, depth - 1) for part in reversed(_parts(one))]
-    return found
+    return _walk(value)[0]
 
 
-def _numbers_in(value: Any) -> Iterator[float]:
-    """Its first ones, and how long its containers are."""
+def _walk(value: Any) -> tuple[list[Leaf], list[float]]:
+    """The first tensors and arrays in it; and its first numbers, and how long its containers are."""
+    leaves, numbers = list[Leaf](), list[float]()
     todo, seen = [(value, _DEPTH)], 0
     while todo and seen < _LOOKED_AT:
         one, depth = todo.pop()
         seen += 1
-        if type(one) in NUMBERS:
-            yield one
-        elif depth and not isinstance(one, torch.Tensor):
+        if isinstance(one, torch.Tensor) or is_array(one):
+            leaves.append(one)
+        elif type(one) in NUMBERS:
+            numbers.append(one)
+        elif depth:
             if isinstance(one, (dict, list, tuple, deque)):
-                yield len(one)
+                numbers.append(len(one))
             todo += [(part, depth - 1) for part in reversed(_parts(one))]
+    return leaves[:_MOST], numbers
 
 
 def _parts(value: Any) -> list[Any]:

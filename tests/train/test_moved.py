@@ -5,8 +5,11 @@ The scripts and the session that is played are those of test_handed_on.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from taskd.state.held import Held
 from tests.train.test_handed_on import EPOCHS, LOOP, built, run
 
 USED = "(model(x) - F.linear(x, target['weight'])).mean().backward()\n"
@@ -110,3 +113,37 @@ def test_numbers_that_are_handed_on_in_other_things_are_said_after_a_repair(how:
 def test_numbers_that_stay_are_not_said() -> None:
     found = run(built(LOOP, "rates = [0.1, 0.2]", "rates.sort()\n(model(x) * rates[0]).mean().backward()"))
     assert found.said == [] and "rates" not in found.perhaps, (found.said, found.perhaps)
+
+
+KEPT = """
+class Kept:
+    def __init__(self): self.mean = torch.zeros(4)
+    def state_dict(self): return {"mean": self.mean}
+    def load_state_dict(self, state): self.mean = state["mean"]
+"""
+USED_IN_PLACE = "model(x - mean).mean().backward()\nmean.mul_(0.9).add_(x.mean(0))"
+
+
+@pytest.mark.parametrize(
+    ("then", "named"),
+    [("", False), ("if step.number == 7:\n    mean = mean.clone()", True)],
+    ids=["what is registered", "something else"],
+)
+def test_a_name_of_something_registered_that_stands_for_something_else_later(then: str, named: bool) -> None:
+    before = f"{KEPT}kept = Kept()\nsession.local.objects['kept'] = kept\nmean = kept.mean"
+    said = run(built(EPOCHS, before, f"{USED_IN_PLACE}\n{then}")).said
+    assert bool(said) == named, said
+
+
+def test_nothing_is_looked_at_once_something_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[bool]()
+    look = Held.look
+
+    def counted(self: Held, *args: Any) -> None:
+        looks.append(self.moved)
+        look(self, *args)
+
+    monkeypatch.setattr(Held, "look", counted)
+    said = run(built(LOOP, "mean = torch.zeros(4)", "model(x - mean).mean().backward()\nmean = x.mean(0)")).said
+    assert len(said) == 1 and "hands mean" in said[0], said
+    assert not any(looks) and len(looks) < 8, looks
