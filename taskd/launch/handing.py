@@ -4,9 +4,6 @@ A key that was given is handed on to nobody: a node without it, or with another 
 node's launcher answers whoever asks, for as long as it lives: the nodes that train, spares, nodes that come again. A
 few others stand by for it, since every launcher that has the key can answer: they wait a moment for its answer and then
 give their own. When all of those are gone, no further node gets the key, and says so; those that have it keep it.
-Answers are given by a thread that waits in the store, on a connection of its own. A thread that is in there when the
-interpreter ends would take the process with it, so `close` wakes it by an ask that is none; where the board's host
-hangs, that does not reach it, and it stays where it is: what does not come back does no harm.
 More asks than the job may have nodes are said aloud: who may write on the board can ask, too.
 It does NOT decide who is of the job, nor keep the key on disk.
 """
@@ -14,7 +11,6 @@ It does NOT decide who is of the job, nor keep the key on disk.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -25,7 +21,8 @@ from taskd import log
 from taskd.config import Config
 from taskd.core.limits import ASKS_MAX
 from taskd.errors import PeerError, UsageError
-from taskd.launch.ranks import BOARD_SECONDS, Board, Ranks
+from taskd.launch.board import BOARD_SECONDS, Board, Waiter
+from taskd.launch.ranks import Ranks
 from taskd.wire import exchange, keys
 
 STAND_INS = 2
@@ -33,10 +30,6 @@ STAND_INS = 2
 STAND_IN_SECONDS = 3.0
 ASK_SECONDS = 10.0
 """After this an ask is said again, elsewhere."""
-CLOSE_SECONDS = 5.0
-LOOK_SECONDS = 0.2
-FOREVER = timedelta(days=20)
-"""The system waits in milliseconds of 31 bits. Whenever a wait ends for nothing, torch writes on the terminal."""
 _logger = log.get(__name__)
 
 
@@ -45,48 +38,22 @@ class Handing:
 
     def __init__(self, board: Board, key: keys.Key, stand_in: bool, expected: int) -> None:
         """`stand_in`: another launcher answers first. `expected`: so many nodes may ask without a word about it."""
-        self._board, self._stand_in, self._expected = board, stand_in, expected
-        self._store = board.own_store()
-        self._giver = exchange.Giver(self._store, key)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="taskd-key", daemon=True)
-
-    def start(self) -> None:
-        """Answer from now on."""
-        self._thread.start()
+        self._stand_in, self._expected = stand_in, expected
+        self.waiter = Waiter(board, "taskd-key", self._run)
+        self._giver = exchange.Giver(self.waiter.store, key)
+        self.start = self.waiter.start
 
     def close(self) -> None:
-        """Answer no more; returns when the thread has ended, or cannot be reached."""
-        self._closing.set()
-        ends = time.monotonic() + CLOSE_SECONDS
-        while self._thread.is_alive() and time.monotonic() < ends:
-            try:
-                # Nothing comes back for this one, so it does not wait for a board that hangs. An ask that it takes the
-                # place of is asked again.
-                self._board.store.set(self._giver.waits_for, exchange.NOBODY)
-            except RuntimeError as error:
-                _logger.debug("the board is gone, and with it who waits there: %s", error)
-            self._thread.join(LOOK_SECONDS)
+        """Answer no more. An ask whose place is taken by this wakening is asked again."""
+        self.waiter.close(lambda: self._giver.waits_for, exchange.NOBODY)
 
     def _run(self) -> None:
-        try:
-            while not self._giver.exhausted:
-                if self._came(self._giver.waits_for, FOREVER) and not self._closing.is_set():
-                    self._answer()
-                if self._closing.is_set():
-                    return
-            _logger.warning("%d have asked for the job's key: no further node gets it", ASKS_MAX)
-        except RuntimeError as error:
-            if not self._closing.is_set():
-                _logger.info("the job's key is handed on no more: %s", str(error).splitlines()[0])
-
-    def _came(self, place: str, within: timedelta) -> bool:
-        try:
-            self._store.wait([place], within)
-            return True
-        except DistStoreError:
-            self._closing.wait(LOOK_SECONDS)  # a store that refuses at once must not keep us busy
-            return False
+        while not self._giver.exhausted:
+            if self.waiter.came(self._giver.waits_for) and not self.waiter.closing:
+                self._answer()
+            if self.waiter.closing:
+                return
+        _logger.warning("%d have asked for the job's key: no further node gets it", ASKS_MAX)
 
     def _answer(self) -> None:
         giver = self._giver
@@ -94,7 +61,7 @@ class Handing:
         if asked == exchange.NOBODY:
             giver.skip()
             return
-        answered = self._stand_in and asked and self._came(giver.answers_at, timedelta(seconds=STAND_IN_SECONDS))
+        answered = self._stand_in and asked and self.waiter.came(giver.answers_at, timedelta(seconds=STAND_IN_SECONDS))
         if answered or (self._stand_in and not asked):
             giver.skip()
         elif not giver.serve():

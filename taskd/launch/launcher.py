@@ -40,7 +40,7 @@ from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.errors import TaskdError, UsageError
-from taskd.launch import files, handing, keepers, logs
+from taskd.launch import beginning, files, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
 from taskd.launch.options import extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
@@ -107,7 +107,9 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
         except RendezvousGracefulExitError:
             _logger.info("the job has ended while this node waited to be a spare")
             return
-        Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals).run()
+        with beginning.told(ranks):
+            launcher = Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals)
+        launcher.run()
     finally:
         logs.put_away(wanted, parsed.log_dir)
         signals.restore()
@@ -170,6 +172,7 @@ class Launcher:
         self.manager: ManagerProcess | None = None
         self.keeper: Keeper | None = None
         self.handing: handing.Handing | None = None
+        self.beginnings: beginning.Beginnings | None = None
         self._made_key = False
         self.run_name = ""
         """Of this run alone: a manager may outlive it and see the next one of the same job."""
@@ -193,7 +196,9 @@ class Launcher:
         try:
             key = keys.Key(bytes.fromhex(self.settings.manager.key), "the first node")
             self.handing = handing.begin(self.ranks, self._notice, key, self.config.max_nodes)
-            loop = self._open(key)
+            with beginning.told(self.ranks):
+                loop = self._open(key)
+            self.beginnings = beginning.listen(self.ranks, self._end_for)
             code = self._serve(loop)
         finally:
             self._end_all()
@@ -354,8 +359,12 @@ class Launcher:
             return
         self.manager.end(0)
         self.manager = None
-        self._trouble = "the job has no manager: it could not start, and said why"
-        self._loop.stop(self._trouble)
+        self._end_for("the job has no manager: it could not start, and said why")
+
+    def _end_for(self, trouble: str) -> None:
+        assert self._loop is not None
+        self._trouble = trouble
+        self._loop.stop(trouble)
 
     # ---- ending -----------------------------------------------------------------------------------------------
 
@@ -370,6 +379,8 @@ class Launcher:
     def _end_all(self) -> None:
         if self.handing is not None:
             self.handing.close()
+        if self.beginnings is not None:
+            self.beginnings.close()
         number = self.signals.received or signal.SIGTERM
         self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
         if self.workers.living:
@@ -418,7 +429,7 @@ class Launcher:
             return
         reason = loop.left.reason if loop.left is not None else ""
         if not self.workers.failures:
-            raise JobFailed(self._trouble or f"the job ends: {reason or f'its exit code is {code}'}")
+            raise JobFailed(f"the job ends: {self._trouble or reason or f'its exit code is {code}'}")
         if reason:
             _logger.error("the job ends: %s", reason)
         raise ChildFailedError(self.command.target, self.workers.causes_first())

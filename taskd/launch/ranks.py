@@ -2,25 +2,22 @@
 
 `--nnodes 2:3` means here: two nodes train and one more may wait. So the rendezvous is held for the least number of
 nodes; who comes later, or comes again after its node was lost, joins nothing and restarts nobody: it is a spare.
-What the launchers tell each other beyond that (where the manager is, how ranks are numbered) stands on the board, a few
-keys in the rendezvous' own store. Whoever reaches its port can read and write there, so no secret does (handing.py).
+What the launchers tell each other beyond that (where the manager is, how ranks are numbered) stands on the board.
 It does NOT start anything.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import socket
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore, Store
+from torch.distributed import DistError, Store
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerSpec
 from torch.distributed.elastic.agent.server.api import Worker as RankPlace
 from torch.distributed.elastic.rendezvous import (
@@ -38,10 +35,10 @@ from torch.distributed.launcher.api import LaunchConfig, _get_addr_and_port
 
 from taskd import log
 from taskd.errors import PeerError
+from taskd.launch.board import Board
 
 LOOK_SECONDS = 0.2
 """How often a node that waits to be let in looks whether the job has begun without it."""
-BOARD_SECONDS = 300
 MEET_SECONDS = 900
 """torchrun's own time for the nodes to meet; `--rdzv-conf timeout=` changes it."""
 CONNECT_SECONDS = 10.0
@@ -51,67 +48,6 @@ JOB = "job"
 ENDED = "ended"
 RESTARTS = "restarts"
 _logger = log.get(__name__)
-
-
-class Board:
-    """What the launchers of a job tell each other, as JSON under a few keys."""
-
-    def __init__(self, store: Store, run_id: str) -> None:
-        self.store = PrefixStore(f"taskd/{run_id}", store)
-
-    def tell(self, key: str, value: Any) -> None:
-        """Write a key. Raises PeerError when the board is gone."""
-        try:
-            self.store.set(key, json.dumps(value))
-        except RuntimeError as error:
-            raise _gone(error) from None
-
-    def told(self, key: str) -> bool:
-        """Whether a key has been written."""
-        return bool(self.store.check([key]))
-
-    def read(self, key: str, seconds: float = BOARD_SECONDS) -> Any:
-        """Wait for a key. Raises PeerError when it does not come."""
-        try:
-            self.store.wait([key], timedelta(seconds=seconds))
-            return json.loads(self.store.get(key))
-        except RuntimeError as error:
-            raise PeerError(
-                f"the launcher of the first node has not said what was waited for ({key}): {str(error).splitlines()[0]}"
-            ) from None
-
-    def look(self, key: str) -> Any:
-        """What stands under a key just now; None when nothing does, or the node that keeps the board is gone."""
-        try:
-            return json.loads(self.store.get(key)) if self.store.check([key]) else None
-        except RuntimeError as error:
-            _logger.info("the board cannot be read any more: %s", str(error).splitlines()[0])
-            return None
-
-    def try_to_tell(self, key: str, value: Any) -> None:
-        """Write a key, if the board is still there."""
-        try:
-            self.tell(key, value)
-        except PeerError as error:
-            _logger.info("the board cannot be written any more: %s", error)
-
-    def own_store(self) -> Store:
-        """The board's store over a connection of its own, for a thread that waits there."""
-        try:
-            return self.store.clone()
-        except RuntimeError:  # such as torch's for etcd, which needs none
-            return self.store
-
-    def next(self, key: str) -> int:
-        """A number nobody else gets, from 1 on. Raises PeerError when the board is gone."""
-        try:
-            return int(self.store.add(key, 1))
-        except RuntimeError as error:
-            raise _gone(error) from None
-
-
-def _gone(error: Exception) -> PeerError:
-    return PeerError(f"the launcher of the first node is gone: {str(error).splitlines()[0]}")
 
 
 @dataclass

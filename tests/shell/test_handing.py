@@ -8,14 +8,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 from zmq.utils import z85
 
 from taskd.errors import PeerError
-from taskd.launch import handing
-from taskd.launch.ranks import Board
+from taskd.launch import beginning, handing
+from taskd.launch.board import Board
 from taskd.wire import exchange
 from taskd.wire.keys import Key
 from tests.launched import Launched, wait_until
@@ -144,6 +145,8 @@ def test_a_node_that_cannot_be_of_the_job_says_why_and_ends(
             launched.launch("--node-rank", str(rank), *words, "train.py")
         assert says in launched.wait_for_line("TASKD_KEY_FILE")
         assert wait_until(lambda: launched.launchers[1].poll(), "the second node's end") == 1
+        assert says in launched.wait_for_line("the job ends: node 1 cannot begin:")
+        assert wait_until(lambda: launched.launchers[0].poll(), "the first node's end") == 1
 
 
 # ---- who answers ------------------------------------------------------------------------------------------------
@@ -191,13 +194,13 @@ def test_who_stands_by_answers_when_the_first_one_is_gone(
     first.close()
     assert handing._ask(board(host), NOTICE).secret == KEY.secret
     other.close()
-    assert not first._thread.is_alive() and not other._thread.is_alive()
+    assert not first.waiter.is_alive and not other.waiter.is_alive
 
 
 def test_a_thread_that_waits_in_the_store_ends_with_it(give: Give) -> None:
     waits = give()
     waits.close()
-    assert not waits._thread.is_alive()
+    assert not waits.waiter.is_alive
 
 
 def test_strangers_that_ask_are_refused_and_the_next_node_is_served(host: TCPStore, give: Give) -> None:
@@ -218,3 +221,31 @@ def test_a_false_giver_is_refused_with_a_sentence(host: TCPStore, give: Give) ->
 def test_a_first_node_of_another_version_is_named(told: object) -> None:
     with pytest.raises(PeerError, match="the same version"):
         handing.notice_in(told)
+
+
+# ---- who cannot begin -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('[3, "no \\u001b[31mkey"]', "node 3 cannot begin: no  [31mkey"),
+        ("[1, null]", "does not say why"),
+        ("7", "does not say why"),
+        ("garbage", "does not say why"),
+    ],
+)
+def test_the_first_node_hears_why_another_one_cannot_begin(host: TCPStore, said: str, expected: str) -> None:
+    heard: SimpleQueue[str] = SimpleQueue()
+    listens = beginning.Beginnings(board(host), heard.put)
+    listens.start()
+    board(host).store.set(beginning.FAILED, said)
+    assert expected in heard.get()
+    listens.close()
+
+
+def test_nothing_is_heard_when_all_have_begun(host: TCPStore) -> None:
+    listens = beginning.Beginnings(board(host), pytest.fail)
+    listens.start()
+    listens.close()
+    assert not listens.waiter.is_alive

@@ -1,0 +1,144 @@
+"""The board: a few keys in the rendezvous' own store, on which the launchers of a job tell each other things.
+
+Whoever reaches the store's port can read and write there, so no secret does (handing.py). A thread that waits in the
+store when the interpreter ends would take the process with it, so a Waiter is woken before, by a key that is written;
+where the board's host hangs, that does not reach it, and it stays where it is: what does not come back does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import DistStoreError, PrefixStore, Store
+
+from taskd import log
+from taskd.errors import PeerError
+
+BOARD_SECONDS = 300
+CLOSE_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+FOREVER = timedelta(days=20)
+"""The system waits in milliseconds of 31 bits. Whenever a wait ends for nothing, torch writes on the terminal."""
+_logger = log.get(__name__)
+
+
+class Board:
+    """What the launchers of a job tell each other, as JSON under a few keys."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.store = PrefixStore(f"taskd/{run_id}", store)
+
+    def tell(self, key: str, value: Any) -> None:
+        """Write a key. Raises PeerError when the board is gone."""
+        try:
+            self.store.set(key, json.dumps(value))
+        except RuntimeError as error:
+            raise _gone(error) from None
+
+    def told(self, key: str) -> bool:
+        """Whether a key has been written."""
+        return bool(self.store.check([key]))
+
+    def read(self, key: str, seconds: float = BOARD_SECONDS) -> Any:
+        """Wait for a key. Raises PeerError when it does not come."""
+        try:
+            self.store.wait([key], timedelta(seconds=seconds))
+            return json.loads(self.store.get(key))
+        except RuntimeError as error:
+            raise PeerError(
+                f"the launcher of the first node has not said what was waited for ({key}): {str(error).splitlines()[0]}"
+            ) from None
+
+    def look(self, key: str) -> Any:
+        """What stands under a key just now; None when nothing that is understood does, or the board is gone."""
+        try:
+            return json.loads(self.store.get(key)) if self.store.check([key]) else None
+        except ValueError:
+            return None
+        except RuntimeError as error:
+            _logger.info("the board cannot be read any more: %s", str(error).splitlines()[0])
+            return None
+
+    def try_to_tell(self, key: str, value: Any) -> None:
+        """Write a key, if the board is still there."""
+        try:
+            self.tell(key, value)
+        except PeerError as error:
+            _logger.info("the board cannot be written any more: %s", error)
+
+    def own_store(self) -> Store:
+        """The board's store over a connection of its own, for a thread that waits there."""
+        try:
+            return self.store.clone()
+        except RuntimeError:  # such as torch's for etcd, which needs none
+            return self.store
+
+    def next(self, key: str) -> int:
+        """A number nobody else gets, from 1 on. Raises PeerError when the board is gone."""
+        try:
+            return int(self.store.add(key, 1))
+        except RuntimeError as error:
+            raise _gone(error) from None
+
+
+def _gone(error: Exception) -> PeerError:
+    return PeerError(f"the launcher of the first node is gone: {str(error).splitlines()[0]}")
+
+
+class Waiter:
+    """A thread that waits on the board, by its own connection: `start`, and `close` before the interpreter ends."""
+
+    def __init__(self, board: Board, name: str, work: Callable[[], None]) -> None:
+        """`work` calls `came` again and again, and returns when this is `closing`. It may end by RuntimeError, as the
+        store does when it has gone."""
+        self.store = board.own_store()
+        self._board, self._work = board, work
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Wait from now on."""
+        self._thread.start()
+
+    @property
+    def closing(self) -> bool:
+        """Whether what comes now is of no use."""
+        return self._closing.is_set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still waits."""
+        return self._thread.is_alive()
+
+    def came(self, key: str, within: timedelta = FOREVER) -> bool:
+        """Wait for a key."""
+        try:
+            self.store.wait([key], within)
+            return True
+        except DistStoreError:
+            self._closing.wait(LOOK_SECONDS)  # a store that refuses at once must not keep us busy
+            return False
+
+    def close(self, key: Callable[[], str], value: str) -> None:
+        """Wait no more; returns when the thread has ended, or cannot be reached. This value is written under the key
+        that it waits for. Nothing comes back for that, so a board that hangs holds nobody up."""
+        self._closing.set()
+        ends = time.monotonic() + CLOSE_SECONDS
+        while self.is_alive and time.monotonic() < ends:
+            try:
+                self._board.store.set(key(), value)
+            except RuntimeError as error:
+                _logger.debug("the board is gone, and with it who waits there: %s", error)
+            self._thread.join(LOOK_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except RuntimeError as error:
+            if not self.closing:
+                _logger.info("%s waits on the board no more: %s", self._thread.name, str(error).splitlines()[0])
