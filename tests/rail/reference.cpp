@@ -54,16 +54,12 @@ Bytes floats(Reduction reduction, const std::vector<Bytes>& inputs) {
 }
 
 Bytes halves(Reduction reduction, const std::vector<Bytes>& inputs, int mantissa_bits) {
-    const auto rounded = [&](float value) {
-        return static_cast<float>(value_of_half(half_of_value(value, mantissa_bits), mantissa_bits));
-    };
     Bytes out(inputs[0].size());
     for (size_t index = 0; index < out.size() / 2; ++index) {
         auto value = static_cast<float>(value_of_half(read<uint16_t>(inputs[0], index), mantissa_bits));
         for (size_t rank = 1; rank < inputs.size(); ++rank)
-            value = rounded(
-                combined(reduction, value,
-                         static_cast<float>(value_of_half(read<uint16_t>(inputs[rank], index), mantissa_bits))));
+            value = combined(reduction, value,
+                             static_cast<float>(value_of_half(read<uint16_t>(inputs[rank], index), mantissa_bits)));
         if (reduction == Reduction::kAverage)
             value /= static_cast<float>(inputs.size());
         write(out, index, half_of_value(value, mantissa_bits));

@@ -16,6 +16,17 @@ namespace taskd::rail::lanes {
 // `divisor` is not 1 for an average.
 using Kernel = void (*)(const void* const* sources, int size, void* out, size_t count, int divisor);
 
+// The one rounding to the format, behind all ranks.
+template <class Format>
+TASKD_INLINE void finish(typename Format::Value& value, int divisor) {
+    if constexpr (Format::kDivides) {
+        if (divisor != 1)
+            value /= static_cast<std::decay_t<decltype(value[0])>>(divisor);
+    }
+    Format::round(value);
+    Format::settle(value);
+}
+
 template <class Format, class Op, size_t Vectors>
 TASKD_INLINE void reduce_block(const void* const* sources, int size, char* out, size_t at, int divisor) {
     typename Format::Value values[Vectors];
@@ -27,20 +38,30 @@ TASKD_INLINE void reduce_block(const void* const* sources, int size, char* out, 
         for (size_t index = 0; index < Vectors; ++index) {
             Format::load(other, from + index * Format::kBytes);
             Op::apply(values[index], other);
-            if constexpr (Op::kRounds)
-                Format::round(values[index]);
         }
     }
     for (size_t index = 0; index < Vectors; ++index) {
-        if constexpr (Format::kDivides) {
-            if (divisor != 1) {
-                values[index] /= static_cast<std::decay_t<decltype(values[index][0])>>(divisor);
-                Format::round(values[index]);
-            }
-        }
-        Format::settle(values[index]);
+        finish<Format>(values[index], divisor);
         Format::store(out + at + index * Format::kBytes, values[index]);
     }
+}
+
+// The odd ones: as many as do not fill a vector, each source in one filled up with zeros.
+template <class Format, class Op>
+TASKD_INLINE void reduce_rest(const void* const* sources, int size, char* out, size_t at, size_t rest, int divisor) {
+    alignas(64) char padded[Format::kBytes] = {};
+    typename Format::Value value;
+    typename Format::Value other;
+    std::memcpy(padded, static_cast<const char*>(sources[0]) + at, rest);
+    Format::load(value, padded);
+    for (int source = 1; source < size; ++source) {
+        std::memcpy(padded, static_cast<const char*>(sources[source]) + at, rest);
+        Format::load(other, padded);
+        Op::apply(value, other);
+    }
+    finish<Format>(value, divisor);
+    Format::store(padded, value);
+    std::memcpy(out + at, padded, rest);
 }
 
 template <class Format, class Op>
@@ -54,20 +75,8 @@ TASKD_INLINE void reduce_all(const void* const* sources, int size, void* out, si
         reduce_block<Format, Op, kVectors>(sources, size, static_cast<char*>(out), at, divisor);
     for (; at + Format::kBytes <= bytes; at += Format::kBytes)
         reduce_block<Format, Op, 1>(sources, size, static_cast<char*>(out), at, divisor);
-    if (at == bytes)
-        return;
-    // The odd ones go the same way, one rank after the other, in a vector filled up with zeros.
-    const size_t rest = bytes - at;
-    alignas(64) char padded[2][Format::kBytes] = {};
-    const void* const pair[2] = {padded[0], padded[1]};
-    std::memcpy(padded[0], static_cast<const char*>(sources[0]) + at, rest);
-    for (int source = 1; source < size; ++source) {
-        std::memcpy(padded[1], static_cast<const char*>(sources[source]) + at, rest);
-        reduce_block<Format, Op, 1>(pair, 2, padded[0], 0, source + 1 == size ? divisor : 1);
-    }
-    if (size == 1)
-        reduce_block<Format, Op, 1>(pair, 1, padded[0], 0, divisor);
-    std::memcpy(static_cast<char*>(out) + at, padded[0], rest);
+    if (at < bytes)
+        reduce_rest<Format, Op>(sources, size, static_cast<char*>(out), at, bytes - at, divisor);
 }
 
 template <class Format, class Op>

@@ -128,8 +128,6 @@ struct Sum {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value += other;
     }
-
-    static constexpr bool kRounds = true;
 };
 
 struct Product {
@@ -137,8 +135,6 @@ struct Product {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value *= other;
     }
-
-    static constexpr bool kRounds = true;
 };
 
 // A NaN on the left stays, one on the right is taken since it compares false.
@@ -147,8 +143,6 @@ struct Min {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value = ((value < other) | (value != value)) ? value : other;
     }
-
-    static constexpr bool kRounds = false;
 };
 
 struct Max {
@@ -156,8 +150,6 @@ struct Max {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value = ((value > other) | (value != value)) ? value : other;
     }
-
-    static constexpr bool kRounds = false;
 };
 
 struct And {
@@ -165,8 +157,6 @@ struct And {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value &= other;
     }
-
-    static constexpr bool kRounds = false;
 };
 
 struct Or {
@@ -174,8 +164,6 @@ struct Or {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value |= other;
     }
-
-    static constexpr bool kRounds = false;
 };
 
 struct Xor {
@@ -183,8 +171,6 @@ struct Xor {
     TASKD_INLINE void apply(Value& value, const Value& other) {
         value ^= other;
     }
-
-    static constexpr bool kRounds = false;
 };
 
 }  // namespace taskd::rail::lanes

@@ -4,10 +4,11 @@
 // whatever machine and thread it is computed on, and it must be made at the speed of memory, since nothing else runs on
 // the engine's thread meanwhile.
 //
-// Each step is rounded to the element's type, as if tensors had been added one after the other. A NaN in any rank makes
-// a NaN, also of a minimum or maximum, and always the same one: which payload survives would else depend on how a
-// compiler orders two operands. Control bits of the calling thread (flushed denormals, another rounding) do not count.
-// Sums and products of integers wrap around; those of booleans are "or" and "and".
+// Floats of 16 bits are reckoned with as float32 and rounded to their own type once, behind the last rank: rounded
+// after each step, a sum over many ranks would lose what each of them adds. A NaN in any rank makes a NaN, also of a
+// minimum or maximum, and always the same one: which payload survives would else depend on how a compiler orders two
+// operands. Control bits of the calling thread (flushed denormals, another rounding) do not count. Sums and products of
+// integers wrap around; those of booleans are "or" and "and".
 //
 // Does not: allocate, or know who the ranks are.
 #pragma once

@@ -46,7 +46,7 @@ def everybody(shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> list[tor
 
 
 def reduced(tensors: list[torch.Tensor], op: Any) -> torch.Tensor:
-    """One after the other in the order of ranks, each step rounded to the element type."""
+    """One after the other in the order of ranks; what has 16 bits is reckoned with as float32 and rounded once."""
     steps: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         OPS.SUM: torch.add,
         OPS.AVG: torch.add,
@@ -57,10 +57,12 @@ def reduced(tensors: list[torch.Tensor], op: Any) -> torch.Tensor:
         OPS.BOR: torch.bitwise_or,
         OPS.BXOR: torch.bitwise_xor,
     }
-    result = tensors[0].clone()
+    dtype = tensors[0].dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    result = tensors[0].to(wide, copy=True)
     for tensor in tensors[1:]:
-        result = steps[op](result, tensor)
-    return result / SIZE if op == OPS.AVG else result
+        result = steps[op](result, tensor.to(wide))
+    return (result / SIZE if op == OPS.AVG else result).to(dtype)
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor, what: Any) -> None:
