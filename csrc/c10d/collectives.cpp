@@ -230,6 +230,7 @@ Guard::WorkPointer Guard::recv(Tensors& tensors, int source, int tag) {
     Plan plan = out_of_place(OpType::RECV, "gloo:recv", Plan::kUnsetTimeout, {}, tensors);
     plan.peer = source;
     plan.tag = tag;
+    plan.copy_in = true;  // what comes may be shorter, and what is behind it stays the caller's
     plan.blocks = plan.abortable = true;
     plan.issue = [source, tag](Backend& backend, Tensors&, Tensors& writes) {
         return backend.recv(writes, source, tag);
@@ -240,6 +241,7 @@ Guard::WorkPointer Guard::recv(Tensors& tensors, int source, int tag) {
 Guard::WorkPointer Guard::recvAnysource(Tensors& tensors, int tag) {
     Plan plan = out_of_place(OpType::RECVANYSOURCE, "gloo:recvAnySource", Plan::kUnsetTimeout, {}, tensors);
     plan.tag = tag;
+    plan.copy_in = true;
     plan.blocks = plan.abortable = true;
     plan.issue = [tag](Backend& backend, Tensors&, Tensors& writes) { return backend.recvAnysource(writes, tag); };
     return point_to_point(std::move(plan));

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from cases import RANK, SIZE, case, guarded
+from cases import HOW, RANK, SIZE, case, guarded
 
 from taskd import _c10d
 from taskd.comm import guard
@@ -111,6 +111,20 @@ def all_to_all() -> None:
     splits = [1 + rank for rank in range(SIZE)]
     output = torch.zeros(SIZE * splits[RANK])
     dist.all_to_all_single(output, torch.ones(sum(splits)), [splits[RANK]] * SIZE, splits)
+
+
+@case
+@guarded
+def a_shorter_message_leaves_the_rest_as_it_was() -> None:
+    if HOW != "adopt":  # rails refuse another size
+        return
+    peer = 1 - RANK
+    for source in (peer, None):
+        box = torch.full((100_000,), 7.0)
+        work = dist.isend(torch.full((3,), float(RANK)), peer)
+        assert dist.recv(box, source) == peer
+        work.wait()
+        assert box[:3].tolist() == [float(peer)] * 3 and torch.equal(box[3:], torch.full((99_997,), 7.0))
 
 
 @case
