@@ -112,9 +112,11 @@ def make_inner(
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
     """Stop this process' device: what is queued on it is dropped, in every group. Raises BackendError."""
     try:
-        load().npu.stop_device(_number())
+        code = load().npu.stop_device(_number())
     except RuntimeError as error:
         raise BackendError(f"HCCL could not stop ({reason}): {error}; restart this rank.") from error
+    if code not in (None, 0):  # torch_npu gives back 1 for a failure and raises nothing, 0 or None else
+        raise BackendError(f"HCCL could not stop ({reason}): stop_device gave {code}; restart this rank.")
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:

@@ -14,7 +14,7 @@ class FakeNpu:
         self.answer: Any = None
         self.no_op = self.lent = False
         self.broken = ""
-        self.uce = 0
+        self.uce = self.stopped = 0
         self.npu = SimpleNamespace(
             current_device=lambda: 3,
             _comm_switch_nic=self._comm_switch_nic,
@@ -44,8 +44,8 @@ class FakeNpu:
             self.lent = useBackup[0]
         return self.answer
 
-    def stop_device(self, device_id: int) -> None:
-        self._note("stop_device", device_id)
+    def stop_device(self, device_id: int) -> int:
+        return self._note("stop_device", device_id) or self.stopped
 
     def restart_device(
         self, device_id: int, rebuild_all_resources: bool = False, disable_tensor_unsafe_check: bool = False

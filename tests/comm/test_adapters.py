@@ -186,6 +186,14 @@ def test_what_hccl_cannot_do_is_said(npu: FakeNpu, broken: str) -> None:
         hccl.rebuild(guard, None, WITHIN, epoch=2)
 
 
+def test_a_device_that_does_not_stop_is_told(npu: FakeNpu) -> None:
+    """torch_npu gives back 1 for a failure and raises nothing."""
+    hccl.abort([guarding(object())], 2, "a rank died")
+    npu.stopped = 1
+    with pytest.raises(BackendError, match="stop_device gave 1"):
+        hccl.abort([guarding(object())], 3, "a rank died")
+
+
 def test_hccl_probes_its_memory(npu: FakeNpu) -> None:
     assert hccl.probe(guarding(object())) is None
     npu.uce = 2
