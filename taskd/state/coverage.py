@@ -2,10 +2,10 @@
 
 A newcomer takes over what was registered. Whatever else its script trains would start anew there and silently differ
 from then on, so such a job must not be healed in place, and the user is told at the first step. Four things are seen:
-an optimizer that steps (torch tells of every one), a module that has other contents after the first step than before
-the loop, a scheduler or scaler that has moved (movers.py), and a DistributedDataParallel around registered modules,
-which is not a mistake but must be known, because its buckets are part of the state and its hook may keep some of its
-own. All are found once, when a loop begins, among all objects that live then.
+an optimizer that steps (torch tells of every one), a module that has other contents than when its loop began, after the
+first step or when the next loop begins, a scheduler or scaler that has moved (movers.py), and a DistributedDataParallel
+around registered modules, which is not a mistake but must be known, because its buckets are part of the state and its
+hook may keep some of its own. All are found once, when a loop begins, among all objects that live then.
 What is registered must also be the same on every rank, else nobody could give a newcomer what the dead rank had: shards
 are seen by their types, and by the ranks over which DistributedDataParallel spans.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,11 @@ class _Tensor:
             return False
         return tensor._version != self.version or not torch.equal(_sample(tensor), self.sample)
 
+    def is_at(self, places: Set[int]) -> bool:
+        """Whether its contents lie at one of these."""
+        tensor = self.tensor()
+        return tensor is not None and tensor.data_ptr() in places
+
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     row = tensor.detach()
@@ -97,11 +102,12 @@ class Coverage:
         for held in self._held.values():
             held.begin()
         self._looks = 0
+        known = self._known()
+        found_out = self._changed("the loop, or what stands between two of them,", known)
         alive = living(torch.nn.Module, *movers.KINDS)
         # One whose constructor has not come to Module's has no contents yet.
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
-        known = self._known()
         trained = {place_of(tensor) for _, tensor in self.replica.tensors()}
         wrappers, outside = [], []
         for module in found:
@@ -116,9 +122,9 @@ class Coverage:
         self.replica.wrappers = wrappers
         self._outside = outside
         self._movers = movers.unregistered(alive, (*self.replica.others.values(), *self.local.values()))
-        shards = [] if self.flaws else self._shards()
-        self.flaws += shards
-        return shards
+        found_out += [] if self.flaws else self._shards()
+        self.flaws += found_out
+        return found_out
 
     def _shards(self) -> list[str]:
         """What of the registered objects only this rank, or only some ranks, have; one sentence at most."""
@@ -138,17 +144,22 @@ class Coverage:
 
     def check(self) -> list[str]:
         """What has turned out since the last time: what was changed or has moved though nobody registered it."""
-        found: list[str] = []
         if self.flaws:
-            return found  # one is enough, and the others may be its consequences
-        for name, tensors in self._outside:
-            count = sum(tensor.changed() for tensor in tensors)
-            if count:
-                what = "a tensor" if count == 1 else f"{count} tensors"
-                found.append(f"the step changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
+            return []  # one is enough, and the others may be its consequences
+        found = self._changed("the step")
         for kind in filter(None, (mover.moved() for mover in self._movers)):
             found.append(f"the step moves a {kind} that is not registered: {_CONSEQUENCE}")
         self.flaws += found
+        return found
+
+    def _changed(self, who: str, known: Set[int] = frozenset()) -> list[str]:
+        """Modules that nobody registered and that have other contents than when this loop began. `known`: places of
+        what was registered since."""
+        found = []
+        for name, tensors in self._outside if not self.flaws else ():
+            if count := sum(tensor.changed() for tensor in tensors if not tensor.is_at(known)):
+                what = "a tensor" if count == 1 else f"{count} tensors"
+                found.append(f"{who} changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
         return found
 
     def outside(self, done: list[str]) -> list[str]:

@@ -402,3 +402,19 @@ def test_schedulers_and_scalers_that_move_and_are_not_registered_are_named() -> 
     first, second = sorted(coverage.check())
     assert "the step moves a GradScaler that is not registered" in first and "starts over" in first
     assert "the step moves a StepLR that is not registered" in second
+
+
+def test_a_module_that_is_changed_between_two_loops_is_named() -> None:
+    model, other, frozen = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    replica = Replica({"model": model}, {}, {})
+    coverage = Coverage(replica, {})
+    assert coverage.look() == [] and coverage.check() == []
+    with torch.no_grad():
+        other.weight.add_(1)
+    replica.models["other"] = other  # registered before the next loop, so it is put back from there on
+    assert coverage.look() == [] and coverage.check() == []
+    average.update_parameters(model)
+    [sentence] = coverage.look()
+    assert sentence.startswith("the loop, or what stands between two of them, changes 3 tensors of a module"), sentence
+    assert "(AveragedModel)" in sentence and "starts over" in sentence and frozen.weight.numel()
