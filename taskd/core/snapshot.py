@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -134,9 +134,9 @@ class _Taker:
         if cls is tuple:
             return [_TUPLE, *map(self._value, one)]
         if cls is set:
-            return [_SET, *map(self._value, one)]
+            return [_SET, *map(self._value, _in_order(one))]
         if cls is frozenset:
-            return [_FROZENSET, *map(self._value, one)]
+            return [_FROZENSET, *map(self._value, _in_order(one))]
         if cls is deque:
             return [_DEQUE, one.maxlen, *map(self._value, one)]
         if cls is bytearray:
@@ -186,6 +186,14 @@ class _Maker:
         if kind == _DICT:
             return dict(zip(items, items, strict=True))
         return {_LIST: list, _TUPLE: tuple, _SET: set, _FROZENSET: frozenset}[kind](items)
+
+
+def _in_order(items: Set[Any]) -> list[Any]:
+    """What two sets that are equal give alike, whatever the order in which they were filled."""
+    try:
+        return sorted(items)
+    except TypeError:  # members of an enum
+        return sorted(items, key=str)
 
 
 def _classes() -> dict[str, type]:

@@ -45,6 +45,18 @@ def test_it_knows_what_was_known() -> None:
     assert taken(again) == taken(core) and again.next_deadline() == core.next_deadline()
 
 
+def test_sets_that_are_equal_are_written_alike() -> None:
+    written, orders = [], []
+    for ranks in ([0, 8], [8, 0]):  # of which each would have the other one's place
+        core, _ = in_repairs()
+        core._members.nodes["n00000"].former_ranks = held = set[int]()
+        for rank in ranks:
+            held.add(rank)
+        orders.append(list(held))
+        written.append(taken(core))
+    assert orders[0] != orders[1] and written[0] == written[1]
+
+
 def test_it_goes_on_alike_in_the_middle_of_a_repair() -> None:
     """Every event that follows has the same effects, with a snapshot between any two."""
     core, job = in_repairs()
