@@ -84,6 +84,8 @@ class Loop(NamedTuple):
     """Where that hangs on conditions."""
     shown: frozenset[str] = frozenset()
     """What of the counts in other places is only shown."""
+    found: tuple[Place, ...] = ()
+    """What the loop finds when it begins, and uses."""
 
 
 @dataclass(slots=True)
@@ -154,7 +156,10 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     loop.counts.places = [*_by_text(place for place in apart if [one.text for one in apart].count(place.text) == 1)]
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
     shown = frozenset(place.text for place in apart - hopeful.used - other.used)
-    return loop._replace(carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden), shown=shown)
+    outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
+    return loop._replace(
+        carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden), shown=shown, found=outside
+    )
 
 
 def _in_module(space: dict[str, Any], own: frozenset[str], place: Place) -> Any:

@@ -102,7 +102,7 @@ class Coverage:
         for held in self._held.values():
             held.begin()
         self._looks = 0
-        known = self._known()
+        known = self.known_places()
         found_out = self._changed("the loop, or what stands between two of them,", known)
         alive = living(torch.nn.Module, *movers.KINDS)
         # One whose constructor has not come to Module's has no contents yet.
@@ -204,7 +204,7 @@ class Coverage:
 
     def unknown(self, held: dict[str, Any]) -> list[str]:
         """The names of what has tensors that nobody registered."""
-        known = self._known() if held else set[int]()
+        known = self.known_places() if held else set[int]()
         places = {name: map(place_of, leaves_of(value)) for name, value in held.items()}
         return sorted(name for name, found in places.items() if any(place not in known for place in found))
 
@@ -225,7 +225,7 @@ class Coverage:
         self.flaws.append(f"the step uses an optimizer that is not registered ({kind}): {_CONSEQUENCE}")
         return self.flaws[-1]
 
-    def _known(self) -> set[int]:
+    def known_places(self) -> set[int]:
         """Where the contents of registered tensors lie: views and wrappers show the same place."""
         known = {place_of(tensor) for _, tensor in self.replica.tensors()}
         for item in (*self.replica.others.values(), *self.local.values()):

@@ -103,10 +103,17 @@ class Expressions:
         """Where a value goes that is assigned to this."""
         places = [*self.targets(target)]
         for place in places:
-            length = len(place.path) - bool(place.module) - (place.root == "self")
-            if (place.path and place.base in self.track.aliases) or length >= _OWN_PATH:
+            if (place.path and place.base in self.track.aliases) or _belongs_to_others(place):
                 return EFFECT
         return tuple(places) if places else EFFECT
+
+    def _into(self, places: Sequence[Place]) -> Sink:
+        """Where a value goes that is written into these in place: into what they are a part of, too."""
+        found = dict.fromkeys(places)
+        for place in places:
+            found |= dict.fromkeys(self.track.meant(place))
+        deep = any(map(_belongs_to_others, found.keys() - {*places}))
+        return EFFECT if deep or not found else tuple(found)
 
     def sources(self, node: ast.expr) -> Iterator[Place]:
         """The places that a value is made from."""
@@ -172,6 +179,8 @@ class Expressions:
                 self.read(part, into)
             if place is not None and name in KEEPS | _TAKES:
                 self.track.changes(place)
+        elif isinstance(call.func, ast.Name) and called.function.__closure__:
+            self.read(call.func, sink)  # what it holds is not followed
 
     def _change(self, call: ast.Call, sink: Sink) -> None:
         """`x.mul_(0.9).add_(y)`, `torch._foreach_mul_(x, 0.9)`, `x.zero_()`."""
@@ -185,9 +194,10 @@ class Expressions:
             owner = call.args[0] if call.args else None
         place = self.place(owner)
         sources = [place] if place is not None else [*self.sources(owner)] if owner is not None else []
+        into = self._into(sources)
         for one in calls:
             for part in (*one.args, *one.keywords):
-                self.read(part, tuple(sources) or EFFECT)
+                self.read(part, into)
         for source in sources:
             if names <= EMPTIES and place is not None:
                 self.track.changes(source)
@@ -228,6 +238,11 @@ class Expressions:
             self.track.ready = set.intersection(self.track.ready, *ends)
         self.track.ready = {place for place in self.track.ready if not place.root.startswith(local)}
         return True
+
+
+def _belongs_to_others(place: Place) -> bool:
+    """Whether it is so far inside of an object that whoever has that may use it."""
+    return len(place.path) - bool(place.module) - (place.root == "self") >= _OWN_PATH
 
 
 def name_of(call: ast.Call) -> str:

@@ -39,6 +39,8 @@ class Flow:
         self._way: Way = ()
         self.counted = set[Place]()
         """What the loop counts in other places than variables, and nothing else."""
+        self.found = set[Place]()
+        """What it finds when it begins, and what has an effect there."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once to see what it reads before. Then see what else the
@@ -49,6 +51,8 @@ class Flow:
                 self.values.store(loop.target)
             self._follow(loop.body)
         self.counted = {one for one in self.track.counted_apart() if LOCAL not in one.root and not is_variable(one)}
+        outer = {place for place in self.track.outer if LOCAL not in place.root}
+        self.found = outer & self.track.leads()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed

@@ -105,7 +105,7 @@ class Held:
         self.looks += 1
 
     def _compare(self, leaves: list[Leaf], again: bool) -> None:
-        shape = tuple(map(_shape, leaves))
+        shape = tuple(map(shape_of, leaves))
         contents = hash(tuple(map(_digest, leaves)))
         before = self._contents.pop(shape, None)
         if before is not None and before != contents:
@@ -171,7 +171,7 @@ def _has_no_contents(tensor: torch.Tensor) -> bool:
     return torch.nn.parameter.is_lazy(tensor) or bool(strange(tensor))
 
 
-def _shape(leaf: Leaf) -> Any:
+def shape_of(leaf: Leaf) -> Any:
     """What it looks like from outside."""
     if not isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.dtype.str
@@ -179,15 +179,22 @@ def _shape(leaf: Leaf) -> Any:
 
 
 def _digest(leaf: Leaf) -> int:
-    """Of some elements, as bytes, because not-a-number is unequal to itself."""
-    if not isinstance(leaf, torch.Tensor):
-        return hash(leaf.flat[:: 1 + leaf.size // _ELEMENTS].tobytes())
-    if _has_no_contents(leaf):
+    if isinstance(leaf, torch.Tensor) and _has_no_contents(leaf):
         return hash((id(leaf), leaf._version))
+    return hash(some_of(leaf))
+
+
+def some_of(leaf: Leaf) -> bytes:
+    """Some elements, as bytes, because not-a-number is unequal to itself."""
+    if not isinstance(leaf, torch.Tensor):
+        found: bytes = leaf.flat[:: 1 + leaf.size // _ELEMENTS].tobytes()
+        return found
+    if _has_no_contents(leaf):
+        return b""
     row = leaf.detach()
     if row.is_contiguous():
         row = row.view(-1)
     while row.dim() > 1:
         row = row[0]
     few = row.reshape(-1)[:: 1 + row.numel() // _ELEMENTS].cpu().resolve_neg().resolve_conj().contiguous()
-    return hash(bytes(few.view(torch.uint8).tolist()))
+    return bytes(few.view(torch.uint8).tolist())

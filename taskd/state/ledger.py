@@ -43,6 +43,10 @@ class Ledger:
     """The values for each of it."""
     paid: int = 0
     """How much of it is done."""
+    loop: int = 0
+    """The last loop that has begun, from 1."""
+    found: dict[str, int] = field(default_factory=dict)
+    """What that has found (found.py)."""
     _results: list[bytes] = field(default_factory=list)
     _number: int = 0
 
@@ -54,6 +58,7 @@ class Ledger:
             self.passed, self.followed, self.early = parts["passed"], parts["followed"], parts["early"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
+            self.loop, self.found = parts["loop"], {**parts["found"]}
             self._results = [*parts["results"]]
         except (KeyError, TypeError) as error:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error
@@ -70,6 +75,8 @@ class Ledger:
             "owed_of": self.owed_of,
             "owed": self.owed,
             "paid": self.paid,
+            "loop": self.loop,
+            "found": self.found,
             "results": self._results,
         }
         self._number += 1

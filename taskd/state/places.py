@@ -83,6 +83,21 @@ class Place:
             found = attribute_of(found, name) if is_attribute else _item(found, name)
         return None if found is NOTHING or id(found) in known else found
 
+    def reached(self, root: Any) -> tuple[str, Any] | None:
+        """What is there, and how it is called; of a method, of any key, and inside of a module, what has it. None:
+        nothing."""
+        found, name = root, "" if self.module else self.root
+        for at, (is_attribute, key) in enumerate(self.path):
+            if found is NOTHING or issubclass(type(found), (torch.Tensor, torch.nn.Module)):
+                break
+            part = attribute_of(found, key) if is_attribute else _item(found, key)
+            if part is NOTHING or (not is_attribute and key is ANY):
+                found = NOTHING if at == 0 and (self.module or self.root == "self") else found
+                break
+            found = part
+            name += f".{key}" if is_attribute else f"[{key!r}]" if name else str(key)
+        return None if found is NOTHING else (name, found)
+
     def put(self, root: Any, value: Any) -> None:
         """Let it be this, if there is a number."""
         *path, (is_attribute, name) = self.path
@@ -92,7 +107,7 @@ class Place:
         elif not is_attribute and type(self.found(root)) in NUMBERS:
             list.__setitem__(owner, name, value)
         elif is_attribute and type(self.found(root)) in NUMBERS:
-            space = _space(owner)
+            space = space_of(owner)
             if name in space:
                 space[name] = value
             else:
@@ -101,7 +116,7 @@ class Place:
 
 def attribute_of(found: Any, name: str) -> Any:
     """Of an object itself, not of its class."""
-    space = _space(found)
+    space = space_of(found)
     if name in space:
         return space[name]
     for part in ("_buffers", "_parameters", "_modules") if issubclass(type(found), torch.nn.Module) else ():
@@ -114,7 +129,8 @@ def attribute_of(found: Any, name: str) -> Any:
         return NOTHING
 
 
-def _space(found: Any) -> dict[str, Any]:
+def space_of(found: Any) -> dict[str, Any]:
+    """An object's `__dict__`; of one that answers for its own in another way, nothing."""
     try:
         space = object.__getattribute__(found, "__dict__")
     except (AttributeError, TypeError):

@@ -131,6 +131,13 @@ class Script:
                 yield place.text, value
         self._let_go(found)
 
+    def reached(self, places: Sequence[Place]) -> list[tuple[str, Any]]:
+        """What is in these places, or has what is there; each once, by its name."""
+        found = self._locals_for(places)
+        reached = [*filter(None, (place.reached(self._root(found, place)) for place in places))]
+        self._let_go(found)
+        return [*dict(reached).items()]
+
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
         """What these variables hold."""
         here = self._function and any(one.local or one.attributes for one in names)

@@ -6,7 +6,7 @@ into, or it has an effect at once (a loss that is called backward, a learning ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from taskd.state.places import Place
@@ -14,6 +14,8 @@ from taskd.state.places import Place
 Sink = tuple[Place, ...] | None
 Way = tuple[int, ...]
 """The blocks, each under its condition, in which a statement stands."""
+_DEPTH = 4
+"""A part of a part of something."""
 EFFECT: Sink = None
 """Where a value goes that does something."""
 NOWHERE: Sink = ()
@@ -28,6 +30,8 @@ class Track:
     written: set[Place] = field(default_factory=set)
     exposed: set[Place] = field(default_factory=set)
     """Written, and read before they were surely set."""
+    outer: set[Place] = field(default_factory=set)
+    """Read before they were surely set, written or not."""
     altered: set[Place] = field(default_factory=set)
     """Moved from their own value, otherwise than by adding something."""
     counted: dict[Place, set[Way]] = field(default_factory=dict)
@@ -43,7 +47,7 @@ class Track:
 
     def again(self) -> None:
         """From the first statement, knowing what the last one writes."""
-        self.ready, self.exposed, self.altered = set(), set(), set()
+        self.ready, self.exposed, self.outer, self.altered = set(), set(), set(), set()
         self.aliases, self._edges, self._given = {}, {}, {}
 
     def sets(self, place: Place) -> None:
@@ -51,7 +55,7 @@ class Track:
         self.written.add(place)
         self._forget(place)
         if place.path and place.base in self.aliases:
-            self.written.update(self._meant(place))
+            self.written.update(self.meant(place))
         if not place.path or place.module:
             self.aliases.pop(place, None)
         if place.is_exact:
@@ -59,7 +63,7 @@ class Track:
 
     def changes(self, place: Place, alters: bool = False) -> None:
         """A part of it is, or what it holds is."""
-        found = {place, *self._meant(place)}
+        found = {place, *self.meant(place)}
         self.written |= found
         self._forget(place)
         if alters:
@@ -67,12 +71,12 @@ class Track:
 
     def counts(self, place: Place, way: Way) -> None:
         """It is moved from its own value."""
-        for one in self._meant(place) if place.base in self.aliases else (place,):
+        for one in self.meant(place) if place.base in self.aliases else (place,):
             self.counted.setdefault(one, set()).add(way)
 
     def replaces(self, place: Place, way: Way) -> None:
         """It is set to something else."""
-        for one in {place, *self._meant(place)}:
+        for one in {place, *self.meant(place)}:
             self.replaced.setdefault(one, set()).add(way)
 
     def counted_apart(self) -> set[Place]:
@@ -97,16 +101,20 @@ class Track:
             {way for way, _ in together} != self.counted[place] or {one for _, one in together} != conditions
         )
 
-    def _meant(self, place: Place) -> Iterable[Place]:
+    def meant(self, place: Place, depth: int = _DEPTH) -> Iterator[Place]:
+        """What this is a part of, if it begins with such a variable."""
         base = place.base
         length = len(base.path)
-        for source in self.aliases.get(base, ()):
-            yield source.under(Place(place.text, place.root, place.path[length:]))
+        for source in self.aliases.get(base, ()) if depth else ():
+            found = source.under(Place(place.text, place.root, place.path[length:]))
+            yield found
+            yield from self.meant(found, depth - 1)
 
     def reads(self, place: Place, sink: Sink) -> None:
         """Its value goes there."""
         early = False
         if not self.is_ready(place):
+            self.outer.add(place)
             for one in self.written:
                 if one.touches(place) and not self.is_ready(one):
                     self.exposed.add(one)
@@ -119,13 +127,18 @@ class Track:
         lengths = range(len(place.path) + 1)
         return any(Place("", place.root, place.path[:length], place.module) in self.ready for length in lengths)
 
-    def used(self) -> set[Place]:
-        """What is exposed and has an effect, at once or through others."""
+    def leads(self) -> set[Place]:
+        """What has an effect, at once or through others."""
         leads = {place for place, sink, _ in self._edges if sink is None}
         todo = {(place, sink) for place, sink, _ in self._edges if sink is not None and place not in leads}
         while found := {place for place, sink in todo if any(sink.touches(one) for one in leads)}:
             leads |= found
             todo = {(place, sink) for place, sink in todo if place not in found}
+        return leads
+
+    def used(self) -> set[Place]:
+        """What is exposed and has an effect."""
+        leads = self.leads()
         early = {
             place
             for place, sink, early in self._edges

@@ -26,6 +26,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
+from taskd.state.found import Findings, table_of
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -147,6 +148,14 @@ class Variables:
                 found.update(script.things(places, known()))
             script = script.user()
         return found
+
+    def found(self, places: Set[int]) -> Findings:
+        """What the loop that begins here finds and uses. `places`: where registered tensors lie."""
+        table, script = Findings(), Script.asking()
+        while script is not None:
+            table |= table_of(script.reached(self._of(script).found), self.known(), places)
+            script = script.user()
+        return table
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """The first step of a newcomer."""

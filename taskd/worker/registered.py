@@ -15,6 +15,7 @@ import torch
 from taskd import log
 from taskd.errors import UsageError
 from taskd.state.coverage import Coverage
+from taskd.state.found import Findings
 from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
@@ -102,6 +103,10 @@ class Registered:
         found = self.doubts.look("what the loop hands on", self.coverage.hands_on, held, closely, again) or []
         self.warn(found)
         return found
+
+    def found(self) -> Findings:
+        """What the loop that begins here finds, and nobody registered."""
+        return self.local.variables.found(self.coverage.known_places())
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """The names of what this repair may leave behind; `held`: what may be handed on or not."""

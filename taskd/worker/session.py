@@ -25,6 +25,7 @@ from taskd.worker.heal import Repair
 from taskd.worker.listener import Listener
 from taskd.worker.loaders import Loaders
 from taskd.worker.newcomer import Newcomer
+from taskd.worker.notes import Notes
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
 from taskd.worker.place import Place
@@ -61,7 +62,8 @@ class Session:
         self._passage = passage = Passage(known.replica, repair, patched, lambda s: refusal.writes(s))
         self._refusal = refusal = Refusal(transaction, ledger, repair, passage)
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
-        self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal)
+        self._notes = notes = Notes(known, ledger, repair)
+        self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal, notes)
         self._standing = Standing(known, transaction, repair, self._between, loaders, place, refusal)
         patched.listener = Listener(known, transaction, self._between, passage)
 
@@ -139,6 +141,7 @@ class Session:
             self._registered.warn([OLD_SHAPE])
         self._registered.local.loop = place.loops
         self._registered.loop_begins()
+        self._notes.loop_begins(place.loops)
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:

@@ -1,0 +1,119 @@
+"""Loops that use tensors which stand before them: --place says which, and where rank 1 dies.
+
+"teacher": a copy of the model, anew for each epoch; "closure": the same, inside of a function; "noise": drawn anew for
+each epoch; "order": reckoned anew from the epoch's number; "frozen": a copy that was made before the first epoch;
+"plain": the teacher in a script without session.epochs(); "given": the teacher's weights come from session.between();
+"loose": momentum by hand, in a dict; "slow": weights that follow every third step (Lookahead).
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import taskd
+from tests.trust.scene import Net, Scene, average_gradients, loss_of
+
+EPOCHS = 3
+scene = Scene()
+kind, _, place = scene.args.place.partition(", ")
+scene.args.place = place
+
+
+class Slow:
+    """An optimizer around another one."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.steps = inner, 0
+        self.param_groups = inner.param_groups
+        self.slow = [[one.detach().clone() for one in group["params"]] for group in inner.param_groups]
+
+    def step(self) -> None:
+        self.inner.step()
+        self.steps += 1
+        if self.steps % 3:
+            return
+        with torch.no_grad():
+            for group, slow in zip(self.inner.param_groups, self.slow, strict=True):
+                for fast, one in zip(group["params"], slow, strict=True):
+                    one += 0.5 * (fast - one)
+                    fast.copy_(one)
+
+    def zero_grad(self) -> None:
+        self.inner.zero_grad()
+
+
+model = Net()
+session = taskd.session()
+velocity = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+inner: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer: Any = Slow(inner) if kind == "slow" else inner
+session.register(model=model, optimizer=None if kind == "loose" else inner)
+loader = scene.loader()
+frozen = copy.deepcopy(model).eval()
+
+
+def distance(teacher: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """From what this teacher says."""
+
+    def of(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(x)
+        return F.mse_loss(model(x), wanted)
+
+    return of
+
+
+def epochs() -> Iterator[int]:
+    yield from range(EPOCHS) if kind == "plain" else session.epochs(EPOCHS)
+
+
+def update() -> None:
+    """By hand, or not."""
+    if kind != "loose":
+        optimizer.step()
+        return
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            velocity[name].mul_(0.9).add_(one.grad)  # type: ignore[arg-type]
+            one.sub_(0.05 * velocity[name])
+
+
+def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """One epoch."""
+    noise = torch.randn(8) if kind == "noise" else torch.zeros(8)
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))
+    for step in steps:
+        with step as x:
+            x = x["x"] / 20
+            model.zero_grad()
+            if kind == "noise":
+                x = x + noise
+            elif kind == "order":
+                x = x[:, order]
+            scene.here(step, "forward")
+            loss = loss_of(model, x)
+            if kind in ("teacher", "plain", "frozen", "given"):
+                with torch.no_grad():
+                    wanted = teacher(x)
+                loss = loss + F.mse_loss(model(x), wanted)
+            elif kind == "closure":
+                loss = loss + more(x)
+            loss.backward()
+            average_gradients(model)
+            scene.here(step, "reduced")
+            update()
+            scene.here(step, "updated")
+
+
+for epoch in epochs():
+    teacher = copy.deepcopy(model).eval() if kind in ("teacher", "plain", "given", "closure") else frozen
+    if kind == "given" and epoch:
+        held = session.between(lambda: {name: one.clone() for name, one in model.state_dict().items()})
+        teacher.load_state_dict(held)
+    closure = kind == "closure"
+    train(session.steps(loader), frozen if closure else teacher, distance(teacher if closure else frozen))
+scene.end(model)
