@@ -38,6 +38,10 @@ _SAMPLE = 32
 """Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
 _DEPTH = 8
 _MOST_NAMES = 6
+_TAKES = (
+    "the loop takes what comes next from {names} by itself, and no repair puts an iterator back: {over}; let "
+    "taskd.session().steps() go over one loader that gives all that a step needs"
+)
 _HANDED_ON = (
     "the loop hands {names} on from step to step, and nobody registered that: {over}; keep it in an object with "
     "state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
@@ -162,6 +166,13 @@ class Coverage:
                 found.append(f"{who} changes {what} of a module that is not registered ({name}): {_CONSEQUENCE}")
         return found
 
+    def takes_from(self, names: list[str]) -> list[str]:
+        """The loop takes what comes next from these, which are no loaders of steps(). A sentence, if that is new."""
+        if not names or self.flaws:
+            return []
+        self.flaws.append(_TAKES.format(names=listed(names), over=STARTS_OVER))
+        return self.flaws[-1:]
+
     def outside(self, done: list[str]) -> list[str]:
         """What of this, done in the loop and outside of its steps, is new."""
         sentences = [f"{what} in the loop and outside of `with step:`, {_UNKNOWN}: {STARTS_OVER}" for what in done]
@@ -191,6 +202,10 @@ class Coverage:
         if new:
             self.flaws.append(_HANDED_ON.format(names=listed(new), over=STARTS_OVER))
         return self.flaws[-1:] if new else []
+
+    def handed(self) -> dict[str, int]:
+        """What the step that begins finds of what the loop hands on: by name, a digest."""
+        return {name: held.digest for name, held in self._held.items() if held.looks} if not self.flaws else {}
 
     def _look_again(self, put_back: dict[str, Any]) -> None:
         """A name that stood for something registered may stand for something else by now."""

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import functools
 import sys
-import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from io import IOBase
 from itertools import chain, islice
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
-from taskd.state.held import Leaf, is_array, place_of, shape_of, some_of
+from taskd.state.held import digest_of, is_array, place_of
 from taskd.state.places import space_of
+from taskd.state.rng import is_generator
 from taskd.state.sources import passed_over
 from taskd.state.strange import strange
 
@@ -37,17 +38,19 @@ _OTHERS = ("taskd.", "torch.utils.data", "torch.distributed", "torch.optim", "to
 _BARE = ("__main__", "types", "argparse")
 """Of the standard library: objects that only hold what a script has put there."""
 
+Thing = tuple[str, Any]
+"""A name in the loop, and what is there."""
 Findings = dict[str, int]
 """By the name in the loop, a digest."""
 
 
-def table_of(things: Iterable[tuple[str, Any]], known: Set[int], places: Set[int]) -> Findings:
+def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> Findings:
     """What is in these. `known`: objects that are registered, by id; `places`: where registered tensors lie."""
     found = Findings()
     for name, value in things:
-        leaves = [leaf for leaf in islice(_leaves(value, known), _LOOKED_AT) if place_of(leaf) not in places]
+        leaves = [leaf for leaf in _walk(value, _is_leaf, known) if place_of(leaf) not in places]
         if leaves:
-            found[name] = _digest(leaves[:_MOST])
+            found[name] = digest_of(leaves[:_MOST])
     return found
 
 
@@ -56,14 +59,36 @@ def unlike(mine: Findings, before: Findings) -> list[str]:
     return sorted(name for name in mine.keys() & before.keys() if mine[name] != before[name])
 
 
-def _leaves(value: Any, known: Set[int]) -> Iterator[Leaf]:
+def generators_in(things: Iterable[Thing]) -> list[Any]:
+    """The generators of random numbers in these."""
+    found = {id(one): one for _, value in things for one in _walk(value, is_generator)}
+    return [*found.values()][:_MOST]
+
+
+def iterators_in(things: Iterable[Thing], known: Set[int]) -> list[str]:
+    """The names of what gives something else each time it is asked, but for what is being asked for this very step."""
+    return sorted({name for name, value in things if id(value) not in known and _is_iterator(value)})
+
+
+def _is_iterator(value: Any) -> bool:
+    if not hasattr(type(value), "__next__") or isinstance(value, IOBase):
+        return False
+    return not (isinstance(value, GeneratorType) and value.gi_running)
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or is_array(value)
+
+
+def _walk(value: Any, wanted: Callable[[Any], bool], known: Set[int] = frozenset()) -> Iterator[Any]:
+    """What is wanted in it."""
     todo, seen = [(value, _DEPTH)], set[int]()
     while todo and len(seen) < _LOOKED_AT:
         one, depth = todo.pop()
         if id(one) in seen or id(one) in known:
             continue
         seen.add(id(one))
-        if isinstance(one, torch.Tensor) or is_array(one):
+        if wanted(one):
             yield one
         elif depth:
             todo += [(part, depth - 1) for part in reversed([*islice(_parts(one), _LOOKED_AT)])]
@@ -72,7 +97,8 @@ def _leaves(value: Any, known: Set[int]) -> Iterator[Leaf]:
 def _parts(one: Any) -> Iterable[Any]:
     kind = type(one)
     if isinstance(one, torch.nn.Module):
-        return [tensor for tensor in (*one.parameters(), *one.buffers()) if _has_contents(tensor)]
+        tensors = [tensor for tensor in (*one.parameters(), *one.buffers()) if _has_contents(tensor)]
+        return chain(tensors, filter(is_generator, (part for child in one.modules() for part in vars(child).values())))
     if issubclass(kind, ModuleType | type):
         return ()
     if issubclass(kind, FunctionType):
@@ -111,12 +137,3 @@ def _cells(function: FunctionType) -> Iterator[Any]:
 
 def _has_contents(tensor: torch.Tensor) -> bool:
     return not torch.nn.parameter.is_lazy(tensor) and not strange(tensor)
-
-
-def _digest(leaves: list[Leaf]) -> int:
-    """The same in every process."""
-    found = 0
-    for leaf in leaves:
-        found = zlib.crc32(repr(shape_of(leaf)).encode(), found)
-        found = zlib.crc32(some_of(leaf), found)
-    return found

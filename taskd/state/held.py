@@ -18,7 +18,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
+import zlib
+from array import array
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -76,9 +79,12 @@ class Held:
     """It has."""
     perhaps: bool = False
     """It may have."""
+    digest: int = 0
+    """Of what it was at the last look, the same in every process; 0: nothing."""
     _marks: list[Mark] = field(default_factory=list)
     _contents: dict[Any, int] = field(default_factory=dict)
     """By shape, those of the last look at each."""
+    _of_leaves: int = 0
     _counts: int = 0
     """The numbers in it, and how long its lists are, at the last look."""
     _grown: int = 0
@@ -99,14 +105,16 @@ class Held:
         self._grown = self._grown + 1 if longer else 0
         self.moved = self.moved or self._grown == _GROWN
         self._marks = marks
-        counts = hash(tuple(numbers))
+        counts = _of_numbers(numbers)
         self.perhaps = self.perhaps or (self.looks > 0 and counts != self._counts)
         self._counts = counts
+        self.digest = (self._of_leaves if leaves else 0) ^ (counts if numbers else 0)
         self.looks += 1
 
     def _compare(self, leaves: list[Leaf], again: bool) -> None:
-        shape = tuple(map(shape_of, leaves))
-        contents = hash(tuple(map(_digest, leaves)))
+        shape = tuple(map(_shape, leaves))
+        self._of_leaves = digest_of(leaves)
+        contents = hash((self._of_leaves, *[leaf._version for leaf in leaves if _shape(leaf) is None]))
         before = self._contents.pop(shape, None)
         if before is not None and before != contents:
             self.moved = self.moved or self.looks > 0
@@ -171,20 +179,30 @@ def _has_no_contents(tensor: torch.Tensor) -> bool:
     return torch.nn.parameter.is_lazy(tensor) or bool(strange(tensor))
 
 
-def shape_of(leaf: Leaf) -> Any:
+def _shape(leaf: Leaf) -> Any:
     """What it looks like from outside."""
     if not isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.dtype.str
     return None if _has_no_contents(leaf) else (leaf.shape, leaf.dtype, leaf.device)
 
 
-def _digest(leaf: Leaf) -> int:
-    if isinstance(leaf, torch.Tensor) and _has_no_contents(leaf):
-        return hash((id(leaf), leaf._version))
-    return hash(some_of(leaf))
+def digest_of(leaves: Iterable[Leaf]) -> int:
+    """Of what these are, the same in every process."""
+    found = 0
+    for leaf in leaves:
+        found = zlib.crc32(repr((tuple(leaf.shape), leaf.dtype)).encode() if _shape(leaf) else b"", found)
+        found = zlib.crc32(_some_of(leaf), found)
+    return found
 
 
-def some_of(leaf: Leaf) -> bytes:
+def _of_numbers(numbers: list[float]) -> int:
+    try:
+        return zlib.crc32(array("d", numbers))
+    except OverflowError:
+        return zlib.crc32(repr(numbers).encode())
+
+
+def _some_of(leaf: Leaf) -> bytes:
     """Some elements, as bytes, because not-a-number is unequal to itself."""
     if not isinstance(leaf, torch.Tensor):
         found: bytes = leaf.flat[:: 1 + leaf.size // _ELEMENTS].tobytes()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from types import MemberDescriptorType
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -107,15 +107,14 @@ class Place:
         elif not is_attribute and type(self.found(root)) in NUMBERS:
             list.__setitem__(owner, name, value)
         elif is_attribute and type(self.found(root)) in NUMBERS:
-            space = space_of(owner)
-            if name in space:
-                space[name] = value
+            if name not in (space := space_of(owner)) and (slot := _slot(owner, name)) is not None:
+                slot.__set__(owner, value)
             else:
-                _slot(owner, name).__set__(owner, value)
+                space[name] = value
 
 
 def attribute_of(found: Any, name: str) -> Any:
-    """Of an object itself, not of its class."""
+    """Of an object itself, not of its class; but for a number, which it begins with."""
     space = space_of(found)
     if name in space:
         return space[name]
@@ -124,7 +123,7 @@ def attribute_of(found: Any, name: str) -> Any:
             return space[part][name]
     slot = _slot(found, name)
     try:
-        return NOTHING if slot is None else slot.__get__(found)
+        return _first(found, name) if slot is None else slot.__get__(found)
     except AttributeError:
         return NOTHING
 
@@ -141,6 +140,13 @@ def space_of(found: Any) -> dict[str, Any]:
 def _slot(found: Any, name: str) -> Any:
     slots = (vars(kind).get(name) for kind in type(found).__mro__)
     return next((slot for slot in slots if type(slot) is MemberDescriptorType), None)
+
+
+def _first(found: Any, name: str) -> Any:
+    """The number that an object of this class begins with under this name."""
+    spaces = map(vars, type(found).__mro__) if not issubclass(type(found), type | ModuleType) else ()
+    value = next((space[name] for space in spaces if name in space), NOTHING)
+    return value if type(value) in NUMBERS else NOTHING
 
 
 def _follow(found: Any, path: Iterable[tuple[bool, Any]], known: Set[int]) -> Any:

@@ -3,8 +3,8 @@
 Dropout and augmentation draw from generators that only this rank has: a step can be done again with the same result
 only if they stand as the step found them. Python's, NumPy's (the global one), torch's on the CPU and on every
 accelerator this process has used are covered. So are those that somebody has told to `follow`: loaders, samplers and
-datasets have generators of their own, which `find` finds. Others that user code made itself are registered with the
-session.
+datasets have generators of their own, which `find` finds, and a loop of the script's uses others (found.py). What
+neither of them sees is registered with the session.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _MOST = 64
 _MOST_SEEN = 4096
 """How far inside of an object, in how many things of one container, and in how many altogether generators are looked
 for."""
+OF_THE_LOOP = -1
+"""The number under which those are followed that the script's loop uses."""
 _followed: dict[int, list[Any]] = {}
 
 
@@ -124,7 +126,7 @@ def find(owner: Any) -> list[Any]:
             if id(item) in seen or len(seen) > _MOST_SEEN:
                 continue
             seen.add(id(item))
-            if _is_generator(item):
+            if is_generator(item):
                 found[id(item)] = item
             else:
                 inner += _parts(item)
@@ -143,7 +145,8 @@ def _parts(item: Any) -> Iterator[Any]:
         yield from own.values()
 
 
-def _is_generator(item: Any) -> bool:
+def is_generator(item: Any) -> bool:
+    """Whether it draws pseudo-random numbers of its own."""
     if isinstance(item, torch.Generator):
         return True
     if isinstance(item, random.Random):

@@ -131,12 +131,12 @@ class Script:
                 yield place.text, value
         self._let_go(found)
 
-    def reached(self, places: Sequence[Place]) -> list[tuple[str, Any]]:
-        """What is in these places, or has what is there; each once, by its name."""
+    def reached(self, places: Sequence[Place]) -> dict[str, Any]:
+        """What is in these places, or has what is there, by its name."""
         found = self._locals_for(places)
         reached = [*filter(None, (place.reached(self._root(found, place)) for place in places))]
         self._let_go(found)
-        return [*dict(reached).items()]
+        return dict(reached)
 
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
         """What these variables hold."""

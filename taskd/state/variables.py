@@ -26,7 +26,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
-from taskd.state.found import Findings, table_of
+from taskd.state.found import Thing
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -49,6 +49,8 @@ class Look:
     values: Values
     lacks: bool = False
     """The end of the step before was not seen by this rank."""
+    handed: dict[str, int] = field(default_factory=dict)
+    """Digests of what the loop hands on and is no number."""
     packed: bytes | None = None
 
     def is_beside(self, other: Look) -> bool:
@@ -58,7 +60,9 @@ class Look:
     def pack(self) -> bytes:
         """What the record keeps of it."""
         if self.packed is None:
-            self.packed = msgpack.packb([self.number, self.loop, self.place, list(map(_fitting, self.values))])
+            self.packed = msgpack.packb(
+                [self.number, self.loop, self.place, list(map(_fitting, self.values)), self.handed]
+            )
         return self.packed
 
 
@@ -75,6 +79,8 @@ class Variables:
     _settled: int = -1
     """The last step in front of which all ranks have settled what they lack."""
     _inherited: list[Look] = field(default_factory=list)
+    _before: dict[str, int] = field(default_factory=dict)
+    """What the loop handed on to the last step of a newcomer's life before."""
     _aside: Look | None = None
     _loops: dict[Any, Loop] = field(default_factory=dict)
     """By where the script asks."""
@@ -149,13 +155,13 @@ class Variables:
             script = script.user()
         return found
 
-    def found(self, places: Set[int]) -> Findings:
-        """What the loop that begins here finds and uses. `places`: where registered tensors lie."""
-        table, script = Findings(), Script.asking()
+    def finds(self) -> list[Thing]:
+        """What the loop that begins here finds and uses."""
+        things, script = dict[str, Any](), Script.asking()
         while script is not None:
-            table |= table_of(script.reached(self._of(script).found), self.known(), places)
+            things |= script.reached(self._of(script).found)
             script = script.user()
-        return table
+        return [*things.items()]
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """The first step of a newcomer."""
@@ -168,7 +174,18 @@ class Variables:
         self.looks.extend(one for one in self._inherited if one.number < look.number)
         self.looks.append(look)
         self.newcomer = look.lacks = not here
+        self._before = last.handed if last.is_beside(look) else {}
         self._inherited = []
+
+    def handed_on(self, digests: dict[str, int]) -> list[str]:
+        """What of this the step that was handed out finds. The names of what its first attempt has found otherwise, on
+        this rank or in the life before of a newcomer."""
+        before, self._before = self._before, {}
+        if self.looks and self.looks[-1].packed is None:
+            self.looks[-1].handed = digests
+        elif self.looks:
+            before = before or self.looks[-1].handed
+        return sorted(name for name, digest in before.items() if digests.get(name, 0) != digest)
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
@@ -224,8 +241,9 @@ class Variables:
         self._inherited = []
         for packed in data:
             try:
-                number, loop, place, values = msgpack.unpackb(packed)
-                self._inherited.append(Look(number, loop, place, [dict(values[at]) for at in range(PLACES)]))
+                number, loop, place, values, handed = msgpack.unpackb(packed)
+                numbers = [dict(values[at]) for at in range(PLACES)]
+                self._inherited.append(Look(number, loop, place, numbers, handed=dict(handed)))
             except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
                 raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
 

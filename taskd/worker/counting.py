@@ -34,6 +34,10 @@ PERHAPS = (
     "the loop may hand {names} on from step to step, and no repair puts that back: a step that is done again finds "
     "there what its first attempt has left; set it at the beginning of each step, or register what holds it"
 )
+UNLIKE = (
+    "the loop leaves {names} to its next steps, and the step that is done again finds something else there: keep it in "
+    "an object with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
+)
 _NOTHING = Table(False, False, []).pack()
 
 
@@ -76,6 +80,7 @@ class Counting:
         """The script has entered `with step:`."""
         if self._variables.waits:
             self._look(number, late=True)
+            self._hands_on(again=True)
         self._ended = None
 
     def body_ended(self, number: int) -> None:
@@ -98,10 +103,14 @@ class Counting:
         if not self.restored:
             self._hands_on()
 
-    def _hands_on(self, closely: bool = False, again: bool = False) -> list[str]:
-        """What of the script's tensors no repair would put back."""
+    def _hands_on(self, closely: bool = False, again: bool = False) -> None:
+        """Is there something of the script's tensors that no repair would put back? `again`: its step is done again, or
+        this rank is a newcomer, so what has come meanwhile, or has not, is refused."""
         held = self._doubts.look(WHAT, self._variables.held, self._local.known)
-        return [] if held is None else self._registered.hands_on(held, closely, again)
+        found = [] if held is None else self._registered.hands_on(held, closely, again)
+        unlike = self._variables.handed_on(self._registered.coverage.handed())
+        if again and (found or unlike):
+            self._refuse(found[0] if found else UNLIKE.format(names=listed(unlike)))
 
     def _settle(self, number: int) -> None:
         """At the first step after a repair, or at the loop's end, on all ranks: what a rank lacks, others tell it.
@@ -116,8 +125,7 @@ class Counting:
         Raises StepAbandoned.
         """
         variables, look = self._variables, self._doubts.look
-        if lost := self._hands_on(closely=True, again=True):
-            self._refuse(lost[0])  # it has come in the step that is done again
+        self._hands_on(closely=True, again=True)
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
         lacking, rank = self._repair.everyone(b"lacks" if variables.lacks(number) else b"")

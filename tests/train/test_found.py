@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from taskd.state.found import table_of, unlike
+from taskd.state.found import findings_of, unlike
 from tests.train.test_counters import found_in
 
 numpy = pytest.importorskip("numpy")
@@ -77,33 +77,35 @@ def holding(tensor: torch.Tensor) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", holding(torch.ones(1)))
 def test_what_is_held_is_seen(how: str) -> None:
-    one, same, other = (table_of([("x", holding(torch.full((2, 2), at))[how])], set(), set()) for at in (1.0, 1.0, 2.0))
+    one, same, other = (
+        findings_of([("x", holding(torch.full((2, 2), at))[how])], set(), set()) for at in (1.0, 1.0, 2.0)
+    )
     if how in ("module", "namespace"):  # a Linear draws its bias
         torch.manual_seed(1)
-        one = table_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
+        one = findings_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
         torch.manual_seed(1)
-        same = table_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
+        same = findings_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
     assert one == same and unlike(one, same) == []
     assert unlike(one, other) == ["x"]
 
 
 def test_what_is_registered_is_left_out() -> None:
     tensor, held = torch.ones(4), {"mine": torch.ones(4)}
-    assert table_of([("x", [tensor, tensor.view(2, 2)])], set(), {tensor.data_ptr()}) == {}
-    assert table_of([("x", [held])], {id(held)}, set()) == {}
-    assert table_of([("x", threading.Thread(args=(tensor,))), ("y", 5), ("z", torch)], set(), set()) == {}
+    assert findings_of([("x", [tensor, tensor.view(2, 2)])], set(), {tensor.data_ptr()}) == {}
+    assert findings_of([("x", [held])], {id(held)}, set()) == {}
+    assert findings_of([("x", threading.Thread(args=(tensor,))), ("y", 5), ("z", torch)], set(), set()) == {}
 
 
 def test_large_and_tangled_things_have_an_end() -> None:
     ring: list[Any] = [torch.ones(1)]
     ring.append(ring)
     many = {at: torch.full((1,), float(at)) for at in range(100_000)}
-    found = table_of([("ring", ring), ("many", many), ("none", torch.empty(0))], set(), set())
+    found = findings_of([("ring", ring), ("many", many), ("none", torch.empty(0))], set(), set())
     assert {"ring", "many"} <= found.keys()
 
 
 def test_another_process_finds_the_same() -> None:
-    looks = "table_of([('x', [torch.arange(9.0)])], set(), set())"
-    code = f"import torch; from taskd.state.found import table_of; print({looks})"
+    looks = "findings_of([('x', [torch.arange(9.0)])], set(), set())"
+    code = f"import torch; from taskd.state.found import findings_of; print({looks})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == str(table_of([("x", [torch.arange(9.0)])], set(), set()))
+    assert ran.stdout.strip() == str(findings_of([("x", [torch.arange(9.0)])], set(), set()))

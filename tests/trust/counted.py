@@ -37,8 +37,10 @@ def pair() -> None:
 class Schedule:
     """One of the script's own, as many have: nobody registers it."""
 
+    steps = 0
+
     def __init__(self) -> None:
-        self.steps, self.last = 0, ""
+        self.last = ""
 
     def advance(self) -> None:
         """One step more."""

@@ -3,13 +3,16 @@
 "teacher": a copy of the model, anew for each epoch; "closure": the same, inside of a function; "noise": drawn anew for
 each epoch; "order": reckoned anew from the epoch's number; "frozen": a copy that was made before the first epoch;
 "plain": the teacher in a script without session.epochs(); "given": the teacher's weights come from session.between();
+"drawn": by generators of the script's own; "second": batches that the loop takes from another loader by itself;
 "loose": momentum by hand, in a dict; "slow": weights that follow every third step (Lookahead).
 """
 
 import copy
+import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -54,6 +57,8 @@ optimizer: Any = Slow(inner) if kind == "slow" else inner
 session.register(model=model, optimizer=None if kind == "loose" else inner)
 loader = scene.loader()
 frozen = copy.deepcopy(model).eval()
+numbers, words = numpy.random.RandomState(3 + scene.rank), random.Random(4)
+newer, own = numpy.random.default_rng(5), torch.Generator().manual_seed(6 + scene.rank)
 
 
 def distance(teacher: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -85,6 +90,7 @@ def update() -> None:
 def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """One epoch."""
     noise = torch.randn(8) if kind == "noise" else torch.zeros(8)
+    second = iter(loader) if kind == "second" else None
     order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))
     for step in steps:
         with step as x:
@@ -94,6 +100,11 @@ def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor
                 x = x + noise
             elif kind == "order":
                 x = x[:, order]
+            elif kind == "drawn":
+                x = x + 0.1 * torch.randn(x.shape, generator=own) + 0.1 * float(numbers.randn())
+                x = x + 0.1 * words.random() + 0.1 * float(newer.standard_normal())
+            elif second is not None:
+                x = x + 0.1 * next(second)["x"]
             scene.here(step, "forward")
             loss = loss_of(model, x)
             if kind in ("teacher", "plain", "frozen", "given"):

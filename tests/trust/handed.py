@@ -2,7 +2,8 @@
 
 "hidden": a state that the model gives and takes again; "dict": averages that are changed in place; "sum": one that is
 only summed up; "kept": the hidden state again, in an object that is registered; "target": a copy of the weights that
-the loop makes once, in step 1.
+the loop makes once, in step 1; "centre" and "late": a tensor that it makes in its first or second step; "losses": a
+list of numbers that the loss is weighed by.
 """
 
 from typing import Any
@@ -36,6 +37,7 @@ def main() -> None:
     session = taskd.session()
     carry = Carry()
     session.register(model=model, optimizer=optimizer, local={"carry": carry} if kind == "kept" else None)
+    centre, losses = None, list[float]()
     hidden, total = torch.zeros(8), torch.zeros(())
     averages = {name: value.detach().clone() for name, value in model.named_parameters()}
     target = model.first.bias.detach().clone()
@@ -51,10 +53,17 @@ def main() -> None:
                 x = x + carry.hidden
             elif kind == "dict":
                 x = x + averages["first.bias"][:8]
+            elif kind in ("centre", "late"):
+                if centre is None and (step.number or kind == "centre"):
+                    centre = x.mean(0)
+                x = x if centre is None else x - centre
             elif kind == "target":
                 x = x + target[:8]
             scene.here(step, "forward")
             loss = loss_of(model, x)
+            if kind == "losses":
+                losses.append(loss.item())
+                loss = loss * min(2.0, loss.item() * len(losses) / sum(losses))
             loss.backward()
             scene.here(step, "backward")
             average_gradients(model)

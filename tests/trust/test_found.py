@@ -63,10 +63,17 @@ def test_a_script_without_epochs(run: Run, place: str, at: int) -> None:
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12), ("reduced", 3)])
-@pytest.mark.parametrize("kind", ["order", "frozen", "given"])
+@pytest.mark.parametrize("kind", ["order", "frozen", "given", "drawn"])
 def test_what_comes_out_alike_heals(run: Run, kind: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     assert UNLIKE not in job.text and job.text.count("begin 0") == 1, job.text
+
+
+@pytest.mark.parametrize(("place", "at"), [("forward", 1), ("updated", 9)])
+def test_a_loop_that_takes_from_an_iterator_starts_over(run: Run, place: str, at: int) -> None:
+    job = check(run, "second", place, at)
+    assert "the loop takes what comes next from second by itself" in job.text, job.text
+    assert job.text.count("begin 0") == 2, job.text
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 9)])

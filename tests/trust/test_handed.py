@@ -62,6 +62,20 @@ def test_what_is_copied_once_starts_over(run: Run, place: str, at: int) -> None:
     assert job.text.count("begin 0") == 2, job.text
 
 
+@pytest.mark.parametrize(("place", "at"), [("forward", 1), ("forward", 4), ("updated", 0)])
+@pytest.mark.parametrize("kind", ["centre", "losses"])
+def test_what_a_newcomer_rehearses_is_right(run: Run, kind: str, place: str, at: int) -> None:
+    check(run, kind, place, at)
+
+
+@pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 2)])
+@pytest.mark.parametrize(("kind", "name"), [("late", "centre"), ("losses", "losses")])
+def test_what_a_newcomer_has_otherwise_starts_over(run: Run, kind: str, name: str, place: str, at: int) -> None:
+    job = check(run, kind, place, at)
+    assert f"the loop leaves {name} to its next steps, and the step that is done again finds" in job.text, job.text
+    assert job.text.count("begin 0") >= 2, job.text  # the rank that refuses may be the survivor
+
+
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("updated", 3)])
 @pytest.mark.parametrize("kind", ["sum", "kept"])
 def test_what_is_registered_or_only_summed_up_is_no_reason(run: Run, kind: str, place: str, at: int) -> None:
