@@ -19,11 +19,13 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from taskd.core import limits
+
 SLOT_BYTES = 256 << 20
 """Address space, not memory: only what was written takes any."""
-STEP_SLOTS = 3
+SLOTS = limits.RECORD_SLOTS
 LEDGER_SLOTS = 2
-SLOTS = STEP_SLOTS + LEDGER_SLOTS
+STEP_SLOTS = SLOTS - LEDGER_SLOTS
 FILE_BYTES = SLOTS * SLOT_BYTES
 HEAD = struct.Struct("<QqQI")
 """Magic (zero while the slot is being written), the step, the length, the checksum."""

@@ -66,6 +66,8 @@ MAX_STORE_LIVES = 2 * MAX_NODES
 """Agents whose last operations are remembered, so that a repeated one is not applied twice."""
 
 # ---- copies of what only one rank has ---------------------------------------------------------------------------
+RECORD_SLOTS = 5
+"""Of a rank's local record: three for steps, two for its ledger."""
 MAX_COPY = 64 << 20
 """One slot of a rank's local record. A larger one stays on its node, and the rank does not survive that."""
 MAX_SETUP_COPY = 72 << 20
@@ -74,7 +76,7 @@ SETUP_PIECE = 1 << 20
 """It travels in pieces that are known by their digest, so that what several ranks were told is kept once. Slots of
 local records come back in such pieces, too."""
 MAX_SETUP_PIECES = MAX_SETUP_COPY // SETUP_PIECE
-MAX_COPY_PIECES = 3 * MAX_COPY // SETUP_PIECE
+MAX_COPY_PIECES = RECORD_SLOTS * MAX_COPY // SETUP_PIECE
 SETUP_PIECES_AT_ONCE = 4
 """Pieces sent before an answer is awaited: supervision shares the manager with them."""
 DIGEST_BYTES = 32

@@ -324,7 +324,7 @@ class StoreAnswer:
 class RecordSlot:
     """One slot of a rank's local record: so many bytes, in pieces."""
 
-    number: Annotated[int, Between(0, 2)]
+    number: Annotated[int, Between(0, limits.RECORD_SLOTS - 1)]
     step: Step
     length: Annotated[int, Between(0, limits.MAX_COPY)]
 
@@ -371,7 +371,7 @@ class RecordsAnswer:
     rank: RankId
     incarnation: Incarnation  # of the life that has written it
     lineage: Count
-    slots: Annotated[tuple[RecordSlot, ...], AtMost(3)]
+    slots: Annotated[tuple[RecordSlot, ...], AtMost(limits.RECORD_SLOTS)]
     slot_digests: SlotDigests  # of all slots' pieces, one slot after another
     length: Annotated[int, Between(0, limits.MAX_SETUP_COPY)]
     digests: Digests

@@ -30,6 +30,7 @@ from taskd.backup.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
 from taskd.wire import keys, local
+from taskd.wire.codec import Envelope, encode
 from tests.launched import wait_until
 from tests.patience import PATIENCE_S
 
@@ -292,12 +293,27 @@ def test_records_are_fetched_as_they_were(door: tuple[CopyDoor, int], records: R
         os.close(fd)
 
 
+def test_all_slots_are_fetched(door: tuple[CopyDoor, int], records: Records) -> None:
+    """Those of the ledger, too."""
+    copier, wanted = connected(door[1]), {slot: (slot, os.urandom(9)) for slot in range(slots.SLOTS)}
+    for slot, (step, data) in wanted.items():
+        copier.send(slot, step, data)
+    offer(records, b"setup")
+    wait_until(lambda: kept(door[0], records) == wanted, "all slots")
+    fetched = bring(records)
+    assert fetched.reason == ""
+    assert {slot: slots.read(fetched.descriptors[0], slot) for slot in wanted} == wanted
+    for fd in fetched.descriptors:
+        os.close(fd)
+
+
 def bring(records: Records) -> Fetched:
     """A fetch that speaks with a keeper's records without a line between them."""
     fetch = Fetch(3, 1, time.monotonic_ns() + limits.DEADLINE_COPY_NS)
     for _ in range(100):
         for answer in records.hear(fetch.question(time.monotonic_ns())):
             assert isinstance(answer, (RecordsAnswer, SetupPiece))
+            assert encode(answer, Envelope("job", "n", 1, 1))  # within its bounds
             fetch.hear(answer)
         if fetch.passed:
             fetch.next_after(0, True, "")
