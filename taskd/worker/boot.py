@@ -237,7 +237,7 @@ def _copy(request: Request, record: Record, bell: int) -> None:
     def copy(slot: int, step: int, data: bytes) -> None:
         nonlocal rung
         copier.send(slot, step, data)
-        if not rung:  # training has begun, so the record of the set-up is whole
+        if not rung and slot < slots.STEP_SLOTS:  # a step begins, so the record of the set-up is whole
             rung = True
             os.eventfd_write(bell, 1)
 

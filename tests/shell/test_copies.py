@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,10 +28,13 @@ from taskd.backup.fetch import Fetch, Fetched
 from taskd.backup.keeper import Keeper
 from taskd.backup.keeper_door import FULL_SECONDS, STRANGERS_MAX, CopyDoor
 from taskd.backup.keeper_records import Records
+from taskd.backup.slots import Occasion
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
+from taskd.state.record import Record
 from taskd.wire import keys, local
 from taskd.wire.codec import Envelope, encode
+from taskd.worker import boot
 from tests.launched import wait_until
 from tests.patience import PATIENCE_S
 
@@ -305,6 +309,20 @@ def test_all_slots_are_fetched(door: tuple[CopyDoor, int], records: Records) -> 
     assert {slot: slots.read(fetched.descriptors[0], slot) for slot in wanted} == wanted
     for fd in fetched.descriptors:
         os.close(fd)
+
+
+def test_only_a_step_says_that_the_set_up_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is written before that, and the set-up would be offered with digests of half of it."""
+    record, bell, copier = Record.create(), os.eventfd(0, os.EFD_NONBLOCK), Mock()
+    monkeypatch.setattr(boot, "Copier", Mock(return_value=copier))
+    boot._copy(Mock(copies=[("127.0.0.1", 1)], copies_key="", rank=3, incarnation=1), record, bell)
+    record.write_ledger(1, [b"ledger"])
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(bell)
+    record.write(Occasion.START, 0, [b"start"])
+    assert os.eventfd_read(bell) == 1 and copier.send.call_count == 2
+    os.close(bell)
+    os.close(record.descriptor)
 
 
 def bring(records: Records) -> Fetched:
