@@ -25,12 +25,16 @@ from typing import Any
 from taskd.core.job import Job
 from taskd.core.manager import Manager
 from taskd.core.proof.proofs import Proofs
+from taskd.core.rails.attention import Attention
+from taskd.core.rails.sightings import Sightings
 from taskd.core.rails.watch import RailWatch
 
 TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     Job: {"effects": list, "journal": list, "_parts": lambda: None},
     Proofs: {"_open": dict, "_ready": list},
-    RailWatch: dict.fromkeys(("between", "peers", "_odd", "_fresh", "_count"), dict) | {"_found": deque},
+    Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
+    Attention: dict.fromkeys(("odd", "_now"), dict),
+    RailWatch: {"_found": deque},
 }
 """Fields that a snapshot leaves out, and what they hold when nothing was reported yet."""
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})

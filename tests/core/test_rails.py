@@ -15,8 +15,8 @@ from taskd.core.events import RailVerdict, RailWish, Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import RailReport, Report
+from taskd.core.rails.judgement import LineJudge
 from taskd.core.rails.records import Rail
-from taskd.core.rails.watch import RailWatch
 from taskd.core.types import RailFinding, RailState
 from tests.core.builders import Node, manager, rank_report
 from tests.core.rail_job import UP, Job, wish
@@ -96,8 +96,8 @@ def test_a_rail_that_many_nodes_lose_is_one_verdict_of_each(monkeypatch: pytest.
     job = Job(nodes)
     pairs = [(one, other) for one in nodes for other in nodes if one != other]
     looks, reported = [], 0
-    look = RailWatch._line
-    monkeypatch.setattr(RailWatch, "_line", lambda *words: looks.append(words[1]) or look(*words))
+    look = LineJudge._line
+    monkeypatch.setattr(LineJudge, "_line", lambda *words: looks.append(words[1]) or look(*words))
     job.down("red", *pairs)
     job.run(2 * SECOND)
     job.up("red", *pairs)

@@ -97,16 +97,16 @@ def test_what_only_reports_fill_is_left_out() -> None:
     before = len(msgpack.packb(taken(job.core)))
     proof = Proof(0, 1, 0, 5, 1, 1, 64, 0, False, 0, b"\1" * 512, "", "")
     job.step(job.nodes["a"].says(Proofs((proof,))))
-    assert job.core._watch.between and job.core._proofs._open
+    assert job.core._watch.sightings.between and job.core._proofs._open
     assert len(msgpack.packb(taken(job.core))) < before + 100
     again = through_bytes(job.core)
-    assert again._watch.between == {} == again._proofs._open and again._proofs._ready == []
-    assert again._watch._rails is again._rails and again._watch._verification._watch is again._watch
+    assert again._watch.sightings.between == {} == again._proofs._open and again._proofs._ready == []
+    assert again._watch._rails is again._rails and again._watch._verification._carriers is again._watch.carriers
 
 
 def test_every_field_that_is_left_out_is_there() -> None:
     core = Manager("j", 1, 1, frozenset(), False, 0)
-    for held in (core._job, core._proofs, core._watch):
+    for held in (core._job, core._proofs, core._watch, core._watch.sightings, core._watch._attention):
         assert TRANSIENT[type(held)].keys() <= vars(held).keys()
         for name, empty in TRANSIENT[type(held)].items():
             assert getattr(held, name) == empty()

@@ -19,9 +19,9 @@ from taskd.core.messages import Evidence, Order, Report, Stop
 from taskd.core.nodes import Nodes
 from taskd.core.proof import proofs
 from taskd.core.proof.proofs import Proofs
+from taskd.core.rails.lending import Lending
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
-from taskd.core.rails.watch import RailWatch
 from taskd.core.repair import attempt, attempts, ladder, patience, repairs
 from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts
@@ -251,7 +251,7 @@ def rails_return_at_once(patch: Patch) -> None:
 
 
 def rails_never_return(patch: Patch) -> None:
-    patch.setattr(RailWatch, "_return", lambda self, at, repairing: None)
+    patch.setattr(Lending, "come_back", lambda self, at, repairing: None)
 
 
 def rail_orders_stay_with_the_agent(patch: Patch) -> None:

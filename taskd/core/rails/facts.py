@@ -10,7 +10,7 @@ from typing import Any
 from taskd.core.events import RailWish
 from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING, Use
-from taskd.core.rails.watch import RailWatch, Seen
+from taskd.core.rails.watch import RailWatch
 from taskd.core.types import RailState
 from taskd.core.words import join, milliseconds
 
@@ -19,7 +19,7 @@ _WORST = (RailState.UP, RailState.SUSPECT, RailState.PROBING, RailState.DOWN)
 
 def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
     """Every rail of every node, and the change that is under way or ended last."""
-    seen = {key for key, peers in watch.peers.items() if peers}
+    seen = {key for key, peers in watch.sightings.peers.items() if peers}
     names = sorted(seen | {key for key, rail in rails.known.items() if not rail.idle})
     shuffle = rails.shuffle or rails.last
     return {
@@ -42,13 +42,13 @@ def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
 
 def _rail(rails: Rails, watch: RailWatch, node: str, name: str, at: int) -> dict[str, Any]:
     rail = rails.known.get((node, name))
-    peers = sorted(watch.peers.get((node, name), set()))
+    peers = sorted(watch.sightings.peers.get((node, name), set()))
     lines = [_line(rails, watch, node, name, peer, at) for peer in peers]
-    seen = [watch.between[node, peer][name].report for peer in peers]
+    seen = [watch.sightings.of((node, name, peer)).report for peer in peers]
     state = max((rails.state(node, name, peer) for peer in peers), key=_WORST.index, default=RailState.UP)
     in_use = rail is None or rail.use is Use.IN_USE
     lent = [line for line in lines if line["state"] in ("down", "probing")] if in_use else lines
-    borrowers = sorted({one for line in lent for one in watch.carriers(node, name, line["peer"])})
+    borrowers = sorted({one for line in lent for one in watch.carriers.of(node, name, line["peer"])})
     since = max((line["age_ms"] for line in lines if line["state"] != "up"), default=None)
     return {
         "node": node,
@@ -70,10 +70,9 @@ def _rail(rails: Rails, watch: RailWatch, node: str, name: str, at: int) -> dict
 
 
 def _line(rails: Rails, watch: RailWatch, node: str, name: str, peer: str, at: int) -> dict[str, Any]:
-    seen: Seen = watch.between[node, peer][name]
+    report = watch.sightings.of((node, name, peer)).report
     rail = rails.known.get((node, name))
     line = rail.lines.get(peer) if rail is not None else None
-    report = seen.report
     return {
         "peer": peer,
         "state": rails.state(node, name, peer).name.lower(),
@@ -87,9 +86,10 @@ def _line(rails: Rails, watch: RailWatch, node: str, name: str, peer: str, at: i
 
 def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> RailWish | str:
     """An operator's wish with its nodes filled in, or the sentence that says why it cannot be."""
-    having = sorted(where for where, rail in watch.peers if rail == name and watch.peers[where, rail])
+    reached = watch.sightings.peers
+    having = sorted(where for where, rail in reached if rail == name and reached[where, rail])
     if not having:
-        names = sorted({rail for (_, rail), peers in watch.peers.items() if peers})
+        names = sorted({rail for (_, rail), peers in reached.items() if peers})
         return f"there is no rail {name[:40]!r}; this job has {join(names) if names else 'none that is reported'}"
     if node and node not in having:
         return f"node {node[:40]} has no rail {name}; {join(having)} {'has' if len(having) == 1 else 'have'} it"
@@ -108,10 +108,10 @@ def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> Rai
     if not wanted:
         return f"rail {name} is out of use already"
     for where in wanted:
-        for peer in sorted(watch.peers[where, name]):
+        for peer in sorted(reached[where, name]):
             # A rail that rests at the peer under a name that this node has not may be the other end of any.
-            resting = [one for one in rails.out(peer) if one not in watch.names(where)]
-            if len(watch.carriers(where, name, peer)) <= len(resting):
+            resting = [one for one in rails.out(peer) if one not in watch.sightings.names(where)]
+            if len(watch.carriers.of(where, name, peer)) <= len(resting):
                 between = f"within {where}" if where == peer else f"between {where} and {peer}"
                 return f"rail {name} is the only one that carries {between}: it stays in use"
     return RailWish(name, tuple(wanted), out)

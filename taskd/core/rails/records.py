@@ -84,7 +84,7 @@ CARRIES = "the rail carries again"
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One rail of a node toward one peer node, as decided. What was merely seen of it is in watch.py."""
+    """One rail of a node toward one peer node, as decided. What was merely seen of it is in sightings.py."""
 
     peer: str
     state: RailState = RailState.UP

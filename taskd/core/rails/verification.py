@@ -12,32 +12,30 @@ every line and for every pair of ranks that has something to say. What can go wr
 - *Nothing is sent at all*: after a while the rail stays, unproved.
 
 Invariants: no rail goes out again because somebody had nothing to send; none is called proved without bytes on every
-line that was to be looked at. Not here: what is lost, lent and when it returns (watch).
+line that was to be looked at. Not here: what is lost, lent and when it returns (judgement, lending).
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RankReport
+from taskd.core.rails.carriers import Carriers
 from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING, Shuffle
+from taskd.core.rails.sightings import Key, Seen, Sightings
 from taskd.core.types import RailFinding, RailState, RankState
 from taskd.core.words import cut, join, rank_words, verb
-
-if TYPE_CHECKING:
-    from taskd.core.rails.watch import Key, RailWatch, Seen
 
 
 class Verification:
     """Looks at the change under way."""
 
-    def __init__(self, rails: Rails, watch: RailWatch, members: Membership) -> None:
+    def __init__(self, rails: Rails, sightings: Sightings, carriers: Carriers, members: Membership) -> None:
         self._rails = rails
-        self._watch = watch
+        self._sightings = sightings
+        self._carriers = carriers
         self._members = members
         self._began = 0  # the number of the order whose lines are measured
 
@@ -96,8 +94,8 @@ class Verification:
         still, quiet, starved, partly = 0, 0, "", ""
         for key in keys:
             node, _, peer = key
-            seen = self._seen(key)
-            if self._rails.state(*key) is RailState.DOWN and self._watch.is_carried(*key):
+            seen = self._sightings.of(key)
+            if self._rails.state(*key) is RailState.DOWN and self._carriers.any(*key):
                 return self._roll_back(shuffle, f"its line from {node} to {peer} is lost")
             if fresh or seen.bytes_at_return < 0:
                 self._measure(key, seen)
@@ -138,19 +136,15 @@ class Verification:
         keys, resting = [], set()
         names: dict[str, set[str]] = {}
         for node in shuffle.nodes:
-            for peer in sorted(self._watch.peers.get((node, shuffle.rail), ())):
+            for peer in sorted(self._sightings.peers.get((node, shuffle.rail), ())):
                 key = (node, shuffle.rail, peer)
                 if peer not in names:
-                    names[peer] = self._watch.names(peer)
-                if self._rests(key, names[peer]) and self._watch.is_carried(*key):
+                    names[peer] = self._sightings.names(peer)
+                if self._rests(key, names[peer]) and self._carriers.any(*key):
                     resting.add(peer)
                 else:
                     keys.append(key)
         return sorted(keys), sorted(resting)
-
-    def _seen(self, key: Key) -> Seen:
-        node, name, peer = key
-        return self._watch.between[node, peer][name]
 
     def _rests(self, key: Key, names: set[str]) -> bool:
         """Its other end, which has rails of these names, carries nothing as long as another rail does."""
@@ -162,8 +156,8 @@ class Verification:
     def _measure(self, key: Key, seen: Seen) -> None:
         """From now on."""
         seen.bytes_at_return = seen.bytes
-        seen.others_at_return = self._watch.bytes_of_others(key)
-        seen.cost_since = seen.cost_since or self._watch.spent(key, seen)
+        seen.others_at_return = self._sightings.bytes_of_others(key)
+        seen.cost_since = seen.cost_since or self._sightings.spent(key, seen)
 
     def _starves(self, key: Key, seen: Seen, since: int) -> str:
         """Others carry what this line should have a part of; empty: they do not, or have not for long enough."""
@@ -171,7 +165,7 @@ class Verification:
         report = seen.report
         if seen.heard_at < since:
             return ""
-        moved = self._watch.bytes_of_others(key) - seen.others_at_return
+        moved = self._sightings.bytes_of_others(key) - seen.others_at_return
         if seen.bytes == seen.bytes_at_return and moved >= limits.RAIL_VERIFY_BYTES * max(report.pairs, 1):
             return f"others carried {moved} bytes from {node} to {peer}, it carried none"
         if report.pairs_starved:
@@ -181,7 +175,7 @@ class Verification:
         return ""
 
     def _verified(self, shuffle: Shuffle, keys: list[Key], reason: str) -> RailVerdict:
-        costs = [self._watch.cost(key, self._seen(key)) for key in keys]
+        costs = [self._sightings.cost(key, self._sightings.of(key)) for key in keys]
         total = tuple(sum(cost) for cost in zip(*costs, strict=True)) if costs else (0, 0, 0)
         return RailVerdict(RailFinding.VERIFIED, shuffle.rail, shuffle.nodes, (), reason, (), *total)
 

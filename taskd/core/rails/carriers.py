@@ -1,0 +1,53 @@
+"""Who carries for whom: which other rails connect two nodes, by what is reported and what is decided.
+
+Alone, since a line that is lost, a rail that is lent, a change that is proved and an operator's wish all depend on it.
+It decides nothing and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.records import RESTING
+from taskd.core.rails.sightings import Sightings
+from taskd.core.types import RailState
+
+
+class Carriers:
+    """The rails that carry in place of another one."""
+
+    def __init__(self, rails: Rails, sightings: Sightings) -> None:
+        self._rails = rails
+        self._sightings = sightings
+
+    def of(self, node: str, name: str, peer: str) -> tuple[str, ...]:
+        """Which other rails carry between the two nodes: the borrow plan of a line."""
+        return tuple(sorted(self._each(node, name, peer)))
+
+    def any(self, node: str, name: str, peer: str) -> bool:
+        """Whether there is one."""
+        return any(True for _ in self._each(node, name, peer))
+
+    def of_rail(self, node: str, name: str) -> set[str]:
+        """Which carry for any line of this rail."""
+        peers = self._sightings.peers.get((node, name), set())
+        return {other for peer in peers for other in self._each(node, name, peer)}
+
+    def none_left(self, node: str, name: str) -> bool:
+        """Whether this rail connects the node with a peer that no other rail connects it with."""
+        return any(
+            self._sightings.between[node, peer][name].report.pairs_up > 0 and not self.any(node, name, peer)
+            for peer in self._sightings.peers.get((node, name), set())
+        )
+
+    def _each(self, node: str, name: str, peer: str) -> Iterator[str]:
+        for other, seen in self._sightings.between.get((node, peer), {}).items():
+            if (
+                other != name
+                and seen.report.pairs_up > 0
+                and self._rails.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
+                and self._rails.use(node, other) not in RESTING
+                and self._rails.use(peer, other) not in RESTING  # neither end sends where one of them rests
+            ):
+                yield other

@@ -1,0 +1,86 @@
+"""Which rail is to be lent, since most of its lines are lost, and which comes back.
+
+A single line is the transport's business; here a rail of a node is looked at as a whole, and the same rail of several
+nodes goes and comes together. What can go wrong, and what follows:
+
+- *A rail of another node is a moment behind*: the lines of the rail are looked at on all nodes before it is lent, and
+  one that comes back waits for a moment.
+- *No other rail is left between two nodes*: what was lent comes back, however it stands.
+- *A rank could not put it back*: it is not asked again without a pause.
+
+It changes nothing, and it does NOT look at a change that is under way (verification).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskd.core import limits
+from taskd.core.events import RailVerdict
+from taskd.core.rails.carriers import Carriers
+from taskd.core.rails.rails import Rails
+from taskd.core.rails.records import Rail, Use
+from taskd.core.rails.sightings import Sightings
+from taskd.core.types import RailFinding, RailState
+from taskd.core.words import join, verb
+
+
+class Lending:
+    """Finds the next change of use that the lines call for."""
+
+    def __init__(self, rails: Rails, sightings: Sightings, carriers: Carriers) -> None:
+        self._rails = rails
+        self._sightings = sightings
+        self._carriers = carriers
+
+    def wanted(self) -> str:
+        """A rail most of whose lines are lost on some node, where others can carry; empty: there is none."""
+        return next((rail.name for rail in self._rails.known.values() if self._lendable(rail)), "")
+
+    def lend(self, name: str) -> RailVerdict:
+        """The verdict about a rail that is wanted: all nodes where it is to be lent, and who carries for it."""
+        nodes = tuple(rail.node for rail in self._rails.known.values() if rail.name == name and self._lendable(rail))
+        plan = sorted({one for node in nodes for one in self._carriers.of_rail(node, name)})
+        carry = verb(len(plan), "carries", "carry")
+        reason = f"most of its lines are lost, {join(plan)} {carry} until it has proved itself"
+        return RailVerdict(RailFinding.LEND, name, nodes, (), reason, tuple(plan))
+
+    def _lendable(self, rail: Rail) -> bool:
+        node, name = rail.node, rail.name
+        if rail.use is not Use.IN_USE or rail.refused:
+            return False
+        peers = self._sightings.peers.get((node, name), set())
+        others = peers - {node} or peers  # what a node says to itself crosses no cable
+        lost = sum(self._rails.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
+        return 2 * lost > len(others) and all(self._carriers.any(node, name, peer) for peer in peers)
+
+    def come_back(self, at: int, repairing: bool) -> RailVerdict | None:
+        """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
+        for rail in self._rails.known.values():
+            if rail.use is Use.LENT and not repairing and self._ready(rail, at) and self._ready_for_so_long(rail, at):
+                nodes = self._lent(rail.name, lambda other: self._ready(other, at))
+                used = any(self._sightings.peers.get((node, rail.name)) for node in nodes)
+                why = "all of its lines have proved themselves" if used else "nobody uses it any more"
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, (), why)
+            if self._needed(rail, at):
+                nodes = self._lent(rail.name, lambda other: self._needed(other, at))
+                return RailVerdict(RailFinding.RETURN, rail.name, nodes, (), "no other rail is left")
+        return None
+
+    @staticmethod
+    def _ready(rail: Rail, at: int) -> bool:
+        return not rail.lines and at - rail.since >= rail.back_off_ns
+
+    @staticmethod
+    def _ready_for_so_long(rail: Rail, at: int) -> bool:
+        """The same rail of other nodes is a moment behind: they go together."""
+        return at - max(rail.proved_at, rail.since + rail.back_off_ns) >= limits.RAIL_GATHER_NS
+
+    def _lent(self, name: str, wanted: Callable[[Rail], bool]) -> tuple[str, ...]:
+        known = self._rails.known.values()
+        return tuple(rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail))
+
+    def _needed(self, rail: Rail, at: int) -> bool:
+        """It is lent, and nothing else is left; a rank that could not put it back is not asked without a pause."""
+        pause = rail.refused and at - rail.since < rail.back_off_ns
+        return rail.use is Use.LENT and not pause and self._carriers.none_left(rail.node, rail.name)
