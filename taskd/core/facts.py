@@ -25,7 +25,7 @@ def of_job(
     """The whole job, and of its ranks and nodes STATUS_ROWS from the place `first` on."""
     members = job.members
     end = first + limits.STATUS_ROWS
-    under_way = int(repairs.incident is not None) + len(rails.troubles)
+    under_way = int(repairs.incident is not None) + len(rails.incidents.open)
     return {
         "job": name,
         "term": job.term,
@@ -34,7 +34,7 @@ def of_job(
         "node_count": node_count,
         "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
         "incidents": {
-            "known": len(repairs.history) + len(rails.history) + under_way,
+            "known": len(repairs.history) + len(rails.incidents.history) + under_way,
             "open": under_way,
             "started_over": job.restarts,  # how often all ranks began anew
             "steps_lost": job.steps_lost,  # that were seen to be done by then

@@ -158,7 +158,7 @@ class Manager:
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
         repairs = self._repairs
-        known = filter(None, [*repairs.history, repairs.incident, *self._rails.incidents(), *self._doubts.history])
+        known = filter(None, [*repairs.history, repairs.incident, *self._rails.incidents.all(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(self._clock(now_ns)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
@@ -192,9 +192,12 @@ class Manager:
         elif isinstance(event, Verdict):
             self._job.mattered = True
             self._apply(event, when)
-        elif isinstance(event, RailVerdict | RailWish):
+        elif isinstance(event, RailVerdict):
             self._job.mattered = True
-            self._rails.take(event, when)
+            self._rails.apply(event, when)
+        elif isinstance(event, RailWish):
+            self._job.mattered = True
+            self._rails.wish(event, when)
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
             self._doubts.take(event, when)
@@ -210,9 +213,9 @@ class Manager:
             self._repairs.restarted(when.at)
             self._nodes.restarted()
             self._job.note("restarted", f"the manager is back and goes on in term {self._job.term}")
-        if self._job.over is not None and self._rails.troubles:
+        if self._job.over is not None and self._rails.incidents.open:
             self._job.mattered = True
-            self._rails.finish(when.now)
+            self._rails.incidents.finish(when.now)
 
     # ---- verdicts ---------------------------------------------------------------------------------------------
 

@@ -245,7 +245,7 @@ class Nodes:
         if report.full and self._repairs.told_all(node.name, when.at):
             job.mattered = True
         self._watch.file(node.name, report.rails, when.at)
-        if self._rails.remind(node.name, report.rail_order, when.now):
+        if self._rails.orders.remind(node.name, report.rail_order, when.now):
             job.mattered = True
         behind = not node.ranks.isdisjoint(self._repairs.behind)
         if behind or report.term != job.term or job.over is not None:

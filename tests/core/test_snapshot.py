@@ -83,8 +83,8 @@ def test_rails_that_are_lost_are_remembered() -> None:
     job.down("red", "ab", "ba")
     job.run(3 * SECOND)
     again = through_bytes(job.core)
-    lost = {key: [*rail.lines] for key, rail in job.core._rails.known.items() if rail.lines}
-    assert {key: [*rail.lines] for key, rail in again._rails.known.items() if rail.lines} == lost != {}
+    lost = {key: [*rail.lines] for key, rail in job.core._rails.standing.known.items() if rail.lines}
+    assert {key: [*rail.lines] for key, rail in again._rails.standing.known.items() if rail.lines} == lost != {}
     assert again.incidents(job.now) == job.core.incidents(job.now)
     job.core = again
     job.up("red", "ab", "ba")
@@ -159,8 +159,8 @@ def test_a_snapshot_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_no_part_of_the_core_is_our_own_bug() -> None:
     core, _ = in_repairs()
-    core._rails.known["a", "b"] = Rail("a", "b")
+    core._rails.standing.known["a", "b"] = Rail("a", "b")
     taken(core)
-    core._rails.known["a", "c"] = object()  # type: ignore[assignment]
+    core._rails.standing.known["a", "c"] = object()  # type: ignore[assignment]
     with pytest.raises(AssertionError, match="no class of the core"):
         taken(core)

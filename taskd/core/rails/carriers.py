@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING
 from taskd.core.rails.sightings import Sightings
+from taskd.core.rails.standing import Standing
 from taskd.core.types import RailState
 
 
 class Carriers:
     """The rails that carry in place of another one."""
 
-    def __init__(self, rails: Rails, sightings: Sightings) -> None:
-        self._rails = rails
+    def __init__(self, standing: Standing, sightings: Sightings) -> None:
+        self._standing = standing
         self._sightings = sightings
 
     def of(self, node: str, name: str, peer: str) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ class Carriers:
             if (
                 other != name
                 and seen.report.pairs_up > 0
-                and self._rails.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
-                and self._rails.use(node, other) not in RESTING
-                and self._rails.use(peer, other) not in RESTING  # neither end sends where one of them rests
+                and self._standing.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
+                and self._standing.use(node, other) not in RESTING
+                and self._standing.use(peer, other) not in RESTING  # neither end sends where one of them rests
             ):
                 yield other

@@ -20,7 +20,7 @@ _WORST = (RailState.UP, RailState.SUSPECT, RailState.PROBING, RailState.DOWN)
 def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
     """Every rail of every node, and the change that is under way or ended last."""
     seen = {key for key, peers in watch.sightings.peers.items() if peers}
-    names = sorted(seen | {key for key, rail in rails.known.items() if not rail.idle})
+    names = sorted(seen | {key for key, rail in rails.standing.known.items() if not rail.idle})
     shuffle = rails.shuffle or rails.last
     return {
         "rails": [_rail(rails, watch, node, name, at) for node, name in names],
@@ -41,11 +41,11 @@ def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
 
 
 def _rail(rails: Rails, watch: RailWatch, node: str, name: str, at: int) -> dict[str, Any]:
-    rail = rails.known.get((node, name))
+    rail = rails.standing.known.get((node, name))
     peers = sorted(watch.sightings.peers.get((node, name), set()))
     lines = [_line(rails, watch, node, name, peer, at) for peer in peers]
     seen = [watch.sightings.of((node, name, peer)).report for peer in peers]
-    state = max((rails.state(node, name, peer) for peer in peers), key=_WORST.index, default=RailState.UP)
+    state = max((rails.standing.state(node, name, peer) for peer in peers), key=_WORST.index, default=RailState.UP)
     in_use = rail is None or rail.use is Use.IN_USE
     lent = [line for line in lines if line["state"] in ("down", "probing")] if in_use else lines
     borrowers = sorted({one for line in lent for one in watch.carriers.of(node, name, line["peer"])})
@@ -71,11 +71,11 @@ def _rail(rails: Rails, watch: RailWatch, node: str, name: str, at: int) -> dict
 
 def _line(rails: Rails, watch: RailWatch, node: str, name: str, peer: str, at: int) -> dict[str, Any]:
     report = watch.sightings.of((node, name, peer)).report
-    rail = rails.known.get((node, name))
+    rail = rails.standing.known.get((node, name))
     line = rail.lines.get(peer) if rail is not None else None
     return {
         "peer": peer,
-        "state": rails.state(node, name, peer).name.lower(),
+        "state": rails.standing.state(node, name, peer).name.lower(),
         "age_ms": report.age_ms if line is None else milliseconds(max(at - line.since, 0)),
         "pairs": report.pairs,
         "pairs_up": report.pairs_up,
@@ -98,19 +98,19 @@ def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> Rai
         busy = rails.shuffle
         return f"busy: rail {busy.rail} of {join(busy.nodes)} is being changed; try again when that has ended"
     if not out:
-        resting = [where for where in wanted if rails.use(where, name) is Use.OUT]
+        resting = [where for where in wanted if rails.standing.use(where, name) is Use.OUT]
         if resting:
             return RailWish(name, tuple(resting), out)
-        lent = [where for where in wanted if rails.use(where, name) in RESTING]
+        lent = [where for where in wanted if rails.standing.use(where, name) in RESTING]
         how = "is borrowed and comes back by itself" if lent else "is in use already"
         return f"rail {name} of {join(lent or wanted)} {how}"
-    wanted = [where for where in wanted if rails.use(where, name) is not Use.OUT]
+    wanted = [where for where in wanted if rails.standing.use(where, name) is not Use.OUT]
     if not wanted:
         return f"rail {name} is out of use already"
     for where in wanted:
         for peer in sorted(reached[where, name]):
             # A rail that rests at the peer under a name that this node has not may be the other end of any.
-            resting = [one for one in rails.out(peer) if one not in watch.sightings.names(where)]
+            resting = [one for one in rails.standing.out(peer) if one not in watch.sightings.names(where)]
             if len(watch.carriers.of(where, name, peer)) <= len(resting):
                 between = f"within {where}" if where == peer else f"between {where} and {peer}"
                 return f"rail {name} is the only one that carries {between}: it stays in use"

@@ -21,8 +21,8 @@ from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.rails.attention import Attention
 from taskd.core.rails.carriers import Carriers
-from taskd.core.rails.rails import Rails
 from taskd.core.rails.sightings import Key, Seen, Sightings
+from taskd.core.rails.standing import Standing
 from taskd.core.records import NodeState
 from taskd.core.types import RailFinding, RailState
 from taskd.core.words import cut
@@ -32,9 +32,9 @@ class LineJudge:
     """Finds the verdict about a line, if there is one by now, and dismisses lines that are well again."""
 
     def __init__(
-        self, rails: Rails, sightings: Sightings, carriers: Carriers, attention: Attention, members: Membership
+        self, standing: Standing, sightings: Sightings, carriers: Carriers, attention: Attention, members: Membership
     ) -> None:
-        self._rails = rails
+        self._standing = standing
         self._sightings = sightings
         self._carriers = carriers
         self._attention = attention
@@ -52,9 +52,9 @@ class LineJudge:
     def _line(self, key: Key, at: int, repairing: bool) -> RailVerdict | None:
         node, name, peer = key
         seen = self._sightings.find(key)
-        state = self._rails.state(*key)
+        state = self._standing.state(*key)
         unseen = seen is None and state is not RailState.UP
-        if unseen and at - self._rails.known[node, name].lines[peer].since < limits.RAIL_STALE_NS:
+        if unseen and at - self._standing.known[node, name].lines[peer].since < limits.RAIL_STALE_NS:
             return None
         if seen is None or at - seen.heard_at >= limits.RAIL_STALE_NS:
             if seen is not None:
@@ -119,7 +119,7 @@ class LineJudge:
 
     def _probe(self, key: Key, seen: Seen, at: int) -> RailVerdict | None:
         node, name, peer = key
-        rail = self._rails.known[node, name]
+        rail = self._standing.known[node, name]
         quiet = at - rail.lines[peer].since
         if seen.good < limits.RAIL_PROBES or quiet < rail.back_off_ns:
             return None

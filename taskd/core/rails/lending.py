@@ -18,9 +18,9 @@ from collections.abc import Callable
 from taskd.core import limits
 from taskd.core.events import RailVerdict
 from taskd.core.rails.carriers import Carriers
-from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import Rail, Use
 from taskd.core.rails.sightings import Sightings
+from taskd.core.rails.standing import Standing
 from taskd.core.types import RailFinding, RailState
 from taskd.core.words import join, verb
 
@@ -28,18 +28,18 @@ from taskd.core.words import join, verb
 class Lending:
     """Finds the next change of use that the lines call for."""
 
-    def __init__(self, rails: Rails, sightings: Sightings, carriers: Carriers) -> None:
-        self._rails = rails
+    def __init__(self, standing: Standing, sightings: Sightings, carriers: Carriers) -> None:
+        self._standing = standing
         self._sightings = sightings
         self._carriers = carriers
 
     def wanted(self) -> str:
         """A rail most of whose lines are lost on some node, where others can carry; empty: there is none."""
-        return next((rail.name for rail in self._rails.known.values() if self._lendable(rail)), "")
+        return next((rail.name for rail in self._standing.known.values() if self._lendable(rail)), "")
 
     def lend(self, name: str) -> RailVerdict:
         """The verdict about a rail that is wanted: all nodes where it is to be lent, and who carries for it."""
-        nodes = tuple(rail.node for rail in self._rails.known.values() if rail.name == name and self._lendable(rail))
+        nodes = tuple(rail.node for rail in self._standing.known.values() if rail.name == name and self._lendable(rail))
         plan = sorted({one for node in nodes for one in self._carriers.of_rail(node, name)})
         carry = verb(len(plan), "carries", "carry")
         reason = f"most of its lines are lost, {join(plan)} {carry} until it has proved itself"
@@ -51,12 +51,12 @@ class Lending:
             return False
         peers = self._sightings.peers.get((node, name), set())
         others = peers - {node} or peers  # what a node says to itself crosses no cable
-        lost = sum(self._rails.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
+        lost = sum(self._standing.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
         return 2 * lost > len(others) and all(self._carriers.any(node, name, peer) for peer in peers)
 
     def come_back(self, at: int, repairing: bool) -> RailVerdict | None:
         """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
-        for rail in self._rails.known.values():
+        for rail in self._standing.known.values():
             if rail.use is Use.LENT and not repairing and self._ready(rail, at) and self._ready_for_so_long(rail, at):
                 nodes = self._lent(rail.name, lambda other: self._ready(other, at))
                 used = any(self._sightings.peers.get((node, rail.name)) for node in nodes)
@@ -77,7 +77,7 @@ class Lending:
         return at - max(rail.proved_at, rail.since + rail.back_off_ns) >= limits.RAIL_GATHER_NS
 
     def _lent(self, name: str, wanted: Callable[[Rail], bool]) -> tuple[str, ...]:
-        known = self._rails.known.values()
+        known = self._standing.known.values()
         return tuple(rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail))
 
     def _needed(self, rail: Rail, at: int) -> bool:

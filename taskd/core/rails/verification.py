@@ -22,9 +22,9 @@ from taskd.core.events import RailVerdict
 from taskd.core.membership import Membership
 from taskd.core.messages import RankReport
 from taskd.core.rails.carriers import Carriers
-from taskd.core.rails.rails import Rails
 from taskd.core.rails.records import RESTING, Shuffle
 from taskd.core.rails.sightings import Key, Seen, Sightings
+from taskd.core.rails.standing import Standing
 from taskd.core.types import RailFinding, RailState, RankState
 from taskd.core.words import cut, join, rank_words, verb
 
@@ -32,8 +32,8 @@ from taskd.core.words import cut, join, rank_words, verb
 class Verification:
     """Looks at the change under way."""
 
-    def __init__(self, rails: Rails, sightings: Sightings, carriers: Carriers, members: Membership) -> None:
-        self._rails = rails
+    def __init__(self, standing: Standing, sightings: Sightings, carriers: Carriers, members: Membership) -> None:
+        self._standing = standing
         self._sightings = sightings
         self._carriers = carriers
         self._members = members
@@ -95,7 +95,7 @@ class Verification:
         for key in keys:
             node, _, peer = key
             seen = self._sightings.of(key)
-            if self._rails.state(*key) is RailState.DOWN and self._carriers.any(*key):
+            if self._standing.state(*key) is RailState.DOWN and self._carriers.any(*key):
                 return self._roll_back(shuffle, f"its line from {node} to {peer} is lost")
             if fresh or seen.bytes_at_return < 0:
                 self._measure(key, seen)
@@ -151,7 +151,7 @@ class Verification:
         _, name, peer = key
         # A peer may have another name for its end. Which of its rails that is, only the transport knows.
         alike = name in names
-        return self._rails.use(peer, name) in RESTING or (not alike and bool(self._rails.out(peer)))
+        return self._standing.use(peer, name) in RESTING or (not alike and bool(self._standing.out(peer)))
 
     def _measure(self, key: Key, seen: Seen) -> None:
         """From now on."""

@@ -33,12 +33,13 @@ class RailWatch:
 
     def __init__(self, rails: Rails, members: Membership) -> None:
         self._rails = rails
+        standing = self._standing = rails.standing
         self.sightings = Sightings()
-        self.carriers = Carriers(rails, self.sightings)
+        self.carriers = Carriers(standing, self.sightings)
         self._attention = Attention()
-        self._judge = LineJudge(rails, self.sightings, self.carriers, self._attention, members)
-        self._lending = Lending(rails, self.sightings, self.carriers)
-        self._verification = Verification(rails, self.sightings, self.carriers, members)
+        self._judge = LineJudge(standing, self.sightings, self.carriers, self._attention, members)
+        self._lending = Lending(standing, self.sightings, self.carriers)
+        self._verification = Verification(standing, self.sightings, self.carriers, members)
         self._found: deque[RailVerdict] = deque()
         self._swept_at = 0
         self._round_at: int | None = None
@@ -48,7 +49,7 @@ class RailWatch:
     def file(self, node: str, reports: tuple[RailReport, ...], at: int) -> None:
         """One beat's lines. Costs a few comparisons for each line that is well."""
         for key, odd in self.sightings.file(node, reports, at):
-            if odd or key in self._attention.odd or self._rails.state(*key) is not RailState.UP:
+            if odd or key in self._attention.odd or self._standing.state(*key) is not RailState.UP:
                 self._attention.call(key)
 
     def forget(self, node: str) -> None:
@@ -59,7 +60,7 @@ class RailWatch:
     def restart(self) -> None:
         """The manager was away: what it saw before says nothing now. What was decided is looked at until it is seen."""
         self.sightings.clear()
-        self._attention.restart((*key, peer) for key, rail in self._rails.known.items() for peer in rail.lines)
+        self._attention.restart((*key, peer) for key, rail in self._standing.known.items() for peer in rail.lines)
 
     def find(self, at: int, repairing: bool) -> RailVerdict | None:
         """One thing that is to be decided by now; to be applied before the next is asked for. None: nothing (more)."""
