@@ -13,19 +13,19 @@ from taskd.core.job import Job
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
 from taskd.core.records import NodeRecord, RankRecord
-from taskd.core.repair.repairs import Repairs
+from taskd.core.repair.case import Case
 from taskd.core.words import milliseconds
 
 _MOST_EXCEPTED = 64
 
 
 def of_job(
-    name: str, node_count: int, job: Job, repairs: Repairs, rails: Rails, counters: Counters, at: int, first: int
+    name: str, node_count: int, job: Job, case: Case, rails: Rails, counters: Counters, at: int, first: int
 ) -> dict[str, Any]:
     """The whole job, and of its ranks and nodes STATUS_ROWS from the place `first` on."""
-    members = job.members
+    members, attempt = job.members, case.attempts.attempt
     end = first + limits.STATUS_ROWS
-    under_way = int(repairs.incident is not None) + len(rails.incidents.open)
+    under_way = int(case.incident is not None) + len(rails.incidents.open)
     return {
         "job": name,
         "term": job.term,
@@ -34,12 +34,12 @@ def of_job(
         "node_count": node_count,
         "over": None if job.over is None else {"exit_code": job.over.exit_code, "reason": job.over.reason},
         "incidents": {
-            "known": len(repairs.history) + len(rails.incidents.history) + under_way,
+            "known": len(case.history) + len(rails.incidents.history) + under_way,
             "open": under_way,
             "started_over": job.restarts,  # how often all ranks began anew
             "steps_lost": job.steps_lost,  # that were seen to be done by then
         },
-        "stage": None if repairs.attempt is None else repairs.attempt.state.value,
+        "stage": None if attempt is None else attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
         "states": {state.name.lower(): count for state, count in members.counts.items() if count},
         "nodes": [_node(members.nodes[node], at) for node in sorted(members.nodes)[first:end]],

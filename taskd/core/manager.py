@@ -151,14 +151,14 @@ class Manager:
         and nodes, from the place `first` on, and says where the `next` part begins."""
         at = self._clock(now_ns) - self._slept
         job, rails = self._job, self._rails
-        found = facts.of_job(self.name, self.node_count, job, self._repairs, rails, self.counters, at, first)
+        found = facts.of_job(self.name, self.node_count, job, self._repairs.case, rails, self.counters, at, first)
         found["incidents"]["known"] += len(self._doubts.history)
         return found | {"proof": facts.of_proofs(self._proofs, self._doubts.found, at)}
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
-        repairs = self._repairs
-        known = filter(None, [*repairs.history, repairs.incident, *self._rails.incidents.all(), *self._doubts.history])
+        case = self._repairs.case
+        known = filter(None, [*case.history, case.incident, *self._rails.incidents.all(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(self._clock(now_ns)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
@@ -233,7 +233,7 @@ class Manager:
     def _judge_rails(self, now: int) -> list[ManagerEffect]:
         """What reports say about rails by now, in the same way."""
         effects: list[ManagerEffect] = []
-        when, repairing = self._moment(now), self._repairs.attempt is not None
+        when, repairing = self._moment(now), self._repairs.case.attempts.attempt is not None
         while self._job.over is None and (verdict := self._watch.find(when.at, repairing)) is not None:
             self._job.journal.append(verdict)
             self._rails.apply(verdict, when)
@@ -243,7 +243,7 @@ class Manager:
     def _judge_proofs(self, now: int) -> list[ManagerEffect]:
         """What the ranks have told of what they hold. In a repair, or just before one, it would change nothing."""
         effects: list[ManagerEffect] = []
-        while self._job.over is None and not self._repairs.busy and (verdict := self._proofs.find()) is not None:
+        while self._job.over is None and not self._repairs.case.busy and (verdict := self._proofs.find()) is not None:
             self._doubts.take(verdict, self._moment(now))
             self._job.journal.append(verdict)  # behind what of it a replay has to know before
             effects += self._job.take_effects(now)

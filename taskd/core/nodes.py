@@ -106,7 +106,7 @@ class Nodes:
             self._forget(node, when.now)
             self._job.note("lost", f"node {node.name} is lost: {verdict.reason}", node=node.name)
             self._lose_ranks(node, verdict.reason, verdict.age_ns, when)
-            self._repairs.check_end(when)
+            self._repairs.ending.check(when)
 
     def restarted(self) -> None:
         """The manager was away: everybody may be told everything again."""
@@ -157,7 +157,7 @@ class Nodes:
         self._repairs.attendance.node_came(when.at)
         self._answer(node, Filed())
         order = self._job.order
-        if self._job.over is None and order is not None and order.incident and not self._repairs.deciding:
+        if self._job.over is None and order is not None and order.incident and not self._repairs.case.deciding:
             self._job.tell_order(node, when.now)
 
     def _stranger(self, hello: AgentHello) -> str:
@@ -208,7 +208,7 @@ class Nodes:
         self._forget(node, when.now)
         self._job.note("node", f"node {node.name} has left: {goodbye.reason}", node=node.name)
         self._lose_ranks(node, f"the launcher of node {node.name} ended", 0, when)
-        self._repairs.check_end(when)
+        self._repairs.ending.check(when)
 
     def _forget(self, node: NodeRecord, now: int) -> None:
         self._detector.forget(node)
@@ -225,7 +225,7 @@ class Nodes:
             return
         dead = [record.rank for record in records if members.kill(record, 0, False, reason)]
         if dead:
-            self._repairs.died(dead, "node", age_ns, when)
+            self._repairs.faults.died(dead, "node", age_ns, when)
 
     # ---- reports ----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Nodes:
         self._watch.file(node.name, report.rails, when.at)
         if self._rails.orders.remind(node.name, report.rail_order, when.now):
             job.mattered = True
-        behind = not node.ranks.isdisjoint(self._repairs.behind)
+        behind = not node.ranks.isdisjoint(self._repairs.case.behind)
         if behind or report.term != job.term or job.over is not None:
             self._remind(node, when.now, report.term != job.term, behind)
 
@@ -272,7 +272,7 @@ class Nodes:
             holder = self._members.ranks[rank].where
             job.note("refused", f"rank {rank} is claimed on node {node.name}, node {holder} holds it", rank, node.name)
         if filed.replaced:
-            repairs.replaced(filed.replaced, when)
+            repairs.faults.replaced(filed.replaced, when)
         if filed.joined:
             job.note("joined", f"{rank_words(filed.joined)} joined on node {node.name}", node=node.name)
             repairs.back(filed.joined, when)
@@ -289,9 +289,9 @@ class Nodes:
             if job.over is None:
                 repairs.left(rank, when)
         if filed.died and job.over is None:
-            repairs.died(filed.died, "process", 0, when)
+            repairs.faults.died(filed.died, "process", 0, when)
         if filed.left or filed.died:
-            repairs.check_end(when)
+            repairs.ending.check(when)
 
     def _answer(self, node: NodeRecord, filed: Filed, want_hello: bool = False) -> None:
         confirmed, refused = tuple(filed.confirmed), tuple(filed.refused)
@@ -309,7 +309,7 @@ class Nodes:
             return
         if term:
             self._answer(node, Filed())
-        if order and self._job.order is not None and not self._repairs.deciding:
+        if order and self._job.order is not None and not self._repairs.case.deciding:
             self._job.tell_order(node, now)
 
     # ---- evidence ---------------------------------------------------------------------------------------------
@@ -325,11 +325,11 @@ class Nodes:
         if kind is EvidenceKind.PROCESS_EXIT and record is not None:
             if record.node is node and self._members.kill(record, evidence.exit_code, True, reason):
                 self._detector.explained(node, [record.rank])
-                self._repairs.died([record.rank], "process", 0, when)
-                self._repairs.check_end(when)
+                self._repairs.faults.died([record.rank], "process", 0, when)
+                self._repairs.ending.check(when)
             return
-        if kind is EvidenceKind.COMPILING and self._repairs.incident is not None:
-            self._repairs.incident.note(reason)
+        if kind is EvidenceKind.COMPILING and self._repairs.case.incident is not None:
+            self._repairs.case.incident.note(reason)
         if kind is EvidenceKind.COLLECTIVE_LATE:
             self._late.told(evidence, seen_by, node.name)
             return
@@ -345,5 +345,5 @@ class Nodes:
 
     def _let_go(self) -> None:
         """Nobody holds what no repair can come for."""
-        if self._repairs.incident is None and self._job.over is None and self._failed.let_go():
+        if self._repairs.case.incident is None and self._job.over is None and self._failed.let_go():
             self._job.mattered = True

@@ -22,9 +22,10 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.lending import Lending
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
-from taskd.core.repair import attempt, attempts, ladder, patience, repairs
+from taskd.core.repair import attempt, attempts, decider, ladder, patience
 from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts
+from taskd.core.repair.faults import Faults
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment
 from taskd.core.types import Stage, Strategy
@@ -197,7 +198,7 @@ def newcomers_fetch_nothing(patch: Patch) -> None:
 
 
 def deaths_are_ignored(patch: Patch) -> None:
-    patch.setattr(repairs.Repairs, "died", lambda self, *arguments: None)
+    patch.setattr(Faults, "died", lambda self, *arguments: None)
 
 
 def deadlines_never_come(patch: Patch) -> None:
@@ -228,11 +229,11 @@ def whoever_waits_is_a_witness(patch: Patch) -> None:
 
 
 def every_fault_ends_the_job(patch: Patch) -> None:
-    patch.setattr(repairs, "decide", lambda now: ladder.Decision(Strategy.EXIT, "it is easier so: exit", 1))
+    patch.setattr(decider, "decide", lambda now: ladder.Decision(Strategy.EXIT, "it is easier so: exit", 1))
 
 
 def first_report_ends_the_job(patch: Patch) -> None:
-    patch.setattr(Repairs, "back", lambda self, ranks, when: self._finish(0, "that will do", when.now))
+    patch.setattr(Repairs, "back", lambda self, ranks, when: self.ending.finish(0, "that will do", when.now))
 
 
 def nobody_compares(patch: Patch) -> None:

@@ -8,7 +8,7 @@ Owns the one `Attempt` that is under way, if any. What can go wrong here, and wh
 - *A rank has done its first step before the slowest has resumed*: it is looked at again when REDO begins.
 
 Invariant: every rank that an attempt waits for is watched, so that no report of it is quiet.
-Not here: whether to try, and what a failed attempt means (repairs).
+Not here: whether to try, and what a failed attempt means (decider, course).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What can go wrong, and what follows:
 - *The manager is back, and its journal may have lost its end*: what it remembers may be over. It hears every node out
   before it decides anything, so that nobody is replaced who has been at work again for long.
 
-Cost: constant for every rank that ends. Not here: what is done about it (repairs). All `at` are waking time.
+Cost: constant for every rank that ends. Not here: what is done about it (repairs, ending). All `at` are waking time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ answered together, for longer with each attempt. What can go wrong, and what fol
 - *The manager is back*: it may have forgotten the newest, so it hears every node out before it decides (attendance).
 - *The manager restarts while a decision is due*: it is taken as soon as the nodes have been heard.
 
-Invariant: a decision that is due has a time. Not here: what is decided (ladder), and what is done then (repairs).
+Invariant: a decision that is due has a time. Not here: what is decided (ladder), and what is done then (decider).
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""What is open: one incident, the attempt at its repair, and the decision that it waits for.
+
+The three begin and end together, and whatever happens to a job is asked about all of them. What can go wrong, and what
+follows:
+
+- *Another fault while one is repaired*: the open incident grows, there is never a second one.
+- *An incident closes in the middle of an attempt*: the attempt goes with it, and nobody is waited for any more.
+
+Invariant: at most one incident is open. It does NOT say what is decided (decider), what a fault means (faults), or how
+an attempt goes on (course).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from taskd.core import limits
+from taskd.core.job import Job
+from taskd.core.repair import notices
+from taskd.core.repair.attempt import AttemptState
+from taskd.core.repair.attempts import Attempts
+from taskd.core.repair.decision import DecisionCause, NextDecision
+from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
+from taskd.core.times import earliest
+from taskd.core.types import Outcome
+
+
+class Case:
+    """The open incident with all that belongs to it, and the incidents that were."""
+
+    def __init__(self, job: Job, spare_wait_ns: int) -> None:
+        self._job = job
+        self.incident: Incident | None = None
+        self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
+        self.attempts = Attempts(job, spare_wait_ns)
+        self.decision = NextDecision()
+
+    def open(self, kind: str, ranks: Iterable[int], text: str, age_ns: int, now: int) -> Incident:
+        """Open an incident, or let the open one grow."""
+        incident = self.incident
+        if incident is None:
+            incident = self.incident = Incident(self._job.next_incident(), kind, now)
+            self._job.incident = incident.id
+            incident.detected(age_ns, now)
+        else:
+            incident.move(IncidentCause.GROWN)
+        incident.trouble = text
+        incident.concern(text, ranks, [self._job.members.ranks[rank].where for rank in ranks])
+        self._job.note(kind, text)
+        return incident
+
+    def close(self, cause: IncidentCause, outcome: Outcome, text: str, now: int) -> None:
+        """The incident has come to its end, and all that belongs to it."""
+        incident = self.incident
+        assert incident is not None
+        incident.close(cause, outcome, now)
+        incident.note(text)
+        self._job.note("closed", notices.closed(incident, text))
+        self.history.append(incident)
+        self.incident = None
+        self.attempts.close()
+        self._job.settle()
+        self.decision.settle(DecisionCause.CLOSED)
+
+    def deadline(self) -> int | None:
+        """When the decision, or the stage of the attempt, is due; in waking time."""
+        attempt = self.attempts.attempt
+        settles_at = None if self.incident is None else self.incident.settles_at
+        stage_ends_at = None if attempt is None or self.decision.pending else attempt.deadline
+        return earliest(self.decision.due_at, settles_at, stage_ends_at)
+
+    def restart(self, at: int) -> None:
+        """The manager was away: its clocks start anew."""
+        self.decision.restart(at)
+        if self.incident is not None:
+            self.incident.restart_clocks(at)
+        if self.attempts.attempt is not None:
+            self.attempts.attempt.restart_clock(at)
+
+    @property
+    def deciding(self) -> bool:
+        """A fault waits for its decision: the order in force is not the last word."""
+        return self.decision.pending or (self.incident is not None and self.incident.settles_at is not None)
+
+    @property
+    def busy(self) -> bool:
+        """A fault waits for its decision, or ranks are brought to one state."""
+        attempt = self.attempts.attempt
+        return self.deciding or (attempt is not None and attempt.state is not AttemptState.REDO)
+
+    @property
+    def behind(self) -> set[int]:
+        """Ranks that have yet to follow the order in force."""
+        attempt = self.attempts.attempt
+        if attempt is None:
+            return self._job.behind
+        return set() if attempt.state is AttemptState.REDO else attempt.waiting
+
+    @property
+    def only_watched(self) -> bool:
+        """Nobody here is going to start a rank again: at most its launcher is."""
+        return self.incident is None or self.incident.state is IncidentState.OBSERVING

@@ -1,0 +1,97 @@
+"""The course of the attempt under way: its next stage, its end, and what is done with those who do not follow.
+
+What can go wrong, and what follows:
+
+- *A rank says that it cannot follow*: in its set-up it is given up, else the repair is in trouble.
+- *A stage's deadline passes*: whoever is to blame is given up; if nobody is, another epoch begins.
+- *No node is heard at all*: nobody could take over, so the stage gets its time anew.
+- *All have parked and nobody holds a whole state*: the ladder is told so.
+
+Not here: who is waited for, and for how long (attempt, patience); what is done about trouble (faults, decider).
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.job import Job
+from taskd.core.records import RankRecord
+from taskd.core.repair import notices
+from taskd.core.repair.attempt import Attempt, AttemptState
+from taskd.core.repair.attempts import Progress
+from taskd.core.repair.case import Case
+from taskd.core.repair.decider import Decider
+from taskd.core.repair.decision import DecisionCause
+from taskd.core.repair.faults import Faults
+from taskd.core.repair.incident import IncidentCause
+from taskd.core.times import Moment
+from taskd.core.words import rank_words
+
+
+class Course:
+    """Leads the attempt on when ranks have followed, or have not."""
+
+    def __init__(self, job: Job, case: Case, decider: Decider, faults: Faults) -> None:
+        self._job = job
+        self._members = job.members
+        self._case = case
+        self._decider = decider
+        self._faults = faults
+
+    def go_on(self, when: Moment) -> None:
+        """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
+        incident, attempt = self._case.incident, self._case.attempts.attempt
+        if attempt is None or self._case.decision.pending:
+            return
+        assert incident is not None
+        progress = self._case.attempts.advance(incident, when)
+        if progress is Progress.HEALED:
+            self._mended("every rank has done its first step", when.now)
+        elif progress is Progress.STATE_LOST:
+            incident.state_lost = True
+            self._faults.troubled("state", f"no survivor holds a whole state{attempt.why_useless}", [], when)
+
+    def _mended(self, proof: str, now: int) -> None:
+        """Training goes on: with all that was done, or from the beginning."""
+        incident = self._case.incident
+        assert incident is not None
+        kind = "over" if incident.restarts else "healed"
+        self._job.note(kind, notices.mended(incident, proof, now))
+        self._case.close(IncidentCause.HEALED, incident.good_end, proof, now)
+
+    def overdue(self, attempt: Attempt, when: Moment) -> None:
+        """A stage's deadline has passed."""
+        incident, attempts = self._case.incident, self._case.attempts
+        assert incident is not None
+        if attempts.placing:
+            incident.exhausted.add(attempt.strategy)
+            attempts.drop(incident, when)
+            text = f"no node with room came within {-(-attempts.spare_wait_ns // limits.SECOND)} s"
+            self._faults.troubled("spare", text, [], when)
+        elif self._members.all_silent:
+            attempt.restart_clock(when.at)  # whoever is late may have followed long ago, and nobody could take over
+        elif not (late := attempt.overdue(when.at)):
+            if text := notices.waits(attempt, when.at):
+                self._job.note("waits", text)
+        elif attempt.state is AttemptState.REDO:
+            self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
+        elif blamed := attempt.to_blame(late):
+            reason = f"did not {attempt.asked} in time"
+            dead = [rank for rank in blamed if self._members.condemn(self._members.ranks[rank], reason)]
+            if dead:
+                self._faults.died(dead, "deadline", 0, when)
+            else:
+                self._decider.decide_soon(DecisionCause.WANTED, when)
+        else:
+            text = f"{rank_words(late)} did not {attempt.asked} in time, and nobody in particular is to blame"
+            self._faults.troubled("deadline", text, late, when)
+
+    def refused(self, record: RankRecord, refusal: str, when: Moment) -> None:
+        """A rank said that it cannot follow."""
+        attempt = self._case.attempts.attempt
+        assert attempt is not None
+        text = f"rank {record.rank} could not {attempt.asked}: {refusal}"
+        if record.rank in attempt.newcomers and attempt.state is AttemptState.QUIESCE:
+            if self._members.condemn(record, f"its set-up failed: {refusal}"):
+                self._faults.died([record.rank], "set-up", 0, when)
+            return
+        self._faults.troubled("refusal", text, [record.rank], when)

@@ -1,0 +1,93 @@
+"""From a fault to what is done about it: asks the ladder when it is time, and begins what it says.
+
+What can go wrong, and what follows:
+
+- *Faults come in a burst*: what follows a decision at once is gathered and answered together (decision).
+- *Too many tries of one strategy*: it is exhausted, and the ladder is asked again. No room for a lost rank in time: the
+  same.
+- *A repair was led on* (the journal has lost its end): decided anew, when everybody has said how it stands.
+
+Invariant: the epoch grows with every attempt. Not here: which strategy is right (ladder), how an attempt is led
+(attempts).
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.job import Job
+from taskd.core.repair import notices, placement
+from taskd.core.repair.attempt import AttemptState
+from taskd.core.repair.attendance import Attendance
+from taskd.core.repair.case import Case
+from taskd.core.repair.decision import DecisionCause
+from taskd.core.repair.ending import Ending
+from taskd.core.repair.incident import Incident, IncidentCause
+from taskd.core.repair.ladder import Decision, decide
+from taskd.core.repair.placement import Rules
+from taskd.core.times import Moment
+from taskd.core.types import Outcome, RankState, Strategy
+
+
+class Decider:
+    """Says what becomes of the open incident."""
+
+    def __init__(self, job: Job, rules: Rules, case: Case, attendance: Attendance, ending: Ending) -> None:
+        self._job = job
+        self._members = job.members
+        self._rules = rules
+        self._case = case
+        self._attendance = attendance
+        self._ending = ending
+
+    def decide_soon(self, cause: DecisionCause, when: Moment, wait_ns: int = 0) -> None:
+        """Decide now, or together with what else happens just after an earlier decision, or within this time."""
+        incident, decision = self._case.incident, self._case.decision
+        assert incident is not None
+        decision.want(cause, decision.gathered_at(when.at, incident.attempts, wait_ns))
+        if decision.is_due(when.at):
+            self.decide(when)
+
+    def decide(self, when: Moment) -> None:
+        """Ask the ladder, and do what it says; a manager that is back hears everybody first."""
+        incident = self._case.incident
+        assert incident is not None
+        incident.settles_at = None
+        if self._rules.recover and (until := self._attendance.hears_until) is not None and when.at < until:
+            self._case.decision.want(DecisionCause.WANTED, until)
+            return
+        self._case.decision.decided(when.at)
+        if incident.overtaken and self._attendance.all_run(self._job.epoch):
+            text = f"all ranks are at work in epoch {self._job.epoch}; how they were brought there is forgotten"
+            self._case.close(IncidentCause.BACK, Outcome.OBSERVED, text, when.now)
+            return
+        incident.overtaken = False
+        attempt = self._case.attempts.attempt
+        waiting = attempt.strategy if attempt is not None and self._case.attempts.placing else None
+        repairing = attempt is not None and attempt.state is not AttemptState.REDO
+        lost = set(self._members.in_state(RankState.DEAD))
+        same_try = incident.answers(lost)
+        decision = self._ask(incident, repairing)
+        last = placement.last_start(self._members, self._rules)
+        while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
+            incident.exhausted.add(decision.strategy)
+            decision = self._ask(incident, repairing)
+        self._case.attempts.drop(incident, when)
+        incident.follow(decision)
+        self._job.note("decision", decision.reason)
+        if decision.strategy is Strategy.EXIT:
+            self._ending.finish(decision.exit_code, decision.reason, when.now)
+        elif decision.strategy is Strategy.OBSERVE:
+            incident.move(IncidentCause.OBSERVE)
+            incident.missing = lost
+            self._case.attempts.close()
+        elif self._job.epoch >= limits.MAX_EPOCH:
+            self._ending.finish(1, "the numbers of epochs are used up", when.now)
+        else:
+            incident.move(IncidentCause.REPAIR)
+            incident.trouble = ""
+            self._job.behind.clear()
+            told = notices.beginning(incident, decision, self._members, self._rules)
+            self._case.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when)
+
+    def _ask(self, incident: Incident, repairing: bool) -> Decision:
+        return decide(placement.situation(self._members, incident, self._rules, repairing))

@@ -1,0 +1,70 @@
+"""The end of the job: whether anybody is left to train, and how it ends.
+
+What can go wrong, and what follows:
+
+- *Every rank has gone and somebody else's launcher may bring them back*: a grace runs (attendance), then the job ends.
+- *A rank dies when the others have left*: whoever could start it again decides first; an open repair is no end.
+
+Invariant: a job ends once, and an incident that is open then is closed. It does NOT decide that a fault cannot be
+repaired (ladder).
+"""
+
+from __future__ import annotations
+
+from taskd.core.effects import EndJob
+from taskd.core.job import Job
+from taskd.core.repair import notices, placement
+from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance
+from taskd.core.repair.case import Case
+from taskd.core.repair.incident import IncidentCause
+from taskd.core.repair.ladder import describe, exit_code_of
+from taskd.core.repair.placement import Rules
+from taskd.core.times import Moment
+from taskd.core.types import Outcome, Strategy
+from taskd.core.words import cut, verb
+
+
+class Ending:
+    """Looks whether the job is over, and ends it."""
+
+    def __init__(self, job: Job, rules: Rules, case: Case, attendance: Attendance) -> None:
+        self._job = job
+        self._rules = rules
+        self._case = case
+        self._attendance = attendance
+
+    def check(self, when: Moment) -> None:
+        """Is there anybody left to train? Constant time: asked whenever a rank ends."""
+        if self._job.over is not None:
+            return
+        good = self._attendance.all_left()
+        if good:
+            done = describe(lost) if (lost := placement.losses(self._job.members)) else ""
+            done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
+            over = notices.started_over(self._job.restarts, self._job.steps_lost)
+            self.finish(0, f"{good}{done}{over}", when.now)
+        elif self._attendance.nobody() and self._case.only_watched:
+            lost = placement.losses(self._job.members)
+            if self._rules.recover and not any(loss.watched_only for loss in lost):
+                self.finish(exit_code_of(lost), describe(lost), when.now)  # whoever could start them again has decided
+            elif self._attendance.gone_at is None:
+                self._attendance.gone_at = when.at
+
+    def check_grace(self, when: Moment) -> None:
+        """Has somebody else's launcher had its time to bring ranks back?"""
+        if self._attendance.gone_for_good(when.at) and self._case.only_watched:
+            lost = placement.losses(self._job.members)
+            self.finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", when.now)
+
+    def finish(self, exit_code: int, reason: str, now: int) -> None:
+        """The job is over."""
+        self._attendance.gone_at = None
+        incident = self._case.incident
+        if incident is not None:
+            good = exit_code == 0 or incident.strategy is Strategy.OBSERVE
+            ending = (IncidentCause.BACK, Outcome.OBSERVED) if good else (IncidentCause.EXIT, Outcome.EXITED)
+            self._case.close(*ending, reason, now)
+        if text := notices.ended(self._job.restarts, self._job.steps_lost):
+            self._job.note("end", text)
+        self._job.finish(exit_code, reason)
+        self._job.effects.append(EndJob(exit_code, cut(reason)))

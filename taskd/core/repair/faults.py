@@ -1,0 +1,90 @@
+"""What has gone wrong: each fault opens the incident, or lets it grow, and asks for a decision.
+
+What can go wrong, and what follows:
+
+- *A fault in any stage of a repair*: the incident grows, the ladder is asked again.
+- *Several ranks die before anything was trained*: others may be dying of the same cause, so it is let settle first.
+- *Somebody else's launcher starts ranks again*: what it has replaced is missing until it is back, and no more.
+
+Nothing is decided here (decider), and nobody is found dead here (detector, membership).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from taskd.core import limits
+from taskd.core.job import Job
+from taskd.core.repair import notices, placement
+from taskd.core.repair.case import Case
+from taskd.core.repair.decider import Decider
+from taskd.core.repair.decision import DecisionCause
+from taskd.core.repair.incident import IncidentState
+from taskd.core.repair.ladder import describe
+from taskd.core.repair.placement import Rules
+from taskd.core.times import Moment
+from taskd.core.words import rank_words, verb
+
+
+class Faults:
+    """Takes faults of every kind."""
+
+    def __init__(self, job: Job, rules: Rules, case: Case, decider: Decider) -> None:
+        self._job = job
+        self._members = job.members
+        self._rules = rules
+        self._case = case
+        self._decider = decider
+
+    def died(self, ranks: list[int], kind: str, age_ns: int, when: Moment) -> None:
+        """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
+        if self._job.over is not None:
+            return
+        for rank in ranks:
+            self._members.ranks[rank].forgive(when.now)
+        losses = {rank: placement.loss_of(self._members.ranks[rank]) for rank in ranks}
+        incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
+        incident.missing.update(ranks)
+        for rank, loss in losses.items():
+            incident.fallen.setdefault(rank, loss)  # what began it, and not the newcomers that died of it
+        done = tuple(loss for loss in losses.values() if loss.finished)
+        if done and self._rules.recover:
+            self._job.note("done", notices.done(done))
+        settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
+        if settles and placement.others_may_follow(self._members, self._rules):
+            if incident.settles_at is None:
+                incident.settles_at = when.at + limits.SETTLE_NS
+            return
+        if incident.state is IncidentState.OBSERVING and not self._rules.recover:
+            return  # nothing can be decided otherwise, however many more die
+        wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
+        self._decider.decide_soon(DecisionCause.WANTED, when, wait_ns)
+
+    def replaced(self, ranks: list[int], when: Moment) -> None:
+        """Somebody else has started these ranks again, before the death of the old ones was told."""
+        text = f"{rank_words(ranks)} {verb(len(ranks), 'was', 'were')} started again, not by this manager"
+        if self._rules.recover or self._job.over is not None:
+            self._job.note("replaced", text)
+            return
+        incident = self._case.open("process", ranks, text, 0, when.now)
+        incident.missing.update(ranks)
+        if incident.state is IncidentState.SETTLING:
+            self._decider.decide(when)
+            incident.missing.update(ranks)
+
+    def troubled(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
+        """The job needs a repair although nobody died."""
+        if self._job.over is not None:
+            return
+        self._case.open(kind, ranks, trouble, 0, when.now)
+        if kind in ("refusal", "epoch"):  # what explains a refusal, or what else is new, is filed first
+            self._case.decision.want(DecisionCause.TROUBLE, when.at + (limits.REFUSAL_NS if kind == "refusal" else 0))
+        else:
+            self._decider.decide_soon(DecisionCause.TROUBLE, when)
+
+    def doubted(self, trouble: str, ranks: Iterable[int], when: Moment) -> None:
+        """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
+        if self._job.over is not None:
+            return
+        self._case.open("proof", ranks, trouble, 0, when.now).state_lost = True
+        self._decider.decide_soon(DecisionCause.TROUBLE, when)
