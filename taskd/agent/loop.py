@@ -42,6 +42,7 @@ from taskd.core.messages import (
     Goodbye,
     Stop,
 )
+from taskd.core.post import Identity
 from taskd.core.types import EvidenceKind, PageFlag, Phase
 from taskd.core.words import cut
 from taskd.errors import BackendError, UsageError
@@ -95,17 +96,17 @@ class AgentLoop:
             self._store = StoreRelay(config.job.id, node, config.manager.host, config.manager.port)
         self.workers = Workers()
         self.interval_ns = config.agent.beat_interval_ms * MS
-        self.core = Agent(
+        identity = Identity(
             job=config.job.id,
             node=node,
             host=os.uname().nodename,
             pid=os.getpid(),
-            life=self.uplink.life,
             spawns=spawner is not None,
             slots=config.job.proc_per_node if slots is None else slots,
             interval_ns=self.interval_ns,
             linger_ns=config.agent.linger_ms * MS,
         )
+        self.core = Agent(identity)
         self.left: effects.Leave | None = None
         self.others: Callable[[], Mapping[int, Callable[[], None]]] = dict
         """Further descriptors to wait for, and what to call when one is readable: a launcher has other children."""
@@ -333,7 +334,7 @@ class AgentLoop:
         rails = self.workers.rails.read(now)
         if rails:
             self._carried = sum(line.bytes_out + line.bytes_in for line in rails)
-        repaired = self.core.order is not None  # a job in which nothing has happened is not looked at any closer
+        repaired = self.core.post.order is not None  # a job in which nothing has happened is not looked at any closer
         readings = []
         for worker, beat in zip(watched, beats, strict=True):
             if beat is None or beat.beat_count == 0:

@@ -7,14 +7,14 @@ changes nothing. A method gives the record that has news for the manager, or Non
 - *A process claims a rank of another node*: where the agent starts the workers, only who was started is let in.
 - *A word of the past* (an older stage, an ended incarnation): counted.
 
-Invariant: a rank has at most one live process here. Not here: orders, reports, what happens next (agent).
+Invariant: a rank has at most one live process here. Not here: orders (seating), reports (reporter), and what happens
+next (agent).
 """
 
 from __future__ import annotations
 
 from taskd.core import limits
 from taskd.core.counters import Counters
-from taskd.core.effects import Warn
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
 from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
@@ -37,6 +37,7 @@ class Crew:
         self.ranks: dict[int, LocalRank] = {}
         self.counters = counters
         self._failures = 0
+        self._idle_since: int | None = None  # no process lives here since then
 
     def causes(self) -> list[int]:
         """The ranks that have failed by themselves, in time: the first one began it. Who died only of an operation with
@@ -58,6 +59,14 @@ class Crew:
         """Those whose process is there."""
         return [record for record in self.ranks.values() if record.live]
 
+    def idle_ns(self, now: int) -> int | None:
+        """For how long nobody has been here, since the first look that found nobody; None: somebody is."""
+        if self.live():
+            self._idle_since = None
+            return None
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        return now - self._idle_since
+
     def rival(self, seat: Seat, node: str) -> tuple[LocalRank, str] | None:
         """The process here whose seat goes to another incarnation, and the reason for its end. Who follows is noted."""
         record = self.ranks.get(seat.rank)
@@ -71,18 +80,16 @@ class Crew:
             return record, f"rank {seat.rank} goes on on node {seat.node}"
         return None
 
-    def starts_over(self, order: Order, held: Order | None) -> list[Warn]:
-        """What is said aloud, once, when all ranks begin anew: nothing is as it was, and a good end would not show it.
-        `held`: the order before this one."""
-        if not (self.spawns and order.fresh and (held is None or held.epoch < order.epoch)):
-            return []
-        return [Warn(cut(f"all ranks start over: {order.reason}"))]
-
     def vacant(self, seat: Seat, node: str) -> bool:
         """This seat is to be taken here, and nobody sits on it."""
         record = self.ranks.get(seat.rank)
         free = record is None or (not record.live and seat.incarnation > record.incarnation)
         return seat.node == node and free
+
+    def await_start(self, rank: int, incarnation: int, epoch: int, stage: Stage) -> None:
+        """A process is being started."""
+        self.ranks[rank] = LocalRank(rank, incarnation, epoch, stage)
+        self._idle_since = None
 
     def to_be_told(self, order: Order, now: int) -> tuple[int, ...]:
         """Who has yet to follow this order and was not told just now; from now on they were."""
@@ -117,6 +124,7 @@ class Crew:
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
         record.order_told_at = None
+        self._idle_since = None
         record.move(LocalCause.HELLO)
         return record
 
@@ -173,6 +181,7 @@ class Crew:
         elif record.incarnation > event.incarnation or record.state is not RankState.STARTING:
             self.counters.count("start of another incarnation")
             return None
+        self._idle_since = None
         record.pid = event.pid
         return record
 

@@ -25,6 +25,7 @@ from taskd.core.events import (
     WorkerSaid,
 )
 from taskd.core.messages import Order, Proofs, WorkerWelcome
+from taskd.core.post import Identity
 from taskd.sim.setting import JOB, NAME, Setting
 from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
@@ -69,16 +70,10 @@ class SimNode:
         self.life = world.rng.getrandbits(62)
         self.sequence = self._tick_at = 0
         self.holders.clear()
-        self.core = world.machines.agent(
-            JOB,
-            self.name,
-            f"host-{self.name}",
-            world.next_pid(),
-            self.life,
-            world.scenario.launches,
-            world.scenario.per_node,
-            world.scenario.interval_ns,
-        )
+        scenario, host = world.scenario, f"host-{self.name}"
+        spawns, slots, interval_ns = scenario.launches, scenario.per_node, scenario.interval_ns
+        who = Identity(JOB, self.name, host, world.next_pid(), spawns, slots, interval_ns)
+        self.core = world.machines.agent(who)
         world.loop.tell(self.name, "its agent starts")
         life = self.life
         world.loop.after(world.rng.randint(1 * MS, 20 * MS), self.connect, life)

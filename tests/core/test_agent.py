@@ -40,11 +40,12 @@ from taskd.core.messages import (
     WorkerLeaving,
     WorkerWelcome,
 )
+from taskd.core.post import Identity
 from taskd.core.types import EvidenceKind, Phase, RankState, Stage
 
 
 def agent(spawns: bool = True) -> Agent:
-    return Agent("job", "a", "host", 1, 7, spawns, 2, 100 * MS)
+    return Agent(Identity("job", "a", "host", 1, spawns, 2, 100 * MS))
 
 
 def hello(rank: int = 0, pid: int = 50, incarnation: int = 0, **changes: Any) -> WorkerHello:
@@ -136,7 +137,7 @@ def test_who_is_turned_away() -> None:
     for wrong in (hello(0, 99), hello(1, 99, job="x"), hello(7, 99), hello(1, 99, world_size=8), hello(3, 99, 9)):
         refused = of(Refuse, core.step(0, WorkerSaid(wrong)))
         assert refused[0].pid == 99 and not refused[0].message.accepted and refused[0].message.reason
-    assert len(core.crew.ranks) == 1 and core.counters.by_reason == {"worker refused": 5}
+    assert len(core.crew.ranks) == 1 and core.post.counters.by_reason == {"worker refused": 5}
 
 
 def test_where_a_launcher_starts_the_workers_nobody_claims_a_rank_of_another_node() -> None:
@@ -189,7 +190,7 @@ def test_a_stage_is_reported_at_once() -> None:
     assert (sent[0].ranks[0].epoch, sent[0].ranks[0].stage, sent[0].ranks[0].updates) == (2, Stage.PARKED, 5)
     assert core.step(0, WorkerSaid(StageReached(0, 1, 2, Stage.PARKED, 5, True, ""))) == []
     core.step(0, WorkerSaid(StageReached(0, 9, 2, Stage.REBUILT, 5, True, "")))
-    assert core.counters.by_reason == {"stage of another incarnation": 1}
+    assert core.post.counters.by_reason == {"stage of another incarnation": 1}
 
 
 def test_no_order_reaches_a_worker_that_is_not_confirmed() -> None:
@@ -260,7 +261,7 @@ def test_older_terms_epochs_and_stages_are_void() -> None:
     core.step(0, order(3, Stage.REBUILT, term=2))
     for stale in (order(9, Stage.PARKED, term=1), order(2, Stage.PARKED, term=2), order(3, Stage.PARKED, term=2)):
         assert core.step(0, stale) == []
-    assert core.counters.by_reason == {
+    assert core.post.counters.by_reason == {
         "message of an older term": 1,
         "order of an older epoch": 1,
         "order of an older stage": 1,
@@ -353,8 +354,8 @@ def test_any_events(events: list[tuple[int, AgentEvent]], spawns: bool) -> None:
             if isinstance(effect, Send) and isinstance(effect.message, Report):
                 named = [report.rank for report in effect.message.ranks]
                 assert len(named) == len(set(named)) and all(isinstance(r, RankReport) for r in effect.message.ranks)
-        assert core.term >= term and core.epoch >= epoch
-        term, epoch = core.term, core.epoch
+        assert core.post.term >= term and core.post.epoch >= epoch
+        term, epoch = core.post.term, core.post.epoch
 
 
 def test_a_spare_whose_manager_is_gone_for_good_ends() -> None:

@@ -34,6 +34,7 @@ from taskd.core.events import (
 from taskd.core.limits import MS
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerWelcome
+from taskd.core.post import Identity
 from taskd.core.snapshot import restored, taken
 from taskd.sim.rails import Cables, crews_of
 from tests.scripts import trace
@@ -190,7 +191,8 @@ class Node:
         world = self.world
         world.lives += 1
         self.life, self.sequence = world.lives, 0
-        self.agent = Agent(world.job, self.name, f"host-{self.name}", 1, self.life, self.spawns, self.slots, BEAT_NS)
+        who = Identity(world.job, self.name, f"host-{self.name}", 1, self.spawns, self.slots, BEAT_NS)
+        self.agent = Agent(who)
         world.after(UP_NS, self.connect)
         world.after(BEAT_NS, self._look, self.life)
 

@@ -27,6 +27,7 @@ from taskd.core.repair.attempt import Attempt, AttemptState
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.faults import Faults
 from taskd.core.repair.repairs import Repairs
+from taskd.core.seating import Seating
 from taskd.core.times import Moment
 from taskd.core.types import Stage, Strategy
 from taskd.core.worker import Worker
@@ -154,13 +155,13 @@ def epoch_not_raised(patch: Patch) -> None:
 def epoch_neither_raised_nor_fenced(patch: Patch) -> None:
     """A newcomer is ordered into the epoch in which its forerunner died, and its agent starts it there."""
     epoch_not_raised(patch)
-    ordered = Agent._ordered
+    ordered = Seating.ordered
 
-    def forgetful(self: Agent, order: Order, now: int) -> None:
-        self.order = None
+    def forgetful(self: Seating, order: Order, now: int) -> None:
+        self._post.order = None
         ordered(self, order, now)
 
-    patch.setattr(Agent, "_ordered", forgetful)
+    patch.setattr(Seating, "ordered", forgetful)
 
 
 def nobody_waits_for_parking(patch: Patch) -> None:

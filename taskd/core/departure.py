@@ -1,0 +1,108 @@
+"""When an agent's work is over, and how it ends: by the manager's word, with its last worker, or without a manager.
+
+What can go wrong, and what follows:
+
+- *Workers do not end when they are told to*: after a while a launcher ends them.
+- *The manager is gone and ranks need it* (a worker is dead, none is left, or some are parked for a repair): a launcher
+  gives up after a while, with the cause. Ranks that train need no manager. Those in a repair do: nobody else can let
+  them go. So such a repair has a lease, and when that is over the node's ranks end, as under another launcher.
+
+Invariant: whoever leaves does so once. Not here: ending one rank whose seat is another's (seating).
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.crew import Crew
+from taskd.core.effects import Leave, Relay
+from taskd.core.local import LocalRank
+from taskd.core.messages import Goodbye, Stop
+from taskd.core.post import Post
+from taskd.core.seating import Seating
+from taskd.core.types import RankState
+from taskd.core.words import cut, exit_words, shell_code
+
+LEASE_SECONDS = limits.ABANDONED_NS // limits.SECOND
+
+
+class Departure:
+    """Looks whether there is still something to do here."""
+
+    def __init__(self, post: Post, crew: Crew, seating: Seating) -> None:
+        self._post = post
+        self._crew = crew
+        self._seating = seating
+        self.left = False
+        self._stop_at = 0  # when the word to stop was heard
+        self._alone_since: int | None = None  # no connection since then; None: nobody has looked yet
+
+    def tick(self, now: int) -> None:
+        """Is there still something to do here?"""
+        live, idle_ns = self._crew.live(), self._crew.idle_ns(now)
+        idle = idle_ns is not None and idle_ns >= self._post.who.linger_ns
+        if self._post.stopping is not None:
+            self._go_on(self._post.stopping, live, now)
+        elif not self._post.who.spawns:
+            if idle:
+                self._leave(0, "all workers of this node have ended")
+        elif not self._post.connected:
+            self._manage_alone(idle, now)
+
+    def disconnected(self, now: int) -> None:
+        """The connection to the manager broke."""
+        self._alone_since = now
+
+    def stop(self, stop: Stop, now: int) -> None:
+        """The job is over, or nobody can go on with it here. All workers are told once."""
+        if self._post.stopping is not None:
+            return
+        self._post.stopping, self._stop_at = stop, now
+        live = self._crew.live()
+        if live:
+            self._post.do(Relay(tuple(record.rank for record in live), stop))
+        self._go_on(stop, live, now)
+
+    def ended(self, now: int) -> None:
+        """A process is gone: it may have been the last one that the end waits for."""
+        if self._post.stopping is not None:
+            self._go_on(self._post.stopping, self._crew.live(), now)
+
+    def _go_on(self, stop: Stop, live: list[LocalRank], now: int) -> None:
+        """Leave when nobody is left, and see to it that nobody is."""
+        spawns = self._post.who.spawns
+        late = now - self._stop_at >= limits.STOP_GRACE_NS
+        if not live or (late and not spawns):
+            self._leave(stop.exit_code, stop.reason)
+        elif late:
+            for record in live:
+                self._seating.end(record, stop.reason)
+
+    def _manage_alone(self, idle: bool, now: int) -> None:
+        """A launcher without a manager: nobody is going to decide anything."""
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        alone_ns = now - self._alone_since
+        abandoned = alone_ns >= limits.ABANDONED_NS
+        waits = self._post.in_repair and bool(self._crew.live())
+        if alone_ns >= limits.AWAY_NS and waits:
+            self._post.warn(
+                "the manager is gone in the middle of a repair: this node's ranks wait for it, "
+                f"for {LEASE_SECONDS} s at most"
+            )
+        ranks, term = self._crew.ranks, self._post.term
+        dead = [record for record in ranks.values() if record.state is RankState.DEAD]
+        if dead and abandoned:
+            died = f"rank {dead[0].rank} died ({exit_words(dead[0].exit_code)})"
+            reason = f"{died}, and for {LEASE_SECONDS} s there was no manager to replace it"
+            self.stop(Stop(term, shell_code(dead[0].exit_code), reason), now)
+        elif not ranks and term and abandoned:
+            self._leave(1, "the manager is gone, and nobody will need this spare")
+        elif ranks and not dead and idle:
+            self._leave(0, "all workers of this node have ended in good order")
+        elif waits and abandoned:
+            reason = f"for {LEASE_SECONDS} s there was no manager to end the repair that was under way"
+            self.stop(Stop(term, 1, reason), now)
+
+    def _leave(self, exit_code: int, reason: str) -> None:
+        self._post.send(Goodbye(cut(reason)))
+        self._post.do(Leave(exit_code, reason))
+        self.left = True

@@ -1,0 +1,87 @@
+"""What the manager is told of one node, and when: the agent's half of that talk.
+
+Reports are levels: a beat carries what changed, every so often everything, and again and again what the manager has not
+confirmed. What can go wrong, and what follows:
+
+- *The manager is gone*: nothing is sent; on return it is told everything, and the evidence that was kept.
+- *The connection was broken for a while*: ranks may have been given up; each is to be confirmed anew.
+
+Not here: what the manager answers (agent), and how a rank stands (crew).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskd.core import limits
+from taskd.core.crew import Crew
+from taskd.core.local import LocalRank
+from taskd.core.messages import AgentHello, Evidence, RailReport, RankReport, Report
+from taskd.core.post import Post
+from taskd.core.proof.relay import ProofRelay
+from taskd.core.rails.relay import RailRelay
+
+
+class Reporter:
+    """Beats, and what cannot wait for the next one."""
+
+    def __init__(self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay) -> None:
+        self._post = post
+        self._crew = crew
+        self._rails = rails
+        self._proofs = proofs
+        self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
+        self._beat_at = self._full_at = 0
+
+    def tick(self, now: int) -> None:
+        """The next beat, if it is due."""
+        if now >= self._beat_at:
+            self._beat_at = now + self._post.who.interval_ns
+            self.beat(now, full=now >= self._full_at)
+
+    def beat(self, now: int, full: bool) -> None:
+        """What changed, what is not confirmed; or everything."""
+        if not self._post.connected:
+            return
+        if full:
+            self._full_at = now + limits.FULL_REPORT_NS
+        reports = []
+        for record in self._crew.ranks.values():
+            if full or record.news or not (record.acknowledged or record.refused):
+                record.news = False
+                reports.append(record.report())
+        self._report(full, tuple(reports), self._rails.news.due(now))
+        if (proofs := self._proofs.due()) is not None:
+            self._post.send(proofs)
+
+    def tell(self, record: LocalRank) -> None:
+        """Something about one rank that the manager should know before the next beat."""
+        if self._post.connected:
+            record.news = False
+            self._report(False, (record.report(),))
+
+    def introduce(self, now: int) -> None:
+        """Say everything that the manager may not know."""
+        if not self._post.connected:
+            return
+        for record in self._crew.ranks.values():
+            record.acknowledged = False  # it may have been given up meanwhile: ask again before it follows any order
+        who = self._post.who
+        interval_ms = min(max(who.interval_ns // limits.MS, 1), 60_000)
+        named = (who.job, who.node, who.host, who.pid)
+        self._post.send(AgentHello(*named, self._crew.world_size, who.spawns, who.slots, interval_ms))
+        self._rails.news.again()
+        self.beat(now, full=True)
+        while self._evidence:
+            self._post.send(self._evidence.popleft())
+
+    def witness(self, evidence: Evidence) -> None:
+        """A rank has seen something: the manager is told at once, or as soon as it is back."""
+        if self._post.connected:
+            self._post.send(evidence)
+        else:
+            self._evidence.append(evidence)
+
+    def _report(self, full: bool, ranks: tuple[RankReport, ...], rails: tuple[RailReport, ...] = ()) -> None:
+        post = self._post
+        post.send(Report(full, post.term, ranks, post.epoch, rails, self._rails.number))
