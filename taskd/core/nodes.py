@@ -8,7 +8,7 @@ A beat that changes nothing costs one comparison per rank and gives no effect. W
 - *A node goes*, by its own word, by a verdict, or under another agent: its ranks are dealt with in one place.
 
 Invariants: nothing from outside raises; an order goes to a node at most once per ORDER_REPEAT_NS unless it is new; when
-the job is over, the only word left is Stop. It files nothing (membership does), weighs no silence (detector) and
+the job is over, the only word left is Stop. It files nothing (filing does), weighs no silence (detector) and
 decides nothing (repairs). Deaths go to the repairs last: they see everything else in place.
 """
 
@@ -18,8 +18,8 @@ from taskd.core import limits
 from taskd.core.collectives import FailedCollectives, LateCollectives
 from taskd.core.detector import Detector
 from taskd.core.events import Sender, Verdict
+from taskd.core.filing import Filed, Filing
 from taskd.core.job import Job
-from taskd.core.membership import Filed
 from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.proof.proofs import Proofs
@@ -49,6 +49,7 @@ class Nodes:
         self._name = name
         self._job = job
         self._members = job.members
+        self._filing = Filing(job.members)
         self._counters = job.members.counters
         self._detector = detector
         self._repairs = repairs
@@ -233,7 +234,7 @@ class Nodes:
         job, members = self._job, self._members
         job.mattered |= self._learn(node, report, when)
         trained = members.trained
-        filed = members.file(node, report.ranks, when.at)
+        filed = self._filing.file(node, report.ranks, when.at)
         job.mattered |= members.trained is not trained or filed is not None
         if filed is not None:
             self._detector.explained(node, filed.died)
