@@ -8,9 +8,9 @@ import pytest
 
 from taskd.core.local import LOCAL
 from taskd.core.records import NODE, RANK
-from taskd.core.repair.attempt import ATTEMPT
 from taskd.core.repair.decision import DECISION
 from taskd.core.repair.incident import INCIDENT
+from taskd.core.repair.stages import ATTEMPT
 from taskd.core.table import Table
 from taskd.core.worker import WORKER
 

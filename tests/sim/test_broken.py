@@ -22,11 +22,13 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.lending import Lending
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
-from taskd.core.repair import attempt, attempts, decider, ladder, patience
-from taskd.core.repair.attempt import Attempt, AttemptState
+from taskd.core.repair import attempt, attempts, decider, holdings, ladder, patience, waiting
+from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.faults import Faults
+from taskd.core.repair.holdings import Holdings
 from taskd.core.repair.repairs import Repairs
+from taskd.core.repair.stages import AttemptState
 from taskd.core.seating import Seating
 from taskd.core.times import Moment
 from taskd.core.types import Stage, Strategy
@@ -169,33 +171,33 @@ def nobody_waits_for_parking(patch: Patch) -> None:
 
     def first_is_enough(self: Attempt, report: Any, now: int) -> str:
         refusal = follow(self, report, now)
-        if self.state is AttemptState.QUIESCE and len(self.waiting) < len(self.ranks):
-            self.waiting.clear()
+        if self.state is AttemptState.QUIESCE and len(self.waiting.ranks) < len(self.ranks):
+            self.waiting.ranks.clear()
         return refusal
 
     patch.setattr(attempt.Attempt, "follow", first_is_enough)
 
 
 def oldest_state_wins(patch: Patch) -> None:
-    def agree(self: Attempt) -> None:
-        held = {rank: updates for rank, updates in self._held.items() if rank not in self.newcomers and updates >= 0}
+    def agree(self: Holdings) -> None:
+        held = {rank: updates for rank, updates in self._held.items() if rank in self._survivors and updates >= 0}
         self.updates = min(held.values(), default=-1)
         sources = [rank for rank, updates in held.items() if updates == self.updates]
         self.complete = set(sources)
-        lacking = [rank for rank in self.ranks if rank not in self.complete]
-        self.fetches = tuple(attempt.Fetch(rank, sources[0]) for rank in lacking) if sources else ()
+        lacking = [rank for rank in self._ranks if rank not in self.complete]
+        self.fetches = tuple(holdings.Fetch(rank, sources[0]) for rank in lacking) if sources else ()
 
-    patch.setattr(attempt.Attempt, "_agree", agree)
+    patch.setattr(Holdings, "agree", agree)
 
 
 def newcomers_fetch_nothing(patch: Patch) -> None:
-    agree = Attempt._agree
+    agree = Holdings.agree
 
-    def without_fetches(self: Attempt) -> None:
+    def without_fetches(self: Holdings) -> None:
         agree(self)
         self.fetches = ()
 
-    patch.setattr(attempt.Attempt, "_agree", without_fetches)
+    patch.setattr(Holdings, "agree", without_fetches)
 
 
 def deaths_are_ignored(patch: Patch) -> None:
@@ -210,7 +212,7 @@ def deadlines_never_come(patch: Patch) -> None:
 
 
 def the_last_holder_is_given_up(patch: Patch) -> None:
-    patch.setattr(attempt.Attempt, "_may_hold_the_last", lambda self, rank: False)
+    patch.setattr(waiting.Waiting, "_may_hold_the_last", lambda self, rank: False)
     patch.setattr(patience.Patience, "saw", lambda self, report, now: None)
 
 

@@ -20,9 +20,10 @@ from taskd.core.job import Job
 from taskd.core.messages import Seat
 from taskd.core.records import RankRecord
 from taskd.core.repair import placement
-from taskd.core.repair.attempt import Attempt, AttemptCause, AttemptState
+from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Decision
+from taskd.core.repair.stages import AttemptCause, AttemptState
 from taskd.core.times import Moment
 from taskd.core.types import RankState, Stage, Strategy
 from taskd.core.words import rank_words, verb
@@ -86,13 +87,13 @@ class Attempts:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
         attempt = self.attempt = Attempt(
-            incident.id, decision.strategy, self.job.epoch, ranks, seats, when.at, self.spare_wait_ns
+            incident.id, decision.strategy, self.job.epoch, ranks, seats, self.spare_wait_ns
         )
         self._told = told
         if unplaced:
             attempt.move(AttemptCause.WAIT, when.at)
             incident.waits_since = when.at if incident.waits_since is None else incident.waits_since
-            attempt.deadline = incident.waits_since + self.spare_wait_ns
+            attempt.waiting.deadline = incident.waits_since + self.spare_wait_ns
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
             )
@@ -110,7 +111,7 @@ class Attempts:
         for rank, seat in sorted(old.seats.items()):
             record = self.members.ranks[rank]
             gone = record.state in (RankState.DEAD, RankState.LEFT)
-            holds = rank in old.complete or _holds(record)
+            holds = rank in old.holdings.complete or _holds(record)
             if rank not in reseated and not holds and not gone:
                 kept.append(Seat(rank, record.incarnation, seat.node))
         return kept
@@ -142,7 +143,7 @@ class Attempts:
             return ""
         refusal = attempt.follow(record.report, at)
         # In RESUME the quick ones are watched on: their first step may be done before the slowest has resumed.
-        record.watched = rank in attempt.waiting or attempt.state is AttemptState.RESUME
+        record.watched = rank in attempt.waiting.ranks or attempt.state is AttemptState.RESUME
         return refusal
 
     def leave(self, rank: int) -> bool:
@@ -155,13 +156,13 @@ class Attempts:
         attempt = self.attempt
         assert attempt is not None
         if attempt.state is AttemptState.QUIESCE:
-            if attempt.waiting.isdisjoint(attempt.newcomers):
+            if attempt.waiting.ranks.isdisjoint(attempt.newcomers):
                 incident.end("set-up", when.now)
-            if attempt.waiting <= attempt.newcomers:
+            if attempt.waiting.ranks <= attempt.newcomers:
                 incident.end("quiesce", when.now)
             if attempt.state_lost:
                 return Progress.STATE_LOST
-        while not attempt.waiting and not self.placing:
+        while not attempt.waiting.ranks and not self.placing:
             incident.end_all(when.now)
             attempt.move(AttemptCause.FOLLOWED, when.at)
             if self._ended(attempt):
@@ -187,7 +188,7 @@ class Attempts:
                 attempt.follow(record.report, at)
                 if record.state is RankState.LEFT:
                     attempt.leave(record.report)
-            record.watched = rank in attempt.waiting
+            record.watched = rank in attempt.waiting.ranks
 
 
 def _holds(record: RankRecord) -> bool:

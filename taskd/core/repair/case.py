@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.repair import notices
-from taskd.core.repair.attempt import AttemptState
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.decision import DecisionCause, NextDecision
 from taskd.core.repair.incident import Incident, IncidentCause, IncidentState
+from taskd.core.repair.stages import AttemptState
 from taskd.core.times import earliest
 from taskd.core.types import Outcome
 
@@ -67,7 +67,7 @@ class Case:
         """When the decision, or the stage of the attempt, is due; in waking time."""
         attempt = self.attempts.attempt
         settles_at = None if self.incident is None else self.incident.settles_at
-        stage_ends_at = None if attempt is None or self.decision.pending else attempt.deadline
+        stage_ends_at = None if attempt is None or self.decision.pending else attempt.waiting.deadline
         return earliest(self.decision.due_at, settles_at, stage_ends_at)
 
     def restart(self, at: int) -> None:
@@ -76,7 +76,7 @@ class Case:
         if self.incident is not None:
             self.incident.restart_clocks(at)
         if self.attempts.attempt is not None:
-            self.attempts.attempt.restart_clock(at)
+            self.attempts.attempt.waiting.restart(at)
 
     @property
     def deciding(self) -> bool:
@@ -95,7 +95,7 @@ class Case:
         attempt = self.attempts.attempt
         if attempt is None:
             return self._job.behind
-        return set() if attempt.state is AttemptState.REDO else attempt.waiting
+        return set() if attempt.state is AttemptState.REDO else attempt.waiting.ranks
 
     @property
     def only_watched(self) -> bool:

@@ -7,7 +7,7 @@ What can go wrong, and what follows:
 - *No node is heard at all*: nobody could take over, so the stage gets its time anew.
 - *All have parked and nobody holds a whole state*: the ladder is told so.
 
-Not here: who is waited for, and for how long (attempt, patience); what is done about trouble (faults, decider).
+Not here: who is waited for, and for how long (waiting, patience); what is done about trouble (faults, decider).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.records import RankRecord
 from taskd.core.repair import notices
-from taskd.core.repair.attempt import Attempt, AttemptState
+from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.attempts import Progress
 from taskd.core.repair.case import Case
 from taskd.core.repair.decider import Decider
 from taskd.core.repair.decision import DecisionCause
 from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause
+from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
 from taskd.core.words import rank_words
 
@@ -48,7 +49,7 @@ class Course:
             self._mended("every rank has done its first step", when.now)
         elif progress is Progress.STATE_LOST:
             incident.state_lost = True
-            self._faults.troubled("state", f"no survivor holds a whole state{attempt.why_useless}", [], when)
+            self._faults.troubled("state", f"no survivor holds a whole state{attempt.holdings.why_useless}", [], when)
 
     def _mended(self, proof: str, now: int) -> None:
         """Training goes on: with all that was done, or from the beginning."""
@@ -68,13 +69,13 @@ class Course:
             text = f"no node with room came within {-(-attempts.spare_wait_ns // limits.SECOND)} s"
             self._faults.troubled("spare", text, [], when)
         elif self._members.all_silent:
-            attempt.restart_clock(when.at)  # whoever is late may have followed long ago, and nobody could take over
-        elif not (late := attempt.overdue(when.at)):
+            attempt.waiting.restart(when.at)  # whoever is late may have followed long ago, and nobody could take over
+        elif not (late := attempt.waiting.overdue(when.at)):
             if text := notices.waits(attempt, when.at):
                 self._job.note("waits", text)
         elif attempt.state is AttemptState.REDO:
             self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
-        elif blamed := attempt.to_blame(late):
+        elif blamed := attempt.waiting.to_blame(late):
             reason = f"did not {attempt.asked} in time"
             dead = [rank for rank in blamed if self._members.condemn(self._members.ranks[rank], reason)]
             if dead:

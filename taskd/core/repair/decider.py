@@ -16,7 +16,6 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.repair import notices, placement
-from taskd.core.repair.attempt import AttemptState
 from taskd.core.repair.attendance import Attendance
 from taskd.core.repair.case import Case
 from taskd.core.repair.decision import DecisionCause
@@ -24,6 +23,7 @@ from taskd.core.repair.ending import Ending
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.repair.ladder import Decision, decide
 from taskd.core.repair.placement import Rules
+from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
 from taskd.core.types import Outcome, RankState, Strategy
 

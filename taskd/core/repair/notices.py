@@ -92,10 +92,10 @@ def _less(steps: int) -> str:
 
 def waits(attempt: Attempt, at: int) -> str:
     """A stage takes long, and nobody is given up for that yet; empty: it takes no longer than is usual."""
-    ranks, why = attempt.patient(at)
+    ranks, why = attempt.waiting.patient(at)
     if not ranks:
         return ""
-    waited_s = attempt.patience.waited_ns(at) // SECOND
+    waited_s = attempt.waiting.patience.waited_ns(at) // SECOND
     has, is_ = verb(len(ranks), "has", "have"), verb(len(ranks), "it is", "they are")
     return cut(f"{rank_words(ranks)} {has} yet to {attempt.asked} after {waited_s} s; {is_} waited for, since {why}")
 

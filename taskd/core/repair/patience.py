@@ -10,7 +10,7 @@ fetch. What can go wrong, and what follows:
 - *It spins without end*, which looks like work: LONGEST_STAGE_NS ends that, too.
 - *Its node is silent*: then nothing is shown, and the detector judges it besides.
 
-Only what is journaled is looked at, so a replay finds the same deadlines. Not here: who is given up (attempt).
+Only what is journaled is looked at, so a replay finds the same deadlines. Not here: who is given up (waiting).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Its parts: what is open (case), what has gone wrong (faults), what is decided (d
 (course), whether the job is over (ending), and who is there at all (attendance).
 
 Invariants: the epoch grows with every newer one heard of; an incident has a deadline, or waits for ranks whose
-launcher is not ours. Not here: how an attempt is led (attempts), who is waited for (patience, attendance), and what
+launcher is not ours. Not here: how an attempt is led (attempts), who is waited for (waiting, attendance), and what
 people are told (notices).
 """
 
@@ -141,7 +141,7 @@ class Repairs:
         incident, attempt = self.case.incident, self.case.attempts.attempt
         if self.case.decision.is_due(when.at) or (incident is not None and incident.settles(when.at)):
             self._decider.decide(when)
-        elif attempt is not None and not self.case.decision.pending and attempt.deadline <= when.at:
+        elif attempt is not None and not self.case.decision.pending and attempt.waiting.deadline <= when.at:
             self._course.overdue(attempt, when)
         elif (unseen := self.attendance.unseen(when.at)) and self.rules.recover and incident is None:
             for record in unseen:

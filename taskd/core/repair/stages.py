@@ -1,0 +1,76 @@
+"""The stages of an attempt at a repair, and the table that it follows.
+
+Alone, since the attempt, those whom it waits for and all who look at it go by them. What ranks are told to reach in a
+stage, and how long that may take, stands beside it. It does nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from taskd.core import limits
+from taskd.core.table import Table
+from taskd.core.types import Stage
+
+
+class AttemptState(Enum):
+    """Where one attempt stands."""
+
+    PLACING = "spare"
+    QUIESCE = "quiesce"
+    REBUILD = "rebuild"
+    RESTORE = "restore"
+    RESUME = "resume"
+    REDO = "redo"
+    ENDED = "ended"
+
+
+class AttemptCause(Enum):
+    """What moves it."""
+
+    PARK = auto()  # every lost rank has a seat
+    START = auto()  # every rank starts again: nobody is to be parked
+    WAIT = auto()  # no seat for some: a spare node is awaited
+    FOLLOWED = auto()  # every rank has followed
+    FAULT = auto()  # this epoch cannot be repaired
+
+
+_P, _PC = AttemptState, AttemptCause
+_OPEN = (_P.QUIESCE, _P.REBUILD, _P.RESTORE, _P.RESUME, _P.REDO)
+ATTEMPT = Table(
+    "attempt",
+    "One attempt at a repair, in one epoch.",
+    _P.PLACING,
+    [
+        (_P.PLACING, _PC.WAIT, _P.PLACING),
+        (_P.PLACING, _PC.PARK, _P.QUIESCE),
+        (_P.PLACING, _PC.START, _P.RESUME),
+        (_P.PLACING, _PC.FAULT, _P.ENDED),
+        (_P.QUIESCE, _PC.FOLLOWED, _P.REBUILD),
+        (_P.REBUILD, _PC.FOLLOWED, _P.RESTORE),
+        (_P.RESTORE, _PC.FOLLOWED, _P.RESUME),
+        (_P.RESUME, _PC.FOLLOWED, _P.REDO),
+        (_P.REDO, _PC.FOLLOWED, _P.ENDED),
+        (_OPEN, _PC.FAULT, _P.ENDED),
+    ],
+)
+
+STAGE = {
+    _P.PLACING: Stage.PARKED,
+    _P.QUIESCE: Stage.PARKED,
+    _P.REBUILD: Stage.REBUILT,
+    _P.RESTORE: Stage.RESTORED,
+    _P.RESUME: Stage.RUNNING,
+    _P.REDO: Stage.RUNNING,
+}
+"""What the ranks are told to reach."""
+ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "resume"}
+"""The same as a verb."""
+ALLOWED_NS = {
+    _P.QUIESCE: limits.DEADLINE_QUIESCE_NS,
+    _P.REBUILD: limits.DEADLINE_REBUILD_NS,
+    _P.RESTORE: limits.DEADLINE_RESTORE_NS,
+    _P.RESUME: limits.DEADLINE_RESUME_NS,
+    _P.REDO: limits.DEADLINE_REDO_NS,
+}
+"""How long a rank that shows nothing may take."""

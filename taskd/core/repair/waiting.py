@@ -1,0 +1,109 @@
+"""Whom a stage of an attempt waits for, and until when.
+
+A deadline moves while ranks work (patience). What can go wrong, and what follows:
+
+- *A rank misses its deadline*: it is late, and may be given up, unless it may hold the last whole state; that one is
+  waited for as long as any wait may last.
+- *Nobody at all reaches a stage in time*: then nobody in particular is to blame.
+- *The manager restarts*: deadlines start anew.
+
+Not here: what ranks say (attempt), and what is done with those who are late (course).
+"""
+
+from __future__ import annotations
+
+from taskd.core import limits
+from taskd.core.repair.holdings import Holdings
+from taskd.core.repair.patience import Patience
+from taskd.core.repair.stages import ALLOWED_NS, AttemptState
+
+
+class Waiting:
+    """The ranks that have yet to follow in the stage under way. `fresh`: every rank starts again."""
+
+    def __init__(
+        self, everybody: tuple[int, ...], newcomers: frozenset[int], fresh: bool, holdings: Holdings, spare_wait_ns: int
+    ) -> None:
+        self._everybody = everybody
+        self._newcomers = newcomers
+        self._fresh = fresh
+        self._holdings = holdings
+        self._spare_wait_ns = spare_wait_ns
+        self._state = AttemptState.PLACING
+        self.ranks: set[int] = set()
+        self.patience = Patience()
+        self.deadline = 0
+
+    def begin(self, state: AttemptState, now: int) -> None:
+        """A new stage waits for every rank."""
+        self._state = state
+        self.ranks = set(self._everybody)
+        self.restart(now)
+
+    def restart(self, now: int) -> None:
+        """The stage's deadline counts from `now`, the manager's waking time."""
+        self.patience.begin(now)
+        self.deadline = now + (self._spare_wait_ns if self._state is AttemptState.PLACING else self._allowed_ns)
+
+    def hurry(self) -> None:
+        """Somebody holds a whole state, so nobody is spared for its own any more."""
+        if self._state is AttemptState.QUIESCE:
+            self.deadline = min(self.deadline, self._earliest_end())
+
+    def followed(self, rank: int, now: int) -> None:
+        """A rank has done what this stage asks."""
+        self.ranks.discard(rank)
+        if not self._is_set_up(rank):
+            self.patience.followed(now)
+
+    def overdue(self, now: int) -> list[int]:
+        """Who has been waited for long enough in this stage. Nobody: the deadline has moved."""
+        late = [rank for rank in sorted(self.ranks) if now >= self._ends_at(rank)]
+        if not late:
+            self.deadline = self._earliest_end()
+        return late
+
+    def to_blame(self, late: list[int]) -> list[int]:
+        """Of those who are late, whom the repair can do without. Nobody: all are late, or they alone hold the state."""
+        if self._fresh or self._state is AttemptState.QUIESCE:
+            return late
+        if len(late) == len(self._everybody):
+            return []
+        spared = self._holdings.complete if self._holdings.complete <= set(late) else frozenset()
+        return [rank for rank in late if rank not in spared]
+
+    def patient(self, now: int) -> tuple[list[int], str]:
+        """Who has taken longer than is usual and is waited for all the same, and why."""
+        waited_ns = self.patience.waited_ns(now)
+        long = [rank for rank in sorted(self.ranks) if waited_ns >= self._usual_ns(rank)]
+        if any(map(self._may_hold_the_last, long)):
+            return long, "nobody else is known to hold a whole state"
+        if any(map(self.patience.works, long)):
+            return long, "it shows work" if len(long) == 1 else "they show work"
+        return long, "this job's steps are long"
+
+    def _earliest_end(self) -> int:
+        return min(map(self._ends_at, self.ranks), default=self.deadline)
+
+    def _ends_at(self, rank: int) -> int:
+        """Until when this rank is waited for; a survivor that may hold the last whole state: as long as any."""
+        steps = self._state in (AttemptState.QUIESCE, AttemptState.REDO) and not self._is_set_up(rank)
+        allowed_ns = limits.LONGEST_STAGE_NS if self._may_hold_the_last(rank) else self._usual_ns(rank)
+        return self.patience.until(rank, allowed_ns, steps)
+
+    def _is_set_up(self, rank: int) -> bool:
+        """It runs the whole set-up before it parks."""
+        return self._state is AttemptState.QUIESCE and rank in self._newcomers
+
+    def _may_hold_the_last(self, rank: int) -> bool:
+        return self._state is AttemptState.QUIESCE and rank not in self._newcomers and not self._holdings.known
+
+    def _usual_ns(self, rank: int) -> int:
+        return limits.DEADLINE_SETUP_NS if self._is_set_up(rank) else self._allowed_ns
+
+    @property
+    def _allowed_ns(self) -> int:
+        """How long a rank that shows nothing may take for this stage; a common start is a set-up."""
+        return (
+            limits.DEADLINE_SETUP_NS if self._fresh and self._state is AttemptState.RESUME else ALLOWED_NS[self._state]
+        )
