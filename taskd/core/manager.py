@@ -42,7 +42,7 @@ from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeState
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.repairs import Repairs
-from taskd.core.times import Moment
+from taskd.core.times import Clocks, Moment
 from taskd.core.types import RankState, Strategy
 from taskd.core.words import milliseconds
 
@@ -73,23 +73,21 @@ class Manager:
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._nodes = Nodes(job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs)
-        self._now: int | None = None  # the shell's clock at the last step
-        self._slept = 0  # how much of it this manager has slept through
+        self._clocks = Clocks()
 
     # ---- the shell's side -------------------------------------------------------------------------------------
 
     def step(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event; gives what is to be done, in order, after `to_journal` has been written down."""
-        now = self._clock(now_ns)
-        gap = 0 if self._now is None else now - self._now
-        self._now = now
+        gap = self._clocks.advance(now_ns)
+        now = self._clocks.read(now_ns).now
         self._job.journal.clear()
         effects: list[ManagerEffect] = []
         if gap > limits.SLEPT_NS and not isinstance(event, Restarted):
             slept = Verdict("", RankState.ALIVE, gap, f"the manager slept for {milliseconds(gap)} ms")
             effects += self._found(slept, now)
         self._job.mattered = False
-        self._take(event, self._moment(now))
+        self._take(event, self._clocks.read(now))
         if self._job.mattered:
             self._job.journal.append(event)
         effects += self._job.take_effects(now)
@@ -104,10 +102,11 @@ class Manager:
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
         """Take one event of the journal again. Silence is not judged here: its verdicts are in the journal."""
-        now = self._now = self._clock(now_ns)
+        self._clocks.advance(now_ns)
         self._job.journal.clear()
-        self._take(event, self._moment(now))
-        return self._job.take_effects(now)
+        when = self._clocks.read(now_ns)
+        self._take(event, when)
+        return self._job.take_effects(when.now)
 
     def to_journal(self) -> tuple[ManagerEvent, ...]:
         """What of the last step a replay needs, in order. Empty for a quiet beat."""
@@ -117,12 +116,12 @@ class Manager:
         """When `step(Tick())` is to be called at the latest; None: there is nobody to watch."""
         if not self._members.nodes and self._repairs.deadline() is None:
             return None
-        due = [self._clock(0) + limits.TICK_NS]
+        due = [self._clocks.read(0).now + limits.TICK_NS]
         if self._job.over is not None:
             return due[0]
         for at in (self._detector.next_check(), self._repairs.deadline()):
             if at is not None:
-                due.append(at + self._slept)
+                due.append(self._clocks.now(at))
         return min(due)
 
     @property
@@ -149,7 +148,7 @@ class Manager:
     def facts(self, now_ns: int, first: int = 0) -> dict[str, Any]:
         """How the job stands, ready for JSON: what `taskd status` shows. Of a large job it holds a part of the ranks
         and nodes, from the place `first` on, and says where the `next` part begins."""
-        at = self._clock(now_ns) - self._slept
+        at = self._clocks.read(now_ns).at
         job, rails = self._job, self._rails
         found = facts.of_job(self.name, self.node_count, job, self._repairs.case, rails, self.counters, at, first)
         found["incidents"]["known"] += len(self._doubts.history)
@@ -160,22 +159,15 @@ class Manager:
         case = self._repairs.case
         known = filter(None, [*case.history, case.incident, *self._rails.incidents.all(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
-        return [incident.facts(self._clock(now_ns)) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
+        return [incident.facts(self._clocks.read(now_ns).now) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
     def rails(self, now_ns: int) -> dict[str, Any]:
         """How every rail stands, ready for JSON: what `taskd rail list` shows."""
-        return rail_facts.of_rails(self._rails, self._watch, self._clock(now_ns) - self._slept)
+        return rail_facts.of_rails(self._rails, self._watch, self._clocks.read(now_ns).at)
 
     def rail_wish(self, rail: str, node: str, out: bool) -> RailWish | str:
         """What an operator's order means here, to be handed to `step`; or why it cannot be. `node` empty: all."""
         return rail_facts.wish(self._rails, self._watch, rail, node, out)
-
-    def _clock(self, now_ns: int) -> int:
-        """The shell's clock, which never goes back."""
-        return now_ns if self._now is None else max(now_ns, self._now)
-
-    def _moment(self, now: int) -> Moment:
-        return Moment(now, now - self._slept)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -222,7 +214,7 @@ class Manager:
     def _judge(self, now: int) -> list[ManagerEffect]:
         """What silence means by now. Each verdict is journaled, so that a replay needs none of the quiet beats."""
         effects: list[ManagerEffect] = []
-        members, at = self._members, self._moment(now).at
+        members, at = self._members, self._clocks.read(now).at
         while self._job.over is None:
             others = members.counts[RankState.ALIVE] > 0
             if (verdict := self._detector.verdict(at, members.progress_at, members.progress_node, others)) is None:
@@ -233,7 +225,7 @@ class Manager:
     def _judge_rails(self, now: int) -> list[ManagerEffect]:
         """What reports say about rails by now, in the same way."""
         effects: list[ManagerEffect] = []
-        when, repairing = self._moment(now), self._repairs.case.attempts.attempt is not None
+        when, repairing = self._clocks.read(now), self._repairs.case.attempts.attempt is not None
         while self._job.over is None and (verdict := self._watch.find(when.at, repairing)) is not None:
             self._job.journal.append(verdict)
             self._rails.apply(verdict, when)
@@ -244,13 +236,13 @@ class Manager:
         """What the ranks have told of what they hold. In a repair, or just before one, it would change nothing."""
         effects: list[ManagerEffect] = []
         while self._job.over is None and not self._repairs.case.busy and (verdict := self._proofs.find()) is not None:
-            self._doubts.take(verdict, self._moment(now))
+            self._doubts.take(verdict, self._clocks.read(now))
             self._job.journal.append(verdict)  # behind what of it a replay has to know before
             effects += self._job.take_effects(now)
         return effects
 
     def _found(self, verdict: Verdict, now: int) -> list[ManagerEffect]:
-        self._apply(verdict, self._moment(now))
+        self._apply(verdict, self._clocks.read(now))
         self._job.journal.append(verdict)
         return self._job.take_effects(now)
 
@@ -258,5 +250,5 @@ class Manager:
         if verdict.node:
             self._nodes.judged(verdict, when)
         else:
-            self._slept += verdict.age_ns
+            self._clocks.sleep(verdict.age_ns)
             self._job.note("slept", verdict.reason)

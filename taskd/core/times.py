@@ -19,6 +19,35 @@ class Moment:
     """The manager's waking time, which stands still while it sleeps: for all that is waited for."""
 
 
+class Clocks:
+    """The two clocks of the manager, as far as its steps have told them. It is there so that nobody else adds up what
+    the manager has slept through; it does not say what counts as sleep."""
+
+    def __init__(self) -> None:
+        self._now: int | None = None  # the shell's clock at the last step
+        self._slept = 0  # how much of it this manager has slept through
+
+    def read(self, now_ns: int) -> Moment:
+        """The moment at this time of the shell's clock, which never goes back."""
+        now = now_ns if self._now is None else max(now_ns, self._now)
+        return Moment(now, now - self._slept)
+
+    def advance(self, now_ns: int) -> int:
+        """A step is taken at this time; gives how long ago the last one was."""
+        now = self.read(now_ns).now
+        gap = 0 if self._now is None else now - self._now
+        self._now = now
+        return gap
+
+    def sleep(self, duration_ns: int) -> None:
+        """The manager has slept for so long: its waking time stood still."""
+        self._slept += duration_ns
+
+    def now(self, at: int) -> int:
+        """What the shell's clock will show at this waking time, if the manager does not sleep."""
+        return at + self._slept
+
+
 def earliest(*times: int | None) -> int | None:
     """The first of these times; None: never."""
     return min((time for time in times if time is not None), default=None)
