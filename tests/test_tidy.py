@@ -17,6 +17,38 @@ from tests.source import ROOT, clean, python, texts
 
 FILE_LINES = {".py": 600, ".cpp": 600, ".hpp": 600, ".h": 600}
 FUNCTION_LINES = 70
+CLASS_METHODS = 20
+CLASS_FIELDS = 15
+LARGE_STILL: dict[str, tuple[int, int]] = {
+    "taskd/agent/loop.py:AgentLoop": (21, 25),
+    "taskd/agent/store.py:StoreRelay": (25, 17),
+    "taskd/agent/workers.py:Worker": (20, 20),
+    "taskd/bench/hosts.py:Hosts": (21, 15),
+    "taskd/bench/job.py:Job": (22, 16),
+    "taskd/core/job.py:Job": (20, 17),
+    "taskd/core/local.py:LocalRank": (20, 31),
+    "taskd/core/records.py:NodeRecord": (20, 21),
+    "taskd/core/repair/incident.py:Incident": (20, 26),
+    "taskd/launch/launcher.py:Launcher": (20, 18),
+    "taskd/launch/workers.py:Workers": (20, 21),
+    "taskd/manager/loop.py:ManagerLoop": (20, 16),
+    "taskd/manager/store.py:Store": (28, 15),
+    "taskd/sim/crowd.py:Crowd": (20, 18),
+    "taskd/sim/faults.py:Faults": (38, 15),
+    "taskd/sim/manager.py:SimManager": (21, 17),
+    "taskd/sim/node.py:SimNode": (27, 15),
+    "taskd/sim/setting.py:Setting": (20, 17),
+    "taskd/sim/worker.py:SimWorker": (25, 28),
+    "taskd/sim/world.py:World": (29, 15),
+    "taskd/wire/uplink.py:Uplink": (20, 18),
+    "taskd/worker/calls.py:Calls": (24, 19),
+    "taskd/worker/heal.py:LaunchedRepair": (33, 17),
+    "taskd/worker/keyshare.py:KeyShare": (20, 19),
+    "taskd/worker/link.py:Link": (24, 33),
+    "taskd/worker/loaders.py:Known": (20, 17),
+    "taskd/worker/transaction.py:Transaction": (23, 19),
+}
+"""Classes of taskd/ that are larger: so many methods and fields at most. What shrinks is lowered, nothing comes in."""
 FAKE_LINES = 60
 
 UNPICKLING_MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
@@ -45,6 +77,52 @@ def test_functions_are_short() -> None:
             if (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES
         ]
     )
+
+
+def methods_and_fields(one: ast.ClassDef) -> tuple[int, int]:
+    """How many functions a class has, and how many fields its objects: those that are declared, or set on self."""
+    functions = [node for node in one.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {
+        ast.unparse(node.target)
+        for node in one.body
+        if isinstance(node, ast.AnnAssign)
+        and not re.match(r"(typing\.)?(ClassVar|Final)\b", ast.unparse(node.annotation))
+    }
+    fields |= {
+        node.attr
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    return len(functions), len(fields)
+
+
+def test_classes_are_small() -> None:
+    """Look for the object inside a class that is too large: a path, a scheduler, a watch. `# large: why` on its line
+    says why one has to be (a message has as many fields as it tells)."""
+    breaches, large = [], set()
+    for source in python("taskd"):
+        for node in source.nodes(ast.ClassDef):
+            methods, fields = methods_and_fields(node)
+            excused = re.search(r"# large: \w+", source.lines[node.lineno - 1]) is not None
+            fits = methods <= CLASS_METHODS and fields <= CLASS_FIELDS
+            has = f"{source.at(node)} {node.name} has {methods} methods and {fields} fields"
+            if excused and fits:
+                breaches.append(f"{has}, which is not too large; take `# large:` away")
+            elif not excused and not fits:
+                name = f"{source.name}:{node.name}"
+                large.add(name)
+                most_methods, most_fields = LARGE_STILL.get(name, (CLASS_METHODS, CLASS_FIELDS))
+                if methods > most_methods or fields > most_fields:
+                    breaches.append(f"{has}, {most_methods} and {most_fields} at most; find the object inside it")
+                elif (max(methods, CLASS_METHODS), max(fields, CLASS_FIELDS)) != (most_methods, most_fields):
+                    breaches.append(f"{has}; lower its entry in LARGE_STILL")
+    breaches += [
+        f"tests/test_tidy.py:1 {name} is not too large any more; take it out of LARGE_STILL"
+        for name in LARGE_STILL.keys() - large
+    ]
+    clean(breaches)
 
 
 def test_modules_open_with_what_they_are() -> None:

@@ -140,7 +140,7 @@ class AgentHello:
 
 
 @dataclass(frozen=True, slots=True)
-class RankReport:
+class RankReport:  # large: a message has as many fields as it tells
     """How one rank stands, as its node's agent sees it."""
 
     rank: RankId

@@ -61,7 +61,7 @@ _logger = log.get(__name__)
 
 
 @dataclass(frozen=True)
-class Request:
+class Request:  # large: a message has as many fields as it tells
     """What the launcher wants: one JSON object in a memory file."""
 
     environment: dict[str, str]

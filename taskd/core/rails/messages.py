@@ -15,7 +15,7 @@ from taskd.core.types import RailState
 
 
 @dataclass(frozen=True, slots=True)
-class RailReport:
+class RailReport:  # large: a message has as many fields as it tells
     """How one rail of a node stands toward one peer node, over all pairs of their ranks. Counters only grow, as long as
     the agent lives. The node itself is a peer when several of its ranks talk over a rail."""
 
