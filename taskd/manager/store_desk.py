@@ -35,12 +35,12 @@ class StoreDesk:
 
     def look(self, now_ns: int, epoch: int) -> list[Due]:
         """What time and a newer epoch bring about; once per turn."""
-        self.store.expire(now_ns)
+        self.store.waits.expire(now_ns)
         return self.store.begin_epoch(epoch)
 
     def next_deadline(self) -> int | None:
         """When `look` is to be called at the latest."""
-        return self.store.next_deadline()
+        return self.store.waits.next_deadline()
 
     def commit(self) -> None:
         """Write down what has changed since the last time."""
@@ -57,5 +57,10 @@ class StoreDesk:
     def facts(self) -> dict[str, Any]:
         """For `taskd status --json`."""
         trouble = self._file.trouble if self._file is not None else "memory only, as configured (manager.journal off)"
-        store = self.store
-        return {"keys": len(store.values), "bytes": store.size_bytes, "waits": store.waits, "trouble": trouble}
+        contents = self.store.contents
+        return {
+            "keys": len(contents.values),
+            "bytes": contents.size_bytes,
+            "waits": len(self.store.waits),
+            "trouble": trouble,
+        }

@@ -6,7 +6,7 @@ gone as well, and no answer shall wait for a disk. The answers of operations tha
 values, so that a manager that is started again does not apply them twice.
 
 A file that cannot be written costs one warning and never the job: from then on the values live in memory only. A
-damaged one is moved aside. It does NOT know what operations mean (store.py does).
+damaged one is moved aside. It does NOT know what operations mean (store_contents.py does).
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path
         meeting.hold()
         assert meeting.asked <= 4 * size + 3
         assert meeting.keys <= 4 * size + 2 + 2 * -(-size // agreement.PART)
-        assert len(desk.store.values) <= 2 + -(-size // agreement.PART)
+        assert len(desk.store.contents.values) <= 2 + -(-size // agreement.PART)
         desk.close()
 
 

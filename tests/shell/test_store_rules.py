@@ -11,7 +11,6 @@ from taskd.core import limits
 from taskd.core.messages import StoreAnswer, StoreAsk
 from taskd.core.types import StoreOperation as Op
 from taskd.core.types import StoreStatus as Status
-from taskd.manager import store as store_module
 from taskd.manager.store import Due, Store
 from taskd.manager.store_file import StoreFile
 
@@ -51,20 +50,20 @@ def test_an_operation_that_is_repeated_is_applied_once_until_it_is_settled() -> 
     assert asker.say(add) == []  # a late copy of what was answered: neither applied nor answered
     other = Asker(asker.store, life=2)
     assert other.ask(Op.ADD, b"n", amount=1).amount == 7  # the same number in another life is another operation
-    assert asker.store.values == {b"n": b"7"}
+    assert asker.store.contents.values == {b"n": b"7"}
 
 
 def test_a_wait_is_answered_once_when_its_last_key_comes_and_a_repeated_one_is_the_same() -> None:
     store = Store()
     waiter, setter = Asker(store, 1), Asker(store, 2)
     get = waiter.make(Op.GET, b"a", b"b")
-    assert waiter.say(get) == [] and waiter.say(get) == [] and store.waits == 1
+    assert waiter.say(get) == [] and waiter.say(get) == [] and len(store.waits) == 1
     assert len(setter.say(setter.make(Op.SET, b"a", b"1"))) == 1
     setter.ask(Op.DELETE, b"a")
     assert len(setter.say(setter.make(Op.SET, b"b", b"2"))) == 1  # a is gone again: still waiting
     due = setter.say(setter.make(Op.SET, b"a", b"3"))
     assert [(one.place, one.answer.items) for one in due] == [(b"place 2", ()), (b"place 1", (b"3", b"2"))]
-    assert store.waits == 0 and store.next_deadline() is None and not store._waits_of
+    assert len(store.waits) == 0 and store.waits.next_deadline() is None and not store.waits._by_key
 
 
 def test_waits_that_are_forgotten_or_not_repeated_go() -> None:
@@ -73,17 +72,17 @@ def test_waits_that_are_forgotten_or_not_repeated_go() -> None:
     asker.say(asker.make(Op.WAIT, b"a"))
     number = asker.number
     asker.say(asker.make(Op.FORGET, amount=number))
-    assert store.waits == 0
+    assert len(store.waits) == 0
     kept, lost = asker.make(Op.WAIT, b"a"), asker.make(Op.WAIT, b"a")
     asker.say(kept)
     asker.say(lost)
     asker.now_ns = limits.STORE_LEASE_NS // 2
     asker.say(kept)
-    store.expire(limits.STORE_LEASE_NS)
-    assert store.waits == 1
-    assert store.next_deadline() == limits.STORE_LEASE_NS + asker.now_ns
-    store.expire(limits.STORE_LEASE_NS + asker.now_ns)
-    assert store.waits == 0 and not store._waits_of
+    store.waits.expire(limits.STORE_LEASE_NS)
+    assert len(store.waits) == 1
+    assert store.waits.next_deadline() == limits.STORE_LEASE_NS + asker.now_ns
+    store.waits.expire(limits.STORE_LEASE_NS + asker.now_ns)
+    assert len(store.waits) == 0 and not store.waits._by_key
 
 
 @pytest.mark.parametrize("prefix", [b"", b"default_pg/", b"generation0/default_pg/0/"])
@@ -101,7 +100,8 @@ def test_a_new_epoch_deletes_what_belongs_to_older_ones_and_fails_their_waits(pr
     (due,) = store.begin_epoch(4)
     assert due.answer.number == asker.number - 2 and due.answer.status is Status.FAILED
     assert b"epoch 3 is over" in due.answer.items[0]
-    assert set(store.values) == {key(0, b"x"), key(4, b"x"), users, b"epochs", b"plain"} and store.waits == 2
+    assert set(store.contents.values) == {key(0, b"x"), key(4, b"x"), users, b"epochs", b"plain"}
+    assert len(store.waits) == 2
     for operation, items in (
         (Op.SET, (key(3, b"x"), b"1")),
         (Op.GET, (key(3, b"x"),)),
@@ -109,7 +109,7 @@ def test_a_new_epoch_deletes_what_belongs_to_older_ones_and_fails_their_waits(pr
         (Op.MULTI_SET, (b"plain", b"2", key(3, b"x"), b"1")),
     ):
         assert "is over" in asker.why(operation, *items)
-    assert store.values[b"plain"] == b"1"
+    assert store.contents.values[b"plain"] == b"1"
     assert store.begin_epoch(4) == [] and store.begin_epoch(2) == [] and store.epoch == 4
 
 
@@ -121,20 +121,21 @@ def test_what_is_too_much_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyP
     assert "1025 bytes, 1024 at most" in asker.why(Op.SET, b"k" * 1025, b"")
     asker.ask(Op.SET, b"half", half)
     assert "would have 1048578 bytes" in asker.why(Op.APPEND, b"half", half)
-    assert store.values[b"half"] == half
+    assert store.contents.values[b"half"] == half
     for number in range(9):
         asker.ask(Op.SET, b"full%d" % number, full)
     assert "ask for fewer at once" in asker.why(Op.GET, *(b"full%d" % number for number in range(9)))
     assert "64 bits" in asker.why(Op.ADD, b"n", amount=asker.ask(Op.ADD, b"n", amount=2**63 - 1).amount)
     assert "holds no number" in asker.why(Op.ADD, b"half", amount=1)
     assert "takes 2" in asker.why(Op.SET, b"a") and "a value for each key" in asker.why(Op.MULTI_SET, b"a")
-    monkeypatch.setattr(store_module.limits, "MAX_STORE_BYTES", store.size_bytes + 1000)
+    monkeypatch.setattr(limits, "MAX_STORE_BYTES", store.contents.size_bytes + 1000)
     assert "it is full" in asker.why(Op.MULTI_SET, b"a", b"1", b"b", b"x" * 900)
-    assert b"a" not in store.values  # all or nothing
+    assert b"a" not in store.contents.values  # all or nothing
     asker.ask(Op.DELETE, b"full0")
     assert asker.ask(Op.SET, b"b", b"x" * 900).status is Status.DONE
-    assert store.size_bytes == sum(len(k) + len(v) + limits.STORE_KEY_OVERHEAD for k, v in store.values.items())
-    monkeypatch.setattr(store_module.limits, "MAX_STORE_KEYS", len(store.values))
+    costs = [len(k) + len(v) + limits.STORE_KEY_OVERHEAD for k, v in store.contents.values.items()]
+    assert store.contents.size_bytes == sum(costs)
+    monkeypatch.setattr(limits, "MAX_STORE_KEYS", len(store.contents.values))
     assert "it is full" in asker.why(Op.SET, b"another", b"") and asker.ask(Op.SET, b"b", b"").status is Status.DONE
 
 
@@ -161,13 +162,14 @@ def test_the_file_gives_back_values_and_answers_that_may_be_asked_for_again(tmp_
     file.close()
     assert path.stat().st_mode & 0o777 == 0o600
     again, file = reopened(path)
-    assert again.values == {b"\0bytes\xff": bytes(range(256)), b"n": b"3"} and again.size_bytes == store.size_bytes
+    assert again.contents.values == {b"\0bytes\xff": bytes(range(256)), b"n": b"3"}
+    assert again.contents.size_bytes == store.contents.size_bytes
     late = Asker(again)
-    assert late.say(add)[0].answer.amount == 3 and again.values[b"n"] == b"3"
-    assert {number for life in again._lives.values() for number in life.applied} == {3, 4}
+    assert late.say(add)[0].answer.amount == 3 and again.contents.values[b"n"] == b"3"
+    assert {number for life in again.answers.lives.values() for number in life.applied} == {3, 4}
     file.close()
     fresh, file = reopened(path, fresh=True)
-    assert not fresh.values and not fresh._lives
+    assert not fresh.contents.values and not fresh.answers.lives
     file.close()
 
 
@@ -185,7 +187,7 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path, content: bytes | None, ca
     file.write(store.take_changes())
     file.close()
     assert not file.trouble and (tmp_path / "store.db.damaged-1").exists()
-    assert reopened(path)[0].values == {b"a": b"1"}
+    assert reopened(path)[0].contents.values == {b"a": b"1"}
 
 
 def test_a_file_that_cannot_be_written_costs_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
