@@ -42,10 +42,13 @@ from taskd.errors import PeerError
 from taskd.state.record import Record
 from taskd.wire import local
 from taskd.worker import current, presence, script
+from taskd.worker.failures import Failures
 from taskd.worker.finish import Finish
+from taskd.worker.groups import Groups
 from taskd.worker.heal import LaunchedRepair
 from taskd.worker.identity import Identity
 from taskd.worker.link import Link
+from taskd.worker.orders import Orders
 from taskd.worker.unled import Unled
 
 try:
@@ -191,11 +194,12 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     core = Worker(request.rank, request.incarnation, request.epoch, request.newcomer)
     line = _Line(there.link, core)
     inherited = record if request.newcomer else None
-    patience = settings.recover.unrepaired_ms / 1000
-    repair = LaunchedRepair(core, _c10d.control, line.say, _rebuild(request), record, inherited, patience)
-    there.link.on_message = line.to(repair)
-    repair.hold.unread = there.link.unread
-    repair.hold.unattended = lambda: there.link.unattended
+    orders = Orders(core, _c10d.control, line.say)
+    orders.hold.unread = there.link.unread
+    orders.hold.unattended = lambda: there.link.unattended
+    groups = Groups(orders, _c10d.control, _rebuild(request))
+    repair = LaunchedRepair(orders, groups, _c10d.control, line.say, record, inherited)
+    there.link.on_message = line.to(orders)
     _copy(request, record, bell)
     cpu_settings.configure(settings, ran_before=request.incarnation > 1)
     guard.install()
@@ -205,11 +209,12 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
         _c10d.control.sandbox(setup)
     else:
         _c10d.control.start_record(setup)
-        Unled(_c10d.control, repair).watch()
+        Unled(_c10d.control, orders).watch()
     current.establish(repair)
     presence.establish(there)
     there.start()
-    threading.Thread(target=repair.watch_failures, name="taskd-failures", daemon=True).start()
+    failures = Failures(orders, _c10d.control, line.say, settings.recover.unrepaired_ms / 1000)
+    threading.Thread(target=failures.watch, name="taskd-failures", daemon=True).start()
 
 
 def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
@@ -246,7 +251,7 @@ def _copy(request: Request, record: Record, bell: int) -> None:
 
 
 class _Line:
-    """Between the link and the repair: what the one says, the other's next hello must not contradict."""
+    """Between the link and the orders: what the one says, the other's next hello must not contradict."""
 
     def __init__(self, link: Link, core: Worker) -> None:
         self._link, self._core = link, core
@@ -259,9 +264,9 @@ class _Line:
             self._link.page.store_epoch(message.epoch)
         return self._link.say(message)
 
-    def to(self, repair: LaunchedRepair) -> Any:
+    def to(self, orders: Orders) -> Any:
         def hear(message: ToSession) -> None:
-            repair.hear(message)  # type: ignore[arg-type]
+            orders.take(message)  # type: ignore[arg-type]
             self._link.epoch = self._core.epoch
 
         return hear

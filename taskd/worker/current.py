@@ -48,5 +48,5 @@ def session() -> Session:
         found = repair()
         _session = (os.getpid(), Session(found))
         if isinstance(found, LaunchedRepair):
-            found.begin()
+            found.orders.session_begins()
     return _session[1]

@@ -1,59 +1,36 @@
-"""A training process' part in a repair: orders in, the training thread through the stages, answers out.
+"""A training process' part in a repair: the training thread goes through the stages and says what it has done.
 
-Orders arrive on the link's thread. It does what must not wait for the training thread (the guards drain, so that the
-step can be left), and queues the rest; the training thread, once it has left its step, works the queue off: park,
-rebuild the groups, bring the state to the agreed update, resume. core.worker decides, this module does.
+What it is to do waits in a queue (orders.py). Once it has left its step, it works that off: park, rebuild the groups,
+bring the state to the agreed update, resume. Between repairs it keeps what the next one will need: this rank's local
+state, where its death cannot reach it, and what its state is, for the manager to compare.
 
-Failure modes: a newer epoch in any stage (the guards drain again, whatever the training thread is doing ends with
-StepAbandoned, and the queue goes on with the newer one); making the new groups blocks on a rank that has died (it
-happens on a thread of its own, which is left behind); a script without a session (it can give up no step: the answer
-is `not ok`, and the manager climbs the ladder). Invariant: at most one stage is under way, on the training thread.
+Failure modes: a newer epoch in any stage (whatever the training thread is doing ends with StepAbandoned, and the queue
+goes on with the newer one); making the new groups blocks on a rank that has died (groups.py); a stage that fails (the
+manager hears why, and climbs the ladder). Invariant: at most one stage is under way, on the training thread.
+It does NOT take orders and sees no failure (failures.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import queue
-import select
-import struct
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, Protocol
 
 from taskd import log
-from taskd.comm import aside
-from taskd.comm.adapter import Fault
-from taskd.core import limits
-from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
-from taskd.core.events import Done, WorkerEvent
-from taskd.core.messages import Evidence, Order, Proof, StageReached, Stop
-from taskd.core.repair.notices import NO_SESSION
-from taskd.core.types import EvidenceKind, Stage
+from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.events import Done
+from taskd.core.messages import Proof
+from taskd.core.types import Stage
 from taskd.core.words import cut
-from taskd.core.worker import Worker, WorkerState
-from taskd.errors import Misfit, StepAbandoned, TaskdError, UsageError
+from taskd.core.worker import WorkerState
+from taskd.errors import Misfit, StepAbandoned, UsageError
 from taskd.state.digests import Digests
 from taskd.state.local import loop_of
 from taskd.state.record import Occasion, Record
-from taskd.worker import lateness
-from taskd.worker.hold import Hold
+from taskd.worker.groups import Groups
+from taskd.worker.orders import Orders, leave_at_once
 
-PROBE_MS = 1000.0
-"""How often groups on devices are asked how they are: they tell nobody by themselves."""
-PEER_HAS_LEFT = "it has left: "
-"""What rails say of a peer whose interpreter has ended (csrc/rail/session/session.cpp)."""
-LEFT_SECONDS = 2 * limits.SETTLE_NS / limits.SECOND
-"""If it had failed, all would have been started over by then: before any step, that is decided after SETTLE_NS."""
-QUIESCE = timedelta(seconds=10)
-"""How long a copy that is under way in the guard may take to end."""
-EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
-"""A record of a set-up in which nothing was communicated (csrc/c10d/record.hpp)."""
 _logger = log.get(__name__)
 
 
@@ -122,10 +99,9 @@ class Repair:
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
         """Say what these units are, of the state after so many updates. `every`: until all have had their turn."""
 
-    @contextlib.contextmanager
-    def rehearsing(self) -> Iterator[None]:
+    def rehearsing(self) -> AbstractContextManager[None]:
         """While this lasts, operations complete on this rank alone."""
-        yield
+        return contextlib.nullcontext()
 
     def apart(self) -> AbstractContextManager[None]:
         """The same, when this rank has joined the others already. Raises StepAbandoned if a repair begins meanwhile."""
@@ -150,137 +126,31 @@ class LaunchedRepair(Repair):
 
     def __init__(
         self,
-        core: Worker,
+        orders: Orders,
+        groups: Groups,
         control: Any,
         say: Callable[[Any], bool],
-        rebuild: Callable[[int], None],
         record: Record,
         inherited: Record | None,
-        unrepaired_seconds: float = 15.0,
     ) -> None:
-        """`rebuild(epoch)` makes the groups of an epoch; `inherited`: the record of the life before, for a newcomer.
-        What has failed is raised in the script unless a repair begins within `unrepaired_seconds`: a rank that died, a
-        node that fell silent are ordered to be repaired sooner."""
-        self.newcomer = core.state is WorkerState.SETUP
+        """`control`: the guard's; `say`: sends a message to the agent; `inherited`: the record of the life before, for
+        a newcomer."""
+        self.orders = orders
+        self.newcomer = orders.core.state is WorkerState.SETUP
         self.records = True
-        self.speaks = core.rank == 0
-        self._core = core
+        self.speaks = orders.core.rank == 0
+        self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
+        self._groups = groups
         self._control = control
-        self._normal = type(control.mode).NORMAL
         self._say = say
-        self._rebuild = rebuild
         self._record = record
         self._inherited = inherited
-        self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
-        self._unrepaired_seconds = unrepaired_seconds
-        self.hold = Hold(self._ask)
-        self._lock = threading.Lock()
-        self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
-        self.has_session = False
-        """The script has asked for one."""
         self._healed = False
 
-    # ---- the link's thread ------------------------------------------------------------------------------------
-
-    def hear(self, message: Order | Stop) -> None:
-        """Take the manager's word."""
-        self._feed(message)
-
-    def _feed(self, event: WorkerEvent) -> None:
-        with self._lock:
-            for effect in self._core.step(time.monotonic_ns(), event):
-                self._carry_out(effect)
-        aside.look()
-
-    def _carry_out(self, effect: WorkerEffect) -> None:
-        if isinstance(effect, Reach):
-            self._say(effect.message)
-        elif isinstance(effect, Quit):
-            _leave_at_once(effect)
-        elif isinstance(effect, LetGo):
-            if self.hold.end() >= 0:
-                self._raise_what_failed(effect.epoch)
-        elif isinstance(effect, Park) and not self.has_session and not self.newcomer:
-            for answer in self._core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
-                self._carry_out(answer)
-        else:
-            if isinstance(effect, Park) and self._core.state is not WorkerState.SETUP:
-                self._control.drain(effect.epoch)
-                _end_on_devices(effect.epoch)
-            self._todo.put(effect)
-
-    def watch_failures(self) -> None:
-        """Tell the manager what the guards saw fail; what nobody repairs is raised in the script after all, for then
-        it is the script's own mistake, or its end. What is late has not failed: it is told, and goes on. The body of a
-        daemon thread."""
-        from taskd.comm import guard
-
-        poller = select.poll()
-        poller.register(self._control.event_fd, select.POLLIN)
-        ailing_in = -1
-        while True:
-            left_ms = self.hold.look()
-            if left_ms is not None and left_ms <= 0:
-                self._let_go(self.hold.end())
-                continue
-            poller.poll(min(left_ms or PROBE_MS, PROBE_MS) if guard.on_devices() else left_ms)
-            if self._core.epoch != ailing_in and (ailing := guard.probe()):
-                ailing_in = self._core.epoch  # said once: a group that ails does so until it is made anew
-                words = ", ".join(f"group {group}: {fault.value}" for group, fault in ailing)
-                self._testify(words, {fault for _, fault in ailing})
-            for group, kind, sequence, error, epoch, _at_ns in self._control.take_events():
-                who = self._core.rank, self._core.incarnation
-                if (late := lateness.evidence_of(*who, group, kind, sequence, error)) is not None:
-                    _logger.warning("%s", lateness.sentence(late))
-                    self._say(late)
-                    continue
-                fault = guard.classify(group, error)
-                self.hold.begin(epoch, self._patience(fault, error))
-                self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
-
-    def _ask(self) -> None:
-        """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
-        with self._lock:
-            core = self._core
-            if core.state is WorkerState.RUNNING:
-                self._say(StageReached(core.rank, core.incarnation, core.epoch, Stage.RUNNING, core.updates, True, ""))
-
-    def _patience(self, fault: Fault, error: str) -> float:
-        """How long a repair is awaited that could mend this. What the script did wrong itself is mended by none. Of a
-        peer that has left by itself nobody makes one, unless it has failed, which is known by then."""
-        if fault is Fault.ARGUMENTS:
-            return 0.0
-        left = PEER_HAS_LEFT in error and not self.has_session
-        return min(LEFT_SECONDS, self._unrepaired_seconds) if left else self._unrepaired_seconds
-
-    def _testify(self, text: str, faults: set[Fault]) -> None:
-        """Tell the manager what this rank saw fail. Where nothing came in time, silence is all that it saw."""
-        kind = EvidenceKind.COLLECTIVE_TIMEOUT if faults == {Fault.SILENCE} else EvidenceKind.COLLECTIVE_ERROR
-        self._say(Evidence(kind, -1, self._core.incarnation, self._core.rank, 0, cut(text)))
-
-    def _let_go(self, epoch: int) -> None:
-        """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
-        with self._lock:
-            self._raise_what_failed(epoch)
-
-    def _raise_what_failed(self, epoch: int) -> None:
-        if self._control.mode != self._normal or self._core.state is not WorkerState.RUNNING:
-            return
-        try:
-            self._control.resume(epoch)
-        except ValueError:
-            return  # a repair has begun just now
-        _logger.warning("a collective has failed and nobody repairs it: its error is raised in the script")
-
-    # ---- the training thread ----------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """A session exists: from now on a step can be given up."""
-        with self._lock:
-            self.has_session = True
+    # ---- between repairs --------------------------------------------------------------------------------------
 
     def ordered(self) -> bool:
-        return bool(self._control.mode != self._normal)
+        return self.orders.interrupted()
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
         self._kept(lambda: self._record.write(occasion, step, pieces))
@@ -302,7 +172,7 @@ class LaunchedRepair(Repair):
             )
 
     def refuse(self, sentence: str) -> None:
-        _leave_at_once(Quit(1, cut(sentence)))
+        leave_at_once(Quit(1, cut(sentence)))
 
     def training_begins(self) -> None:
         from taskd.comm import guard
@@ -318,10 +188,10 @@ class LaunchedRepair(Repair):
     def committed(self, updates: int) -> None:
         if self._healed:
             self._healed = False
-            self._answer(self._core.epoch, Stage.RUNNING, updates)
+            self._answer(self.orders.core.epoch, Stage.RUNNING, updates)
 
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
-        core = self._core
+        core = self.orders.core
         self._say(
             Proof(
                 rank=core.rank,
@@ -340,39 +210,16 @@ class LaunchedRepair(Repair):
             )
         )
 
-    @contextlib.contextmanager
-    def rehearsing(self) -> Iterator[None]:
-        self._control.rehearsing = True
-        try:
-            yield
-        finally:
-            self._control.rehearsing = False
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return self._groups.rehearsing()
 
     def apart(self) -> AbstractContextManager[None]:
-        return self.rehearsing_apart(self._core.epoch)
-
-    def run(self, loop: Loop) -> None:
-        if self.newcomer:
-            self._answer(self._core.epoch, Stage.PARKED, -1)
-        while True:
-            effect = self._todo.get()
-            try:
-                if self._follow(effect, loop):
-                    self._healed = True
-                    return
-            except StepAbandoned:
-                continue  # a newer epoch: its Park stands in the queue, or will
-            except Misfit as error:
-                self._failed(effect, error)
-                _leave_at_once(Quit(1, cut(str(error))))
-            except Exception as error:
-                # Of whatever kind: the manager has to hear that the stage failed, so that it climbs the ladder.
-                self._failed(effect, error)
+        return self._groups.apart(self.orders.core.epoch)
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
         from taskd.state.restore import everyone
 
-        return everyone(mine), self._core.rank
+        return everyone(mine), self.orders.core.rank
 
     def all_arrived(self, heal: Callable[[], None]) -> bool:
         import torch.distributed as dist
@@ -385,24 +232,43 @@ class LaunchedRepair(Repair):
             heal()
             return False
 
+    # ---- a repair ---------------------------------------------------------------------------------------------
+
+    def run(self, loop: Loop) -> None:
+        if self.newcomer:
+            self._answer(self.orders.core.epoch, Stage.PARKED, -1)
+        while True:
+            effect = self.orders.next()
+            try:
+                if self._follow(effect, loop):
+                    self._healed = True
+                    return
+            except StepAbandoned:
+                continue  # a newer epoch: its Park stands in the queue, or will
+            except Misfit as error:
+                self._failed(effect, error)
+                leave_at_once(Quit(1, cut(str(error))))
+            except Exception as error:
+                # Of whatever kind: the manager has to hear that the stage failed, so that it climbs the ladder.
+                self._failed(effect, error)
+
     def _follow(self, effect: WorkerEffect, loop: Loop) -> bool:
         """Do one effect; True when training goes on."""
         if isinstance(effect, Park):
-            self._let_operations_end()
+            self._groups.end_operations()
             held = loop.held()
             flaw = loop.flaw()
             if not flaw and held < 0 and not self.newcomer:  # a newcomer holds nothing, and nobody expects it to
                 flaw = "its update is torn"
             self._answer(effect.epoch, Stage.PARKED, -1 if flaw else held, ok=not flaw, reason=cut(flaw))
         elif isinstance(effect, Rebuild):
-            self._rebuild_groups(effect.order.epoch)
+            self._groups.rebuild(effect.order.epoch)
             self._answer(effect.order.epoch, Stage.REBUILT, loop.held())
         elif isinstance(effect, Restore):
             from taskd.state.restore import restore
 
-            restore(
-                effect.order, self._core.rank, loop, self._inherited if self.newcomer else None, self.rehearsing_apart
-            )
+            inherited = self._inherited if self.newcomer else None
+            restore(effect.order, self.orders.core.rank, loop, inherited, self._groups.apart)
             self.newcomer = False
             self._answer(effect.order.epoch, Stage.RESTORED, effect.order.updates)
         elif isinstance(effect, Resume):
@@ -411,69 +277,11 @@ class LaunchedRepair(Repair):
             return True
         return False
 
-    @staticmethod
-    def _let_operations_end() -> None:
-        """No operation of the step that was given up may touch a tensor any more."""
-        from taskd.comm import guard
-
-        guard.quiesce(QUIESCE)
-
-    def _rebuild_groups(self, epoch: int) -> None:
-        """Not by this thread: a group waits for all its members, and one of them may be dying."""
-        aside.do(lambda: self._rebuild(epoch), lambda: self._core.epoch != epoch, f"epoch {epoch} is over")
-        self._resume(epoch)
-
-    def _resume(self, epoch: int) -> None:
-        """Operations run again, unless a newer epoch has begun."""
-        try:
-            self._control.resume(epoch)
-        except ValueError:
-            raise StepAbandoned(f"epoch {epoch} is over") from None
-
-    @contextlib.contextmanager
-    def rehearsing_apart(self, epoch: int) -> Iterator[None]:
-        """Inside of a repair: let operations complete on this rank alone for a moment."""
-        from taskd.comm import guard
-
-        with self._lock:
-            if self._core.epoch != epoch:
-                raise StepAbandoned(f"epoch {epoch} is over")
-            self._control.sandbox(EMPTY_RECORD)
-        try:
-            with self.rehearsing(), guard.counting_apart():
-                yield
-        finally:
-            self._resume(epoch)
-
     def _answer(self, epoch: int, stage: Stage, updates: int, *, ok: bool = True, reason: str = "") -> None:
-        self._feed(Done(epoch, stage, updates, ok, reason))
+        self.orders.take(Done(epoch, stage, updates, ok, reason))
 
     def _failed(self, effect: WorkerEffect, error: Exception) -> None:
         _logger.warning("a stage of the repair failed: %s", error)
-        epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self._core.epoch
+        epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self.orders.core.epoch
         stage = {Park: Stage.PARKED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}.get(type(effect), Stage.RUNNING)
         self._answer(epoch, stage, -1, ok=False, reason=cut(str(error) or repr(error)))
-
-
-def _end_on_devices(epoch: int) -> None:
-    """Let go of a training thread that waits for its device: what is queued there ends. On a thread of its own, since
-    it may take seconds; a failure comes up again in the rebuild, which waits for this."""
-    from taskd.comm import guard
-
-    def end() -> None:
-        try:
-            guard.end_inner_groups(epoch, f"epoch {epoch} begins", on_devices_alone=True)
-        except TaskdError as error:
-            _logger.warning("what is queued on this rank's device does not end: %s", error)
-
-    if guard.on_devices():
-        threading.Thread(target=end, name="taskd-devices", daemon=True).start()
-
-
-def _leave_at_once(quit_effect: Quit) -> None:
-    """End this process wherever its training thread is: another incarnation has its seat, or the job stops."""
-    _logger.log(logging.WARNING if quit_effect.exit_code else logging.INFO, "this process ends: %s", quit_effect.reason)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(quit_effect.exit_code)

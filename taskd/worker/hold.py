@@ -7,7 +7,8 @@ that has ended its part of the job, as a signal tells it to, repairs nothing any
 
 Failure modes: the launcher stands still before it has heard of the failure, or after that; it never comes back, which
 ends the wait after as long as any stage of a repair may last; it is only slow, and the time grows by that.
-Alone, since it knows nothing of groups and orders: heal.py holds, and lets go. *Not seen:* a manager that stands still.
+Alone, since it knows nothing of groups and orders: failures.py holds, and orders.py lets go. *Not seen:* a manager that
+stands still.
 """
 
 from __future__ import annotations

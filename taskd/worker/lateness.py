@@ -4,7 +4,7 @@ The guard knows how long an operation of a kind has ever taken in this job, and 
 longest, 5 s at least, which then goes on (csrc/c10d/rhythm.hpp). It announces failures the same way, and says in words
 which of the two it means; these are read here and nowhere else.
 
-Not here: what follows. Of a failure much may (heal.py), of lateness nothing but a word.
+Not here: what follows. Of a failure much may (failures.py), of lateness nothing but a word.
 """
 
 from __future__ import annotations

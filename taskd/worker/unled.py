@@ -20,15 +20,15 @@ class _Control(Protocol):
     def give_up_record(self) -> None: ...
 
 
-class _Repair(Protocol):
+class _Orders(Protocol):
     has_session: bool
 
 
 class Unled:
     """Watches one process."""
 
-    def __init__(self, control: _Control, repair: _Repair) -> None:
-        self._control, self._repair = control, repair
+    def __init__(self, control: _Control, orders: _Orders) -> None:
+        self._control, self._orders = control, orders
         self._updates = 0
 
     def watch(self) -> None:
@@ -38,7 +38,7 @@ class Unled:
         register_optimizer_step_post_hook(uncompiled(lambda *_: self._updated()))
 
     def _updated(self) -> None:
-        if self._updates < UPDATES and not self._repair.has_session:
+        if self._updates < UPDATES and not self._orders.has_session:
             self._updates += 1
             if self._updates == UPDATES:
                 self._control.give_up_record()

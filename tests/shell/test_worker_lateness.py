@@ -6,16 +6,16 @@ import logging
 import os
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.worker import Worker
-from taskd.state.record import Record
 from taskd.worker import lateness
-from taskd.worker.heal import LaunchedRepair
+from taskd.worker.failures import Failures
+from taskd.worker.orders import Orders
 
 GROUP = "0@0-3"
 LATE = "no answer within 51234 ms, far longer than it ever took in this job"
@@ -61,12 +61,14 @@ def ringing() -> Iterator[int]:
 def heard_of(control: NotedControl) -> list[Evidence]:
     """What rank 2 tells of it where nobody repairs anything."""
     said: list[Any] = []
-    repair = LaunchedRepair(
-        Worker(2, 1, 1, newcomer=False), control, lambda message: not said.append(message), lambda epoch: None,
-        cast(Record, None), None, unrepaired_seconds=0.0,
-    )  # fmt: skip
+
+    def say(message: Any) -> bool:
+        said.append(message)
+        return True
+
+    orders = Orders(Worker(2, 1, 1, newcomer=False), control, say)
     with pytest.raises(Ended):
-        repair.watch_failures()
+        Failures(orders, control, say, unrepaired_seconds=0.0).watch()
     return said
 
 

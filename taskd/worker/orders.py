@@ -1,0 +1,136 @@
+"""What this process is told to do in a repair, and who does it: the core's machine behind one lock.
+
+Orders come on the link's thread, answers on the training thread; core.worker decides what follows from each. What must
+not wait for the training thread is done at once: the guards drain, so that the step can be left, an answer is sent,
+the process ends. The rest is queued for the training thread (heal.py), which takes it once it has left its step.
+
+What has failed is held here for a repair (hold.py), since whether one has begun is known under the same lock. A script
+without a session can give up no step: the answer is `not ok`, and the manager climbs the ladder.
+It does NOT go through the stages of a repair, and it sees no failure by itself (failures.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from taskd import log
+from taskd.comm import aside
+from taskd.core.effects import LetGo, Park, Quit, Reach, WorkerEffect
+from taskd.core.events import Done, WorkerEvent
+from taskd.core.messages import StageReached
+from taskd.core.repair.notices import NO_SESSION
+from taskd.core.types import Stage
+from taskd.core.worker import Worker, WorkerState
+from taskd.errors import TaskdError
+from taskd.worker.hold import Hold
+
+_logger = log.get(__name__)
+
+
+class Orders:
+    """Of one process. Any thread may call `take`; the training thread alone calls `next`."""
+
+    def __init__(self, core: Worker, control: Any, say: Callable[[Any], bool]) -> None:
+        """`control`: the guard's; `say`: sends a message to the agent."""
+        self.core = core
+        self.hold = Hold(self._say_again)
+        self.has_session = False
+        """The script has asked for one."""
+        self.lock = threading.Lock()
+        """Whoever holds it knows that the epoch stays as it is."""
+        self._control = control
+        self._normal = type(control.mode).NORMAL
+        self._say = say
+        self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
+
+    def session_begins(self) -> None:
+        """From now on a step can be given up."""
+        with self.lock:
+            self.has_session = True
+
+    def take(self, event: WorkerEvent) -> None:
+        """The manager's word, or what the training thread has done."""
+        with self.lock:
+            for effect in self.core.step(time.monotonic_ns(), event):
+                self._carry_out(effect)
+        aside.look()
+
+    def next(self) -> WorkerEffect:
+        """What the training thread is to do next; waits until there is something."""
+        return self._todo.get()
+
+    def interrupted(self) -> bool:
+        """Whether the step under way is given up."""
+        return bool(self._control.mode != self._normal)
+
+    def let_go(self, epoch: int) -> None:
+        """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
+        with self.lock:
+            self._raise_what_failed(epoch)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        if isinstance(effect, Reach):
+            self._say(effect.message)
+        elif isinstance(effect, Quit):
+            leave_at_once(effect)
+        elif isinstance(effect, LetGo):
+            if self.hold.end() >= 0:
+                self._raise_what_failed(effect.epoch)
+        elif isinstance(effect, Park) and self.core.state is not WorkerState.SETUP:
+            if self.has_session:
+                self._control.drain(effect.epoch)
+                _end_on_devices(effect.epoch)
+                self._todo.put(effect)
+                return
+            for answer in self.core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
+                self._carry_out(answer)
+        else:
+            self._todo.put(effect)
+
+    def _say_again(self) -> None:
+        """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
+        with self.lock:
+            core = self.core
+            if core.state is WorkerState.RUNNING:
+                self._say(StageReached(core.rank, core.incarnation, core.epoch, Stage.RUNNING, core.updates, True, ""))
+
+    def _raise_what_failed(self, epoch: int) -> None:
+        if self.interrupted() or self.core.state is not WorkerState.RUNNING:
+            return
+        try:
+            self._control.resume(epoch)
+        except ValueError:
+            return  # a repair has begun just now
+        _logger.warning("a collective has failed and nobody repairs it: its error is raised in the script")
+
+
+def _end_on_devices(epoch: int) -> None:
+    """Let go of a training thread that waits for its device: what is queued there ends. On a thread of its own, since
+    it may take seconds; a failure comes up again in the rebuild, which waits for this."""
+    from taskd.comm import guard
+
+    def end() -> None:
+        try:
+            guard.end_inner_groups(epoch, f"epoch {epoch} begins", on_devices_alone=True)
+        except TaskdError as error:
+            _logger.warning("what is queued on this rank's device does not end: %s", error)
+
+    if guard.on_devices():
+        threading.Thread(target=end, name="taskd-devices", daemon=True).start()
+
+
+def leave_at_once(quit_effect: Quit) -> None:
+    """End this process wherever its training thread is: another incarnation has its seat, or the job stops."""
+    _logger.log(logging.WARNING if quit_effect.exit_code else logging.INFO, "this process ends: %s", quit_effect.reason)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(quit_effect.exit_code)
