@@ -1,0 +1,202 @@
+"""The workers' side of the node's end of the store: connections on a socket, one operation at a time on each.
+
+Bytes become operations, which are handed on, and answers become bytes (wire/store_frame.py has the form). The name may
+still belong to another life of this node's agent, and descriptors may run out: then it listens later. Whoever breaks
+the rules, is another user or one too many, loses the connection. If an operation of a connection that ends was handed
+on, that is told.
+
+It does NOT know what becomes of an operation (store_requests.py), and never blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from taskd import _native, log
+from taskd.core import limits
+from taskd.core.types import StoreStatus as Status
+from taskd.wire import local, store_frame
+
+READ_BYTES = 256 * 1024
+LISTEN_RETRY_NS = 100 * limits.MS
+_logger = log.get(__name__)
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection of a worker."""
+
+    sock: socket.socket
+    incoming: bytearray = field(default_factory=bytearray)
+    outgoing: bytearray = field(default_factory=bytearray)
+    asks: bool = False  # it has an operation that is not answered yet
+
+
+class Clients:
+    """All of them. Poll `fd` for reading, then call `serve`."""
+
+    def __init__(
+        self, name: str, hear: Callable[[Client, store_frame.Frame], None], lose: Callable[[Client], None]
+    ) -> None:
+        """`hear` takes an operation; `lose` is told of a client that goes before its operation is answered."""
+        self._name = name
+        self._hear, self._lose = hear, lose
+        self._listener: socket.socket | None = None
+        self._accepts = False
+        self._listen_at_ns = 0
+        self._by_fd: dict[int, Client] = {}
+        self._epoll = select.epoll()
+        self.fd = self._epoll.fileno()
+        _native.close_on_fork(self.fd)
+
+    def listen(self) -> None:
+        """Listen on the name; another life of this node's agent may still have it, then later."""
+        if self._listener is None:
+            self._listener = self._bound()
+        if self._listener is None:
+            self._listen_at_ns = time.monotonic_ns() + LISTEN_RETRY_NS
+            return
+        self._epoll.register(self._listener, select.EPOLLIN)
+        self._accepts = True
+
+    def next_deadline(self) -> int | None:
+        """When to `listen` again, if that is to be done."""
+        return None if self._accepts else self._listen_at_ns
+
+    def serve(self) -> None:
+        """Do what connections are ready for."""
+        for fd, mask in self._epoll.poll(0):
+            if self._listener is not None and fd == self._listener.fileno():
+                self._accept()
+            elif fd in self._by_fd:
+                self._serve(self._by_fd[fd], mask)
+
+    def reply(self, client: Client, status: Status, amount: int, items: tuple[bytes, ...]) -> None:
+        """Answer the operation of this client."""
+        client.asks = False
+        client.outgoing += store_frame.answer(status, amount, items)
+        try:
+            self._write(client)
+        except OSError:
+            self._drop(client)
+
+    def close(self) -> None:
+        """Close every connection and the name."""
+        for client in list(self._by_fd.values()):
+            self._drop(client)
+        if self._listener is not None:
+            if not self._accepts:
+                self._epoll.register(self._listener)
+            self._hang_up(self._listener)
+            self._listener = None
+        _native.keep_on_fork(self.fd)
+        self._epoll.close()
+
+    def _bound(self) -> socket.socket | None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.bind(self._name)
+            sock.listen(local.BACKLOG)
+        except OSError as error:
+            sock.close()
+            why = "another agent of this node has its socket" if error.errno == errno.EADDRINUSE else error.strerror
+            log.once(_logger, logging.INFO, "store-bind", "the job's store is not served here yet: %s", why)
+            return None
+        _native.close_on_fork(sock.fileno())
+        return sock
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # out of descriptors: to ask again at once would be a busy loop
+            log.once(_logger, logging.WARNING, "store-accept", "a worker cannot reach the job's store: %s", error)
+            self._epoll.unregister(self._listener)
+            self._accepts, self._listen_at_ns = False, time.monotonic_ns() + LISTEN_RETRY_NS
+            return
+        if len(self._by_fd) >= limits.MAX_STORE_CLIENTS or not local.same_user(sock):
+            log.once(
+                _logger,
+                logging.WARNING,
+                "store-refused",
+                "process %d of user %d was not let in to the job's store: it is another user, or one of more than %d",
+                *local.peer(sock),
+                limits.MAX_STORE_CLIENTS,
+            )
+            sock.close()
+            return
+        sock.setblocking(False)
+        _native.close_on_fork(sock.fileno())
+        self._by_fd[sock.fileno()] = Client(sock)
+        self._epoll.register(sock, select.EPOLLIN)
+
+    def _serve(self, client: Client, mask: int) -> None:
+        try:
+            if mask & select.EPOLLOUT:
+                self._write(client)
+            if mask & ~select.EPOLLOUT:
+                self._read(client)
+        except store_frame.Malformed as error:
+            pid, _ = local.peer(client.sock)
+            log.once(
+                _logger,
+                logging.WARNING,
+                f"store-malformed {error}",
+                "process %d broke the rules of the job's store: %s",
+                pid,
+                error,
+            )
+            self._drop(client)
+        except OSError:
+            self._drop(client)
+
+    def _read(self, client: Client) -> None:
+        try:
+            data = client.sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._drop(client)
+            return
+        if client.asks or client.outgoing:
+            raise store_frame.Malformed("it asked again before it was answered")
+        client.incoming += data
+        frame = store_frame.whole(client.incoming)
+        if frame is None:
+            return
+        client.incoming = bytearray()
+        if frame.trouble:
+            self.reply(client, Status.FAILED, 0, (frame.trouble.encode(),))
+            return
+        client.asks = True
+        self._hear(client, frame)
+
+    def _write(self, client: Client) -> None:
+        waited = len(client.outgoing)
+        with contextlib.suppress(BlockingIOError):
+            del client.outgoing[: client.sock.send(client.outgoing, socket.MSG_NOSIGNAL)]
+        if client.outgoing or waited:
+            self._epoll.modify(client.sock, select.EPOLLIN | (select.EPOLLOUT if client.outgoing else 0))
+
+    def _drop(self, client: Client) -> None:
+        if self._by_fd.pop(client.sock.fileno(), None) is None:
+            return
+        if client.asks:
+            client.asks = False
+            self._lose(client)
+        self._hang_up(client.sock)
+
+    def _hang_up(self, sock: socket.socket) -> None:
+        # Closing would do, if a forked child that has not yet run its handlers did not hold the same socket.
+        self._epoll.unregister(sock)
+        _native.keep_on_fork(sock.fileno())
+        sock.close()
