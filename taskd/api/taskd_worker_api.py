@@ -76,7 +76,7 @@ def start_taskd_worker() -> bool:
     if there is None:
         _logger.error("start_taskd_worker: init_taskd_worker(rank) has to come first")
         return False
-    if there.started and there.link.acknowledged:
+    if there.started and there.link.registration.acknowledged:
         _logger.warning("start_taskd_worker: rank %d is registered already; nothing to do", there.identity.rank)
         return True
     if not there.started:
@@ -85,14 +85,15 @@ def start_taskd_worker() -> bool:
         there.start()
     if there.wait(there.config.worker.register_wait_ms / 1000):
         return True
-    there.link.late = True
+    registration = there.link.registration
+    registration.late = True
     log.once(
         _logger,
         logging.WARNING,
-        f"not registered {there.link.reason}",
+        f"not registered {registration.reason}",
         "rank %d is not registered: %s; training goes on, and taskd keeps trying",
         there.identity.rank,
-        there.link.reason,
+        registration.reason,
     )
     return False
 

@@ -183,7 +183,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
         log.once(_logger, logging.WARNING, "unfit", "this job runs unguarded, no rank can be replaced: %s", _UNFIT)
     if not guarded:
         there = presence.Presence(settings, identity, newcomer=request.newcomer, launched=True)
-        there.link.epoch = request.epoch
+        there.link.introduction.epoch = request.epoch
         presence.establish(there)
         there.start()
         return
@@ -195,8 +195,8 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     line = _Line(there.link, core)
     inherited = record if request.newcomer else None
     orders = Orders(core, _c10d.control, line.say)
-    orders.hold.unread = there.link.unread
-    orders.hold.unattended = lambda: there.link.unattended
+    orders.hold.unread = there.link.channel.unread
+    orders.hold.unattended = lambda: there.link.connector.unattended
     groups = Groups(orders, _c10d.control, _rebuild(request))
     repair = LaunchedRepair(orders, groups, _c10d.control, line.say, record, inherited)
     there.link.on_message = line.to(orders)
@@ -254,20 +254,18 @@ class _Line:
     """Between the link and the orders: what the one says, the other's next hello must not contradict."""
 
     def __init__(self, link: Link, core: Worker) -> None:
-        self._link, self._core = link, core
-        link.epoch, link.stage = core.epoch, core.stage
-        link.page.store_epoch(core.epoch)
+        self._channel, self._introduction, self._core = link.channel, link.introduction, core
+        self._introduction.reached(core.epoch, core.stage)
 
     def say(self, message: FromWorker) -> bool:
         if isinstance(message, StageReached):
-            self._link.epoch, self._link.stage = message.epoch, message.stage
-            self._link.page.store_epoch(message.epoch)
-        return self._link.say(message)
+            self._introduction.reached(message.epoch, message.stage)
+        return self._channel.say(message)
 
     def to(self, orders: Orders) -> Any:
         def hear(message: ToSession) -> None:
             orders.take(message)  # type: ignore[arg-type]
-            self._link.epoch = self._core.epoch
+            self._introduction.epoch = self._core.epoch
 
         return hear
 

@@ -26,10 +26,11 @@ class Follower:
     """Ties one Link to one core.Worker."""
 
     def __init__(self, link: Link, newcomer: bool) -> None:
-        self.link = link
-        self.core = Worker(link.identity.rank, link.identity.incarnation, link.epoch, newcomer)
+        self._channel, self._introduction = link.channel, link.introduction
+        identity = self._introduction.identity
+        self.core = Worker(identity.rank, identity.incarnation, self._introduction.epoch, newcomer)
         self._lock = threading.RLock()
-        link.stage = self.core.stage
+        self._introduction.stage = self.core.stage
         link.on_message = self.hear
 
     def hear(self, event: WorkerEvent) -> None:
@@ -38,11 +39,10 @@ class Follower:
             performed = []
             for effect in self.core.step(time.monotonic_ns(), event):
                 if isinstance(effect, Reach):
-                    self.link.say(effect.message)
+                    self._channel.say(effect.message)
                 else:
                     performed.append(effect)
-            self.link.epoch, self.link.stage = self.core.epoch, self.core.stage
-            self.link.page.store_epoch(self.core.epoch)
+            self._introduction.reached(self.core.epoch, self.core.stage)
         for effect in performed:
             self._answer(effect)
 

@@ -36,6 +36,9 @@ comes from such a file is tried, and the store is looked into until the manager 
 ASK_AFTER_SECONDS = 3.0
 """When a rank that is not the first of its node asks, if that one has not brought the key to the node."""
 ASK_AGAIN_SECONDS = 10.0
+LOOK_MS = 100
+LOOK_SLOW_MS = 1_000
+EAGER_SECONDS = 30.0
 ANSWERS_MAX = 16
 """In one look: each costs some milliseconds of this process."""
 _logger = log.get(__name__)
@@ -217,3 +220,21 @@ class KeyShare:
             except (RuntimeError, AttributeError, ValueError, NotImplementedError) as error:
                 log.once(_logger, logging.INFO, "store", "the job's store cannot be opened a second time: %s", error)
         return self._store
+
+
+class KeyLooks:
+    """When a rank looks for the key: often at first, seldom later or once it is found. It does NOT look by itself."""
+
+    def __init__(self, share: KeyShare) -> None:
+        self.share = share
+        self.due_at = 0.0
+        self._began = time.monotonic()
+
+    def look(self, now: float, acknowledged: bool) -> bool:
+        """Look, and say when the next time is due. Whether the key is another one now."""
+        before = self.share.key
+        key = self.share.look()
+        found = acknowledged and bool(key) and not self.share.hands_on
+        slow = now - self._began > EAGER_SECONDS or found
+        self.due_at = now + (LOOK_SLOW_MS if slow else LOOK_MS) / 1000
+        return key != before

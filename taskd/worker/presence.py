@@ -54,7 +54,7 @@ class Presence:
         self.started = True
         _lives += 1
         self.link.start()
-        counters.watch(self.link.show_counters)
+        counters.watch(self.link.counters.show)
         if self.framework == "pt":
             hooks.attach(self.link.page)
             compiling.attach(self.link.page)
@@ -90,7 +90,8 @@ class Presence:
     def _crash(self, sentence: str) -> None:
         rank = self.identity.rank
         text = cut(f"rank {rank} raised {sentence}")
-        self.link.say(Evidence(EvidenceKind.EXCEPTION, rank, self.link.incarnation, rank, EXCEPTION_EXIT, text))
+        incarnation = self.link.introduction.incarnation
+        self.link.channel.say(Evidence(EvidenceKind.EXCEPTION, rank, incarnation, rank, EXCEPTION_EXIT, text))
         current_session.failed(sentence)
 
 

@@ -186,7 +186,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from taskd import config
 from taskd.errors import BackendError
-from taskd.worker import link, presence
+from taskd.worker import connector, presence
 from taskd.worker.identity import Identity
 
 def none(*_):
@@ -198,12 +198,12 @@ def look():
         store.wait(["what never comes"], timedelta(seconds=0.5))
     return b""
 
-link.start_agent = none
+connector.start_agent = none
 looking = threading.Event()
 dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=0, world_size=1)
 store = dist.distributed_c10d._get_default_store()
 there = presence.Presence(config.load(), Identity("job", "nowhere", 5, 6, 5, 0))
-there.link._share._look = look
+there.link._keys.share._look = look
 there.start()
 looking.wait()
 """

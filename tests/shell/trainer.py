@@ -34,7 +34,7 @@ def start() -> None:
     init = init_taskd_worker(int(os.environ["RANK"]), 5000, os.environ.get("FRAMEWORK", "pt"))
     begun = start_taskd_worker() if init else False
     there = presence.current()
-    reason = there.link.reason if there else ""
+    reason = there.link.registration.reason if there else ""
     say(init=init, start=begun, seconds=time.monotonic() - began, pid=os.getpid(), reason=reason)
 
 
@@ -157,9 +157,9 @@ def obey(words: list[str]) -> None:
         there = presence.current()
         link = there.link if there else None
         say(
-            acknowledged=bool(link and link.acknowledged),
-            reason=link.reason if link else "",
-            incarnation=link.incarnation if link else 0,
+            acknowledged=bool(link and link.registration.acknowledged),
+            reason=link.registration.reason if link else "",
+            incarnation=link.introduction.incarnation if link else 0,
         )
 
 
