@@ -15,7 +15,6 @@ step is known, or it is not finished: a wrong guess would be a wrong weight.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
@@ -23,17 +22,15 @@ from typing import Any
 import torch
 
 from taskd.core.types import Phase
-from taskd.errors import StepAbandoned, UsageError
+from taskd.errors import StepAbandoned
 from taskd.state.moving import Moving
 from taskd.state.replica import Replica
 from taskd.state.strange import Doubts
 from taskd.worker import hooks
+from taskd.worker.communication import Communication
 from taskd.worker.habits import Habits
+from taskd.worker.reversal import Reversal
 from taskd.worker.step_state import StepEvent, StepMachine, StepState
-from taskd.worker.undo import Undo
-
-MOVED = "parameters moved without an optimizer in the step that is given up, and no copy of them is"
-UNFINISHED = "the step that is given up was left after an update, and what it would have changed then is not known"
 
 
 class Outcome(Enum):
@@ -45,7 +42,7 @@ class Outcome(Enum):
 
 
 class Calls:
-    """Those of the step under way."""
+    """Those of the step under way. They are noticed by following.py, and taken back by reversal.py."""
 
     def __init__(
         self,
@@ -58,57 +55,29 @@ class Calls:
         """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
         self._replica, self._doubts, self._step = replica, doubts, step
         self._given_up = given_up
-        self._operations = operations
         self.moving = Moving(replica)
         self.habits = Habits()
-        self.undo = Undo(replica)
+        self.reversal = Reversal(replica, self.moving)
         self.torn_by = ""
         """Why the last step that was given up is torn."""
-        self._followed: set[str] = set()
+        self.followed: set[str] = set()
+        """Schedulers and the like whose calls are noticed."""
+        self._communication = Communication(operations)
         self._outside: dict[str, None] = {}
         self._made: list[str] = []
         self._at_work = ""  # the optimizer that is; one that is left there was left in the middle
         self._rehearsal = False
         self._spoilt = False  # an optimizer that is no function of its gradients was at work when this was given up
-        self._operations_before = 0  # when the optimizer at work began
-        self._operations_then = 0  # when the last optimizer had stepped
-        self._operations_at_end: int | None = None  # of the last step; None: that tells nothing
-        self._told_between = False
 
-    # ---- registration -----------------------------------------------------------------------------------------
+    # ---- what the script calls --------------------------------------------------------------------------------
 
-    def follow_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Be told before and after each of its steps."""
-        if not hasattr(optimizer, "register_step_pre_hook"):
-            raise UsageError(
-                f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed"
-            )
-        # A step may be compiled. What looks at the job's state is no part of what a compiler may take for constant.
-        before = torch.compiler.disable(lambda _, args, more: self._before_optimizer(name, (*args[1:], *more.values())))
-        after = torch.compiler.disable(lambda *_: self._after_optimizer(name))
-        optimizer.register_step_pre_hook(before)
-        optimizer.register_step_post_hook(after)
+    def call_begins(self, name: str, method: str) -> None:
+        """A scheduler or the like is called. Raises StepAbandoned in a step that is given up."""
+        if self._watching and self._given_up() and not self._optimizers():
+            raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
 
-    def follow_call(self, name: str, item: Any, method: str) -> None:
-        """Be told of each call of `item.method` (a scheduler's step, a scaler's update).
-
-        Through a class of its own, because a scheduler's state_dict is all that stands in its `__dict__`.
-        """
-        kind = type(item)
-        original = getattr(kind, method)
-        self._followed.add(name)
-
-        def followed(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._watching and self._given_up() and not self._optimizers():
-                raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
-            result = original(this, *args, **kwargs)
-            self._called(name, method, bool(args or kwargs))
-            return result
-
-        names = {method: functools.wraps(original)(followed), "__module__": kind.__module__, "__doc__": kind.__doc__}
-        item.__class__ = type(kind.__name__, (kind,), names)
-
-    def _called(self, name: str, method: str, with_arguments: bool) -> None:
+    def call_ended(self, name: str, method: str, with_arguments: bool) -> None:
+        """It was called."""
         if self._step.state is StepState.LOOP:
             self._outside[f"{name}.{method}() is called"] = None
         self.habits.called.add(name)
@@ -116,6 +85,41 @@ class Calls:
             self.habits.with_arguments.add(name)
         if self._watching:
             self._made.append(name)
+
+    def optimizer_begins(self, name: str, given: tuple[Any, ...] = ()) -> None:
+        """An optimizer is about to step; `given`: what its step was called with. Raises StepAbandoned, as above."""
+        if not self._watching:
+            return
+        if self._given_up():
+            for closure in filter(callable, given if self._rehearsal else ()):
+                with torch.enable_grad():
+                    closure()  # in which forward and backward are, and all that there is to rehearse
+            raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
+        if not self._optimizers():
+            hooks.mark_phase(Phase.OPTIMIZER)
+        self._doubts.look(f"what {name} changes", self._keep_before, name)
+        self._communication.optimizer_begins()
+        self._step.happens(StepEvent.OPTIMIZER_BEGAN)
+        self._at_work = name
+
+    def _keep_before(self, name: str) -> None:
+        if self.habits.may_be_undone((*self._made, name), self._replica.optimizers, self.followed):
+            self.reversal.copies.keep(name)
+        self.moving.optimizer_begins()
+
+    def optimizer_ended(self, name: str) -> None:
+        """It has stepped."""
+        if self._step.under_way:
+            self._step.happens(StepEvent.OPTIMIZER_ENDED)
+        if not self._watching:
+            return
+        self._at_work = ""
+        self._spoilt |= name in self.habits.closures and self._given_up()
+        self._made.append(name)
+        self._doubts.look(f"what {name} has changed", self.moving.optimizer_ended, name)
+        if self._communication.optimizer_ended():
+            self.habits.talkers.add(name)
+        hooks.mark_phase(Phase.APPLIED)
 
     @property
     def _watching(self) -> bool:
@@ -135,12 +139,12 @@ class Calls:
 
     def loop_begins(self) -> None:
         """What was done since the last step was no part of a loop."""
-        self._operations_at_end = None
+        self._communication.forget()
         self.moving.look()
 
     def repaired(self) -> None:
         """A repair communicates, and puts parameters in place."""
-        self._operations_at_end = None
+        self._communication.forget()
         self.moving.forget()
 
     def outside(self) -> list[str]:
@@ -151,15 +155,13 @@ class Calls:
 
     def begin(self, rehearsal: bool = False) -> bool:
         """A step begins. Whether something was communicated since the one before, which is said once."""
-        at_end = self._operations_at_end
-        between = at_end is not None and at_end < self._operations() and not self._told_between
-        self._told_between |= between
+        between = self._communication.begin()
         self._rehearsal = rehearsal
         if self.moving.begin():
             self._outside["the parameters are changed"] = None
         self._made, self._at_work = [], ""
         self._spoilt = False
-        self.undo.begin()
+        self.reversal.copies.begin()
         return between
 
     def forward_ended(self) -> None:
@@ -176,18 +178,13 @@ class Calls:
         self.habits.remember(tuple(self._made))
         updated = bool(self._optimizers())
         self.habits.unseen |= self.moving.end()
-        self._operations_at_end = self._operations()
-        self.habits.ends_late |= updated and self._operations_at_end != self._operations_then
+        self.habits.ends_late |= self._communication.end() and updated
         return updated
 
     def rehearsed(self) -> None:
         """The rehearsal of a step is over; nothing of it is kept."""
         self._leave()
-        if self._optimizers():
-            self._undo()
-        else:
-            self._clear_halves()
-            self.moving.put_back()
+        self.reversal.take_back(self._optimizers())
 
     def give_up(self, to_its_end: bool, moved: bool = False) -> Outcome:
         """The step is given up.
@@ -196,16 +193,15 @@ class Calls:
         call of those that are followed changes, so nobody knows what is missing.
         """
         moved |= self._leave()
-        if not self._optimizers():
-            self._clear_halves()
-            return self._put_back()
-        if self._spoilt:
-            return self._undo()
-        if to_its_end:
+        optimizers = self._optimizers()
+        may_be_finished = bool(optimizers) and not self._spoilt
+        if may_be_finished and to_its_end:
             return Outcome.WHOLE
-        rest = self.habits.rest(tuple(self._made), self._replica.optimizers, self._followed)
-        if rest is None or moved:
-            return self._undo()
+        rest = self.habits.rest(tuple(self._made), self._replica.optimizers, self.followed)
+        if rest is None or moved or not may_be_finished:
+            why = self.reversal.take_back(optimizers)
+            self.torn_by = why or self.torn_by
+            return Outcome.TORN if why else Outcome.NOTHING
         for name in rest:
             item = self._replica.others[name]
             item.update() if hasattr(item, "update") else item.step()
@@ -213,7 +209,7 @@ class Calls:
 
     def _leave(self) -> bool:
         """The body was left. Whether parameters have moved after an update."""
-        self._operations_at_end = None
+        self._communication.forget()
         if self._at_work:
             self._made.append(self._at_work)
             self.moving.optimizer_ended(self._at_work)
@@ -224,62 +220,3 @@ class Calls:
 
     def _optimizers(self) -> list[str]:
         return [name for name in self._made if name in self._replica.optimizers]
-
-    def _before_optimizer(self, name: str, given: tuple[Any, ...] = ()) -> None:
-        if not self._watching:
-            return
-        if self._given_up():
-            for closure in filter(callable, given if self._rehearsal else ()):
-                with torch.enable_grad():
-                    closure()  # in which forward and backward are, and all that there is to rehearse
-            raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
-        if not self._optimizers():
-            hooks.mark_phase(Phase.OPTIMIZER)
-        self._doubts.look(f"what {name} changes", self._keep_before, name)
-        self._operations_before = self._operations()
-        self._step.happens(StepEvent.OPTIMIZER_BEGAN)
-        self._at_work = name
-
-    def _keep_before(self, name: str) -> None:
-        if self.habits.may_be_undone((*self._made, name), self._replica.optimizers, self._followed):
-            self.undo.keep(name)
-        self.moving.optimizer_begins()
-
-    def _after_optimizer(self, name: str) -> None:
-        if self._step.under_way:
-            self._step.happens(StepEvent.OPTIMIZER_ENDED)
-        if not self._watching:
-            return
-        self._at_work = ""
-        self._spoilt |= name in self.habits.closures and self._given_up()
-        self._made.append(name)
-        self._doubts.look(f"what {name} has changed", self.moving.optimizer_ended, name)
-        self._operations_then = self._operations()
-        if self._operations_then != self._operations_before:
-            self.habits.talkers.add(name)
-        hooks.mark_phase(Phase.APPLIED)
-
-    # ---- undoing ----------------------------------------------------------------------------------------------
-
-    def _clear_halves(self) -> None:
-        """What a scaler and its optimizers say to each other within one step, and what it has not come to: done again,
-        a scaler that has divided the gradients of this step would not divide those of the next attempt."""
-        for item in self._replica.others.values():
-            getattr(item, "_per_optimizer_states", {}).clear()
-        for optimizer in self._replica.optimizers.values():
-            for word in ("grad_scale", "found_inf"):
-                vars(optimizer).pop(word, None)
-
-    def _undo(self) -> Outcome:
-        self._clear_halves()
-        if not self.undo.put_back(self._optimizers()):
-            self.torn_by = UNFINISHED
-            return Outcome.TORN
-        return self._put_back()
-
-    def _put_back(self) -> Outcome:
-        """Parameters that moved without an optimizer stand again as the step found them, or the step is torn."""
-        if self.moving.put_back():
-            return Outcome.NOTHING
-        self.torn_by = MOVED
-        return Outcome.TORN

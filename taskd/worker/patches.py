@@ -108,7 +108,7 @@ class _Torch:
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
         torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
-        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(steps))  # see calls.py
+        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(steps))  # see following.py
 
     def _take_out(self) -> None:
         for owner, name, original in self._kept:

@@ -21,6 +21,7 @@ from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
 from taskd.worker.calls import Calls
+from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.heal import Repair
 from taskd.worker.naming import named
 from taskd.worker.step_state import StepMachine
@@ -61,7 +62,7 @@ class Registered:
 
     def _add_optimizer(self, name: str, given: torch.optim.Optimizer) -> None:
         item = real_optimizer(given)
-        self.calls.follow_optimizer(name, item)
+        follow_optimizer(self.calls, name, item)
         self._put(self.replica.optimizers, name, item)
 
     def _add_other(self, name: str, item: Any, method: str = "") -> None:
@@ -71,7 +72,7 @@ class Registered:
             )
         self._put(self.replica.others, name, item)
         if method:
-            self.calls.follow_call(name, item, method)
+            follow_call(self.calls, name, item, method)
 
     @staticmethod
     def _put(table: dict[str, Any], name: str, item: Any) -> None:

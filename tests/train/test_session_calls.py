@@ -25,6 +25,7 @@ from taskd.state.replica import Replica
 from taskd.state.strange import Doubts
 from taskd.worker.calls import Calls, Outcome
 from taskd.worker.feed import Feed
+from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.session import Session
 from taskd.worker.step_state import StepEvent, StepMachine
 from tests.train.test_session import FakeRepair
@@ -252,7 +253,7 @@ def test_an_optimizer_whose_step_is_compiled_is_followed() -> None:
 def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
     trainer = Trainer("plain")
     trainer.train()
-    assert trainer.session is not None and not trainer.session._registered.calls.undo.keeps_memory
+    assert trainer.session is not None and not trainer.session._registered.calls.reversal.copies.keeps_memory
 
 
 @pytest.mark.parametrize("inherits", [False, True])
@@ -267,8 +268,8 @@ def test_a_newcomer_finishes_what_the_dead_rank_would_have_finished(inherits: bo
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         replica.optimizers["optimizer"], replica.others["scheduler"] = optimizer, scheduler
         followed = Followed(replica, FakeRepair())
-        followed.calls.follow_optimizer("optimizer", optimizer)
-        followed.calls.follow_call("scheduler", scheduler, "step")
+        follow_optimizer(followed.calls, "optimizer", optimizer)
+        follow_call(followed.calls, "scheduler", scheduler, "step")
         return followed, optimizer, scheduler
 
     before, optimizer, scheduler = life()
@@ -341,7 +342,7 @@ def test_a_rehearsal_goes_through_the_closure_and_no_further() -> None:
     followed = Followed(Replica(), repair)
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.LBFGS([weight])
-    followed.calls.follow_optimizer("optimizer", optimizer)
+    follow_optimizer(followed.calls, "optimizer", optimizer)
     calls = []
     for rehearsal in (True, False):
         followed.begin(rehearsal)

@@ -1,0 +1,43 @@
+"""How calls of registered objects are noticed: an optimizer's steps, a scheduler's, a scaler's update.
+
+An optimizer has hooks for it. Whatever else is called gets a class of its own, derived from its own one, because a
+scheduler's state_dict is all that stands in its `__dict__`. The objects stay the script's own, and may be compiled.
+It does NOT know what a call means (calls.py), and nothing that was followed is ever let go.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from taskd.errors import UsageError
+from taskd.worker.calls import Calls
+
+
+def follow_optimizer(calls: Calls, name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Tell `calls` before and after each of its steps. Raises UsageError."""
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        raise UsageError(f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed")
+    # A step may be compiled. What looks at the job's state is no part of what a compiler may take for constant.
+    before = torch.compiler.disable(lambda _, args, more: calls.optimizer_begins(name, (*args[1:], *more.values())))
+    after = torch.compiler.disable(lambda *_: calls.optimizer_ended(name))
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+def follow_call(calls: Calls, name: str, item: Any, method: str) -> None:
+    """Tell `calls` of each call of `item.method` (a scheduler's step, a scaler's update)."""
+    kind = type(item)
+    original = getattr(kind, method)
+    calls.followed.add(name)
+
+    def followed(this: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.call_begins(name, method)
+        result = original(this, *args, **kwargs)
+        calls.call_ended(name, method, bool(args or kwargs))
+        return result
+
+    names = {method: functools.wraps(original)(followed), "__module__": kind.__module__, "__doc__": kind.__doc__}
+    item.__class__ = type(kind.__name__, (kind,), names)
