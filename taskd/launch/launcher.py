@@ -314,7 +314,7 @@ class Launcher:
         self.workers.causes, self.workers.raised = loop.core.crew.causes, loop.core.crew.raised
         loop.others = self._others
         if self.standbys is not None:
-            loop.on_compiles = self.standbys.want
+            loop.pages.on_compiles = self.standbys.want
         self.signals.tell = loop.stop
         return loop
 

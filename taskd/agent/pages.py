@@ -1,0 +1,83 @@
+"""Reads the beat pages of this node's workers: how far each is, how old its beat, whether it works.
+
+All at once at each interval, and one by itself when its process has ended: where in its step it has left is in the last
+word that it wrote. A beat that is overdue makes the process' state be looked up. Work is looked at only where something
+is to be repaired, since it costs more. A page may hold any numbers; what leaves here is sound.
+It does NOT judge what it reads: the core does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskd import _native
+from taskd.agent.deaths import Deaths
+from taskd.agent.memory_kills import MemoryKills
+from taskd.agent.workers import Worker, Workers
+from taskd.core import events
+from taskd.core.limits import MS
+from taskd.core.types import PageFlag, Phase
+
+BEAT_AGE_MS_MAX = 2**31
+_PHASES = frozenset(int(phase) for phase in Phase)
+
+
+class Pages:
+    """Of one node."""
+
+    def __init__(self, workers: Workers, deaths: Deaths, memory: MemoryKills) -> None:
+        self.on_compiles: Callable[[], None] = lambda: None
+        """Called while ranks are here that have used torch's compiler."""
+        self._workers = workers
+        self._deaths = deaths
+        self._memory = memory
+        self._carried = 0  # bytes, by all rails of this node
+
+    def read(self, now: int, closely: bool) -> events.Readings | None:
+        """Read every page once; None: there is nothing to tell. `closely`: look at work, too."""
+        self._memory.look(now)
+        watched = [
+            worker for worker in self._workers.by_rank.values() if worker.page is not None and not worker.reported
+        ]
+        beats = _native.scan([worker.page for worker in watched if worker.page is not None])
+        rails = self._workers.rails.read(now)
+        if rails:
+            self._carried = sum(line.bytes_out + line.bytes_in for line in rails)
+        readings = []
+        for worker, beat in zip(watched, beats, strict=True):
+            if beat is None or beat.beat_count == 0:
+                continue
+            age_ns = max(0, now - beat.beat_ns)
+            if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
+                self._deaths.doubt(worker, now)
+            work = worker.effort.look(now, self._carried) if closely else 0
+            readings.append(_reading(worker, beat, age_ns, work))
+            if beat.flags & PageFlag.COMPILES:
+                self.on_compiles()
+        return events.Readings(tuple(readings), rails) if readings or rails else None
+
+    def last_word(self, rank: int) -> events.Readings | None:
+        """What a rank whose process has ended wrote last."""
+        worker = self._workers.by_rank.get(rank)
+        if worker is None or worker.page is None:
+            return None
+        (beat,) = _native.scan([worker.page])
+        if beat is None or not beat.beat_count:
+            return None
+        return events.Readings((_reading(worker, beat, 0, worker.effort.work),), ())
+
+
+def _reading(worker: Worker, beat: _native.Beat, age_ns: int, work: int) -> events.Reading:
+    """A look at a page as the core takes it."""
+    step = max(-1, min(beat.step, 2**62))
+    return events.Reading(
+        rank=worker.rank,
+        incarnation=worker.incarnation,
+        epoch=min(beat.epoch, 2**31 - 1),
+        step=step,
+        phase=Phase(beat.phase) if beat.phase in _PHASES else Phase.SETUP,
+        beat_age_ms=min(age_ns // MS, BEAT_AGE_MS_MAX),
+        step_ms=worker.note_step(step, beat.progress_ns, beat.phase == Phase.PARKED),
+        work=work,
+        compiling=bool(beat.flags & PageFlag.COMPILING),
+    )
