@@ -20,8 +20,6 @@ FUNCTION_LINES = 70
 CLASS_METHODS = 20
 CLASS_FIELDS = 15
 LARGE_STILL: dict[str, tuple[int, int]] = {
-    "taskd/agent/loop.py:AgentLoop": (21, 25),
-    "taskd/agent/store.py:StoreRelay": (25, 17),
     "taskd/agent/workers.py:Worker": (20, 20),
     "taskd/bench/hosts.py:Hosts": (21, 15),
     "taskd/bench/job.py:Job": (22, 16),
@@ -32,7 +30,6 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/launch/launcher.py:Launcher": (20, 18),
     "taskd/launch/workers.py:Workers": (20, 21),
     "taskd/manager/loop.py:ManagerLoop": (20, 16),
-    "taskd/manager/store.py:Store": (28, 15),
     "taskd/sim/crowd.py:Crowd": (20, 18),
     "taskd/sim/faults.py:Faults": (38, 15),
     "taskd/sim/manager.py:SimManager": (21, 17),
@@ -41,10 +38,7 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/sim/worker.py:SimWorker": (25, 28),
     "taskd/sim/world.py:World": (29, 15),
     "taskd/wire/uplink.py:Uplink": (20, 18),
-    "taskd/worker/calls.py:Calls": (24, 19),
-    "taskd/worker/heal.py:LaunchedRepair": (33, 17),
     "taskd/worker/keyshare.py:KeyShare": (20, 19),
-    "taskd/worker/link.py:Link": (24, 33),
     "taskd/worker/loaders.py:Known": (20, 17),
     "taskd/worker/transaction.py:Transaction": (23, 19),
 }
