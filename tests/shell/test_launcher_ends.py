@@ -281,7 +281,7 @@ if sys.argv[:1] == ["-m"]:
     from taskd.core import agent, events
     step, left = agent.Agent.step, [3]
     def broken(self, now_ns, event):
-        if isinstance(event, events.Tick) and self.term and left[0]:
+        if isinstance(event, events.Tick) and self.post.term and left[0]:
             left[0] -= 1
             raise KeyError("planted")
         return step(self, now_ns, event)
