@@ -29,7 +29,7 @@ from taskd.state.elsewhere import Method, asked, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.places import NOTHING, Place
 from taskd.state.reach import Reach
-from taskd.state.sources import loop_at, node_of, own_names, unwrapped
+from taskd.state.sources import loops_at, node_of, own_names, unwrapped
 from taskd.state.statements import (
     HERE,
     MODULE,
@@ -133,11 +133,12 @@ class _Found:
 def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loop:
     """What the innermost loop of this code around this line does. `space`: its module."""
     home = node_of(code, space)
-    node = loop_at(home, line)
-    if home is None or node is None:
+    loops = loops_at(home, line)
+    if home is None or not loops:
         return Loop(Counters(), Counters(), Counters())
+    node = loops[-1]
     own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
-    shares = bool(own) and any(map(_gives_locals, ast.walk(home)))
+    shares = bool(own) and any(map(gives_locals, ast.walk(home)))
     if shares:
         look = partial(_in_module, space, own)
     try:
@@ -258,7 +259,7 @@ def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _F
     return found.of(code)
 
 
-def _gives_locals(node: ast.AST) -> bool:
+def gives_locals(node: ast.AST) -> bool:
     """Whether this is `locals()`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False

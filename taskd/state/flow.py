@@ -57,6 +57,11 @@ class Flow:
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
 
+    def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
+        """What its body sets, or changes in place."""
+        self._follow(loop.body)
+        return {place for place in self.track.written if LOCAL not in place.root}
+
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:
         """One that is called."""
         breaks, self._breaks = self._breaks, []

@@ -6,13 +6,17 @@ between ranks could show it. Therefore each rank notes, when a loop begins, what
 (counters.py says which names these are). A newcomer compares that with the note of its life before.
 
 Tensors, arrays and modules are looked at, in containers, closures and objects, and some elements of each. What is
-registered is not among them. It does NOT look at plain numbers, and it decides nothing.
+registered is not among them. Of the loader it is what its samples are chosen by: the tensors, arrays and lists of its
+dataset and samplers. Numbers, text and flags are noted apart (plain.py), and those in an object only if it is made anew
+for each loop, since an older one may count in there whatever it likes. It decides nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from io import IOBase
@@ -24,6 +28,7 @@ import torch
 
 from taskd.state.held import digest_of, is_array, place_of
 from taskd.state.places import space_of
+from taskd.state.plain import Noted, is_number, is_scalar, packed
 from taskd.state.rng import is_generator
 from taskd.state.sources import passed_over
 from taskd.state.strange import strange
@@ -37,6 +42,11 @@ _MOST = 64
 _OTHERS = ("taskd.", "torch.utils.data", "torch.distributed", "torch.optim", "torch.cuda", "torch.profiler", "torch._")
 _BARE = ("__main__", "types", "argparse")
 """Of the standard library: objects that only hold what a script has put there."""
+
+_TIMES_S = 1e7
+"""A number that is so close to the time of day is one."""
+_CHOOSE = ("dataset", "datasets", "sampler", "batch_sampler")
+"""Attributes of a loader, and of what is in them, that choose its samples."""
 
 Thing = tuple[str, Any]
 """A name in the loop, and what is there."""
@@ -52,6 +62,38 @@ def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> F
         if leaves:
             found[name] = digest_of(leaves[:_MOST])
     return found
+
+
+def loaded_from(loader: Any) -> Findings:
+    """What its samples are chosen by."""
+    if isinstance(loader, (list, tuple)):
+        return findings_of([("the loader", loader)], frozenset(), frozenset())
+    found, todo, seen = Findings(), [("the loader's ", loader)], set[int]()
+    while todo:
+        name, owner = todo.pop()
+        if id(owner) in seen or len(seen) >= _LOOKED_AT:
+            continue
+        seen.add(id(owner))
+        for key, value in space_of(owner).items():
+            if key in _CHOOSE:
+                todo += [(f"{name}{key}.", part) for part in (value if isinstance(value, (list, tuple)) else (value,))]
+            elif (digest := _digest_of_row(value)) is not None:
+                found[name + key] = digest
+    return found
+
+
+def plain_in(things: Iterable[Thing], made_anew: Callable[[str], bool]) -> Noted:
+    """What is plain in these, but for times. `made_anew`: whether what has this name is, for each loop."""
+    noted, now = Noted(), time.time()
+    for name, value in things:
+        if is_number(value) and abs(value - now) < _TIMES_S:
+            continue  # which ranks may have taken at one moment
+        data = packed(value)
+        if data is None and made_anew(name):
+            data = packed([*islice(_walk(value, is_number), _MOST)])
+        if data is not None:
+            noted[name] = data
+    return noted
 
 
 def unlike(mine: Findings, before: Findings) -> list[str]:
@@ -76,6 +118,16 @@ def _is_iterator(value: Any) -> bool:
     return not (isinstance(value, GeneratorType) and value.gi_running)
 
 
+def _digest_of_row(value: Any) -> int | None:
+    """Of a tensor, an array, or a list of plain values; None: it is none."""
+    if _is_leaf(value):
+        return digest_of([value])
+    if type(value) not in (list, tuple, range):
+        return None
+    few = [*value[:: 1 + len(value) // _LOOKED_AT]]
+    return zlib.crc32(repr((len(value), few)).encode()) if all(map(is_scalar, few)) else None
+
+
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or is_array(value)
 
@@ -98,7 +150,8 @@ def _parts(one: Any) -> Iterable[Any]:
     kind = type(one)
     if isinstance(one, torch.nn.Module):
         tensors = [tensor for tensor in (*one.parameters(), *one.buffers()) if _has_contents(tensor)]
-        return chain(tensors, filter(is_generator, (part for child in one.modules() for part in vars(child).values())))
+        parts = [part for child in one.modules() for part in vars(child).values()]
+        return chain(tensors, filter(is_generator, parts), filter(is_number, parts))
     if issubclass(kind, ModuleType | type):
         return ()
     if issubclass(kind, FunctionType):

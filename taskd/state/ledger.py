@@ -20,6 +20,20 @@ from taskd.state import tree
 NEVER = -1
 
 
+@dataclass(slots=True, frozen=True)
+class Note:
+    """Of what the last loop has found when it began."""
+
+    loop: int = 0
+    """Which one, from 1."""
+    found: dict[str, int] = field(default_factory=dict)
+    """Digests of what is no plain value (found.py)."""
+    sets: dict[str, bytes] = field(default_factory=dict)
+    """What is plain of what the loops around it set (around.py)."""
+    finds: dict[str, bytes] = field(default_factory=dict)
+    """What is plain of the rest."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """Of one rank, over all its lives since all ranks were started together."""
@@ -43,10 +57,7 @@ class Ledger:
     """The values for each of it."""
     paid: int = 0
     """How much of it is done."""
-    loop: int = 0
-    """The last loop that has begun, from 1."""
-    found: dict[str, int] = field(default_factory=dict)
-    """What that has found (found.py)."""
+    note: Note = field(default_factory=Note)
     _results: list[bytes] = field(default_factory=list)
     _number: int = 0
 
@@ -58,9 +69,10 @@ class Ledger:
             self.passed, self.followed, self.early = parts["passed"], parts["followed"], parts["early"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
-            self.loop, self.found = parts["loop"], {**parts["found"]}
+            loop, known, sets, finds = parts["note"]
+            self.note = Note(loop, {**known}, {**sets}, {**finds})
             self._results = [*parts["results"]]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error
 
     def save(self) -> None:
@@ -75,8 +87,7 @@ class Ledger:
             "owed_of": self.owed_of,
             "owed": self.owed,
             "paid": self.paid,
-            "loop": self.loop,
-            "found": self.found,
+            "note": [self.note.loop, self.note.found, self.note.sets, self.note.finds],
             "results": self._results,
         }
         self._number += 1

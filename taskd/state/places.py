@@ -100,17 +100,39 @@ class Place:
 
     def put(self, root: Any, value: Any) -> None:
         """Let it be this, if there is a number."""
+        *path, (is_attribute, _) = self.path
+        in_dict = not is_attribute and issubclass(type(_follow(root, path, frozenset())), dict)
+        if in_dict or type(self.found(root)) in NUMBERS:
+            self.set(root, value)
+
+    def set(self, root: Any, value: Any) -> None:
+        """Let it be this, whatever is there. A list or dict stays the same one."""
+        if not self.path or filled(self.found(root), value):
+            return
         *path, (is_attribute, name) = self.path
         owner = _follow(root, path, frozenset())
-        if not is_attribute and issubclass(type(owner), dict):
-            dict.__setitem__(owner, name, value)
-        elif not is_attribute and type(self.found(root)) in NUMBERS:
-            list.__setitem__(owner, name, value)
-        elif is_attribute and type(self.found(root)) in NUMBERS:
+        if is_attribute:
             if name not in (space := space_of(owner)) and (slot := _slot(owner, name)) is not None:
                 slot.__set__(owner, value)
             else:
                 space[name] = value
+        elif issubclass(type(owner), dict):
+            dict.__setitem__(owner, name, value)
+        elif issubclass(type(owner), list) and type(name) is int and -len(owner) <= name < len(owner):
+            list.__setitem__(owner, name, value)
+
+
+def filled(there: Any, value: Any) -> bool:
+    """Whether what is there is a list or dict that has got these contents."""
+    kind = type(there)
+    if kind is not type(value) or kind not in (list, dict):
+        return False
+    if kind is list:
+        there[:] = value
+    else:
+        there.clear()
+        there.update(value)
+    return True
 
 
 def attribute_of(found: Any, name: str) -> Any:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from types import FrameType, FunctionType
 from typing import Any
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
-from taskd.state.places import NOTHING, NUMBERS, Place
+from taskd.state.places import NOTHING, NUMBERS, Place, filled
 from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
 
@@ -45,6 +45,8 @@ class Script:
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
+        self.space = frame.f_globals
+        """Of its module."""
         code = frame.f_code
         self.place = f"{getattr(code, 'co_qualname', code.co_name)}, line {code.co_firstlineno}"
         """Which function it is."""
@@ -62,9 +64,13 @@ class Script:
             frame = frame.f_back
         return None if frame is None else cls(frame)
 
+    def caller(self) -> Script | None:
+        """The next function of the script's that waits for this one."""
+        return self._above(self._frame.f_back)
+
     def user(self) -> Script | None:
         """Who goes through this, if it is a generator."""
-        return self._above(self._frame.f_back) if self._frame.f_code.co_flags & inspect.CO_GENERATOR else None
+        return self.caller() if self._frame.f_code.co_flags & inspect.CO_GENERATOR else None
 
     @property
     def loop(self) -> tuple[Any, int]:
@@ -73,7 +79,7 @@ class Script:
 
     def counters(self) -> Loop:
         """What the loop does in which it asks."""
-        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self._frame.f_globals, self.at)
+        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self.space, self.at)
 
     def at(self, place: Place) -> Any:
         """What is there, or NOTHING."""
@@ -87,7 +93,7 @@ class Script:
         if place.module:
             module = sys.modules.get(place.module)
             return NOTHING if module is None else vars(module)
-        return found.get(place.root, self._frame.f_globals.get(place.root, NOTHING))
+        return found.get(place.root, self.space.get(place.root, NOTHING))
 
     def _locals_for(self, places: Iterable[Place]) -> Any:
         """The locals, if one of the places begins there."""
@@ -105,22 +111,23 @@ class Script:
 
     def values(self, names: Counters, kinds: frozenset[type] = NUMBERS) -> Values:
         """The numbers there are, of these kinds."""
-        space = self._frame.f_globals
-        values: Values = [{}, {}, _numbers(names.module, space, kinds), {}]
+        values: Values = [{}, {}, _numbers(names.module, self.space, kinds), {}]
         if self._function and (names.local or names.attributes):
             found = self._frame.f_locals
             values[LOCALS] = _numbers(names.local, found, kinds)
-            values[ATTRIBUTES] = self._counted(names.attributes, found, kinds) if names.attributes else {}
+            values[ATTRIBUTES] = (
+                _counted(names.attributes, found if self._method else {}, kinds) if names.attributes else {}
+            )
             self._let_go(found)
         return values
 
-    def counted(self, places: Sequence[Place], known: Set[int]) -> dict[str, Number]:
-        """The numbers in these places, but for those in objects that are known."""
+    def everything(self, places: Sequence[Place], known: Set[int]) -> dict[str, Any]:
+        """What is in these places, but for what is in objects that are known."""
         found = self._locals_for(places)
         values = ((place.text, place.found(self._root(found, place), known)) for place in places)
-        numbers = {text: value for text, value in values if type(value) in NUMBERS}
+        there = {text: value for text, value in values if value is not NOTHING}
         self._let_go(found)
-        return numbers
+        return there
 
     def things(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
         """What is in these places and no number, but for objects that are known."""
@@ -142,11 +149,11 @@ class Script:
         """What these variables hold."""
         here = self._function and any(one.local or one.attributes for one in names)
         found = self._frame.f_locals if here else {}
-        attributes, space = self._attributes(found), self._frame.f_globals
+        attributes = _attributes(found if self._method else {})
         for one in names:
             for owner, place, which in ((HERE, found, one.local), (SELF, attributes, one.attributes)):
                 yield from (((owner, name), place[name]) for name in which if name in place)
-            yield from (((MODULE, name), space[name]) for name in one.module if name in space)
+            yield from (((MODULE, name), self.space[name]) for name in one.module if name in self.space)
         self._let_go(found)
 
     def put(self, values: Values, places: Sequence[Place] = ()) -> None:
@@ -159,30 +166,32 @@ class Script:
             self._let_go(found)
         if self._function and (values[LOCALS] or values[ATTRIBUTES]):
             code, found = self._frame.f_code, self._frame.f_locals
-            attributes = self._attributes(found)
+            attributes = _attributes(found if self._method else {})
             attributes.update(_replacing(attributes, values[ATTRIBUTES]))
-            put = _replacing(found, {name: value for name, value in values[LOCALS].items() if name in own_names(code)})
-            if put:
-                found.update(put)
-                if _COPIES:
-                    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
+            own = {name: value for name, value in values[LOCALS].items() if name in own_names(code)}
+            self._write(found, _replacing(found, own))
             self._let_go(found)
-        self._frame.f_globals.update(_replacing(self._frame.f_globals, values[GLOBALS]))
+        self.space.update(_replacing(self.space, values[GLOBALS]))
 
-    def _counted(self, names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[str, Number]:
-        """Those attributes, which begin as what the class says."""
-        attributes, values = self._attributes(found), dict[str, Number]()
-        for kind in reversed(type(found.get("self")).__mro__):
-            values.update(_numbers(names, vars(kind), kinds))
-        return {**values, **_numbers(names, attributes, kinds)} if attributes or values else {}
+    def give(self, values: Mapping[Place, Any]) -> None:
+        """Let these places have these values, whatever is there. A list or dict stays the same one."""
+        found = self._locals_for(values)
+        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
+        new = dict[str, Any]()
+        for place, value in values.items():
+            root = self._root(found, place)
+            if place.path:
+                place.set(root, value)
+            elif not filled(root, value):
+                (new if place.root in own else self.space)[place.root] = value
+        self._write(found, new)
+        self._let_go(found)
 
-    def _attributes(self, found: Any) -> dict[str, Any]:
-        """Of `self`; of a class that answers for its own in another way, none."""
-        try:
-            attributes = found["self"].__dict__ if self._method else {}
-        except Exception:
-            return {}
-        return attributes if type(attributes) is dict else {}
+    def _write(self, found: Any, values: dict[str, Any]) -> None:
+        """Into the locals, which can be done once after they were asked for."""
+        found.update(values)
+        if values and _COPIES:
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
 
     def _let_go(self, found: Any) -> None:
         """Else the frame would keep this step's tensors alive until it is looked at again."""
@@ -192,6 +201,23 @@ class Script:
                 return
             for name in own & found.keys():  # there are more, which exec has made
                 del found[name]
+
+
+def _counted(names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[str, Number]:
+    """Those attributes of `self`, which begin as what its class says; `found`: the locals of a method."""
+    attributes, values = _attributes(found), dict[str, Number]()
+    for kind in reversed(type(found.get("self")).__mro__):
+        values.update(_numbers(names, vars(kind), kinds))
+    return {**values, **_numbers(names, attributes, kinds)} if attributes or values else {}
+
+
+def _attributes(found: Any) -> dict[str, Any]:
+    """Of `self`; of a class that answers for its own in another way, none."""
+    try:
+        attributes = found["self"].__dict__ if found else {}
+    except Exception:
+        return {}
+    return attributes if type(attributes) is dict else {}
 
 
 def _moves(function: FunctionType) -> list[str]:

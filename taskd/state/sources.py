@@ -73,16 +73,16 @@ def node_of(code: CodeType, space: dict[str, Any]) -> ast.Module | Node | None:
     return tree if code.co_name == "<module>" else functions.get((code.co_name, code.co_firstlineno))
 
 
-def loop_at(home: ast.AST | None, line: int) -> Any:
-    """The innermost loop of this code around a line."""
-    found: Any = None
+def loops_at(home: ast.AST | None, line: int) -> list[Any]:
+    """The loops of this code around a line, the innermost last."""
+    found = list[Any]()
     todo = [home]
     while todo:
         node = todo.pop()
         for child in ast.iter_child_nodes(node) if node is not None else ():
             if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or 0):
                 if not isinstance(child, SCOPES):
-                    found = child if isinstance(child, LOOPS) else found
+                    found += [child] if isinstance(child, LOOPS) else []
                     todo.append(child)
             elif not isinstance(child, (ast.stmt, ast.expr)):
                 todo.append(child)  # a handler, a case

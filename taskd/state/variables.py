@@ -27,6 +27,7 @@ import torch
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
 from taskd.state.found import Thing
+from taskd.state.places import NUMBERS
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -132,7 +133,8 @@ class Variables:
             for place, more in zip(found, script.values(loop.handed_on, FLOATS), strict=True):
                 place.update(more)
         if loop.counts.places:
-            found[ELSEWHERE] = script.counted(loop.counts.places[:MOST], self.known())
+            there = script.everything(loop.counts.places[:MOST], self.known())
+            found[ELSEWHERE] = {text: value for text, value in there.items() if type(value) in NUMBERS}
         return found
 
     def _put(self, script: Script, values: Values) -> None:

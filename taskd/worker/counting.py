@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
+from taskd.state.plain import Told
 from taskd.state.settling import Settled, Table
 from taskd.worker.heal import Repair
+from taskd.worker.notes import Notes
 from taskd.worker.registered import Registered
 
 WHAT = "the counters of the script"
@@ -44,9 +46,9 @@ _NOTHING = Table(False, False, []).pack()
 class Counting:
     """Of one session."""
 
-    def __init__(self, registered: Registered, repair: Repair, refuse: Callable[[str], None]) -> None:
+    def __init__(self, registered: Registered, repair: Repair, refuse: Callable[[str], None], notes: Notes) -> None:
         """`refuse` makes all start over and never returns."""
-        self._registered, self._repair, self._refuse = registered, repair, refuse
+        self._registered, self._repair, self._refuse, self.notes = registered, repair, refuse, notes
         self._local, self._doubts = registered.local, registered.doubts
         self._variables = registered.local.variables
         self.restored = False
@@ -128,7 +130,11 @@ class Counting:
         self._hands_on(closely=True, again=True)
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
-        lacking, rank = self._repair.everyone(b"lacks" if variables.lacks(number) else b"")
+        found, rank = self._repair.everyone(self.notes.told(variables.lacks(number)).pack())
+        notes = [Told.unpack(one) for one in found]
+        if sentence := self.notes.heard(notes, rank):
+            self._refuse(sentence)
+        lacking = [one.lacks for one in notes]
         if any(lacking):
             told, _ = self._repair.everyone(look(WHAT, variables.tell, number) or _NOTHING)
             settled = look(WHAT, variables.hear, number, told, rank) or Settled()

@@ -38,6 +38,12 @@ def failed(sentence: str) -> None:
         _session[1].failed(sentence)
 
 
+def leaves() -> None:
+    """The script takes its process group down, or is through: its session has to know, if there is one."""
+    if _session is not None and _session[0] == os.getpid():
+        _session[1].leaves()
+
+
 def session() -> Session:
     """The session of this process, made at the first call."""
     global _session

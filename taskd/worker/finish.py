@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd.core.types import Phase
-from taskd.worker import hooks
+from taskd.worker import current, hooks
 from taskd.worker.writes import opens_to_write
 
 _STARTS = frozenset({"os.rename", "os.link", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
@@ -68,6 +68,7 @@ class Finish:
 
     def script_is_through(self) -> None:
         """The script's last line is done, or it has ended itself with exit code 0."""
+        current.leaves()
         self._ended = True
         own = atexit._ncallbacks() > self._handlers  # type: ignore[attr-defined]
         self._say(not (self._first and own))
@@ -80,6 +81,7 @@ class Finish:
         @functools.wraps(original)
         def destroy_process_group(group: Any = None) -> Any:
             if group is None or group is dist.group.WORLD:
+                current.leaves()
                 self._ended = True
                 self._say(not self._first)
             return original(group)

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator
 
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
-from taskd.worker.notes import Notes
 from taskd.worker.passage import Passage
 from taskd.worker.place import Place
 from taskd.worker.refusal import Refusal
@@ -32,18 +31,16 @@ class Newcomer:
         passage: Passage,
         place: Place,
         refusal: Refusal,
-        notes: Notes,
     ) -> None:
         self._registered, self._transaction, self._repair = registered, transaction, repair
         self._passage, self._place, self._refusal = passage, place, refusal
-        self._notes = notes
 
     def comes_to(self, feed: Feed) -> Generator[Step, None, bool]:
         """The script has come to a loop. Whether it is trained in; if not, the others have it behind them."""
         repair, place, doubts = self._repair, self._place, self._registered.doubts
         ordinal = place.loops
         if repair.newcomer:
-            if why_not := doubts.sentence or self._notes.flaw(ordinal):
+            if why_not := doubts.sentence or self._transaction.variables.notes.flaw(ordinal):
                 self._refusal.refuse(why_not)
             self._passage.begin()
             if not place.epoch or ordinal >= repair.loop_before:

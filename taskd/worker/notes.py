@@ -1,15 +1,22 @@
 """What each loop finds when it begins, noted for whoever replaces this rank, and compared by a newcomer.
 
-What is noted, and why, stands in state/found.py. The note goes into the ledger, which a newcomer has before it joins
-anybody. One that comes to the loop of its life before and finds something else there refuses, with the name.
-It does NOT see what a newcomer finds in a loop that its life before has not come to.
+What is noted, and why, stands in state/found.py and state/around.py. The note goes into the ledger, which a newcomer
+has before it joins anybody. In the loop of its life before it takes what the loops around that one set from the note.
+If it finds other tensors there it refuses, with their names. What no note of its own tells is settled once with all
+ranks (state/plain.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from taskd import log
+from taskd.state.around import Around
 from taskd.state.coverage import listed
-from taskd.state.found import Findings, unlike
-from taskd.state.ledger import Ledger
+from taskd.state.found import Thing, plain_in, unlike
+from taskd.state.ledger import Ledger, Note
+from taskd.state.plain import Noted, Told, to_refuse, to_take
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
 
@@ -19,6 +26,11 @@ UNLIKE = (
     "the loop has made it from weights that were trained, or at random, and nobody registered it; name it in "
     "taskd.session().register(), or let session.between() give it"
 )
+OTHERWISE = (
+    "the loop uses {names}, and this newcomer has reckoned something else there than all others: what stands before "
+    "the loop has it from weights that were trained, or from what was saved meanwhile; let session.between() give it"
+)
+_logger = log.get(__name__)
 
 
 class Notes:
@@ -26,18 +38,71 @@ class Notes:
 
     def __init__(self, registered: Registered, ledger: Ledger, repair: Repair) -> None:
         self._registered, self._ledger, self._repair = registered, ledger, repair
-        self._mine: Findings = {}
+        self._around = Around()
+        self._before = ledger.note
+        """What its life before has found."""
+        self._mine = Note()
+        self._unsettled = repair.newcomer
+        """It is a newcomer and has not heard the others yet."""
 
-    def loop_begins(self, loop: int) -> None:
+    def loop_begins(self, loop: int, loader: Any) -> None:
         """Note what there is."""
         if not self._repair.records:
             return
-        self._mine = self._registered.doubts.look(WHAT, self._registered.found) or {}
+        look = self._registered.doubts.look
+        if self._repair.newcomer and loop == self._before.loop:
+            look(WHAT, self._give, self._before.sets)
+        self._mine = look(WHAT, self._look, loop, loader) or Note(loop)
         if not self._repair.newcomer:
-            self._ledger.loop, self._ledger.found = loop, self._mine
-            self._ledger.save()
+            self._note()
+
+    def _look(self, loop: int, loader: Any) -> Note:
+        things = self._registered.local.variables.finds()
+        return Note(loop, self._registered.found(things, loader), *self._plain(things))
+
+    def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
+        sets = self._around.sets(self._registered.local.known())
+        finds = {**plain_in(things, self._around.makes), **self._around.goes_over()}
+        return sets, {name: data for name, data in finds.items() if name not in sets}
+
+    def _note(self) -> None:
+        self._ledger.note = self._mine
+        self._ledger.save()
+
+    def _give(self, sets: Noted) -> None:
+        if given := self._around.give(sets, self._registered.local.known()):
+            _logger.info("this newcomer takes %s from before", listed(given))
 
     def flaw(self, loop: int) -> str:
         """Why a newcomer that has come to this loop must not go on there, or nothing."""
-        names = unlike(self._mine, self._ledger.found) if loop == self._ledger.loop else []
+        names = unlike(self._mine.found, self._before.found) if loop == self._before.loop else []
         return UNLIKE.format(names=listed(names)) if names else ""
+
+    # ---- after a repair ---------------------------------------------------------------------------------------
+
+    def told(self, lacks: bool) -> Told:
+        """What this rank tells all: what has stayed as it was when the loop began."""
+        told = Told(lacks, self._unsettled, self._mine.loop)
+        now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
+        if now is not None:
+            told.sets, told.finds = map(_same, (self._mine.sets, self._mine.finds), now)
+        if self._before.loop == told.loop:
+            told.before = self._before.finds
+        return told
+
+    def heard(self, told: list[Told], rank: int) -> str:
+        """What all have told. Why this rank must not go on, or nothing."""
+        unsettled, self._unsettled = self._unsettled, False
+        if not unsettled:
+            return ""
+        if names := to_refuse(told, rank):
+            return OTHERWISE.format(names=listed(name.rpartition(": ")[2] for name in names))
+        if taken := to_take(told, rank):
+            self._registered.doubts.look(WHAT, self._give, taken)
+            self._mine = replace(self._mine, sets={**self._mine.sets, **taken})
+        self._note()
+        return ""
+
+
+def _same(noted: Noted, now: Noted) -> Noted:
+    return {name: data for name, data in noted.items() if now.get(name) == data}

@@ -14,6 +14,10 @@ from taskd.worker.passage import Passage
 from taskd.worker.transaction import Transaction
 
 RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
+LEFT = (
+    "this newcomer has come to the end of its script and not to the loop of its life before: what stands between the "
+    "loops has decided otherwise, by weights that nobody has trained; let session.between() decide it"
+)
 PUT_IT = "put it into session.between(work, then) as `then`"
 _logger = log.get(__name__)
 
@@ -42,6 +46,11 @@ class Refusal:
             return
         where = "in" if step is not None else "after"
         self._note(at, f"its script failed {where} step {at}, which the others have done: {sentence}")
+
+    def script_leaves(self) -> None:
+        """The script is at its end. A newcomer that has not joined the others yet must not go. Never returns then."""
+        if self._repair.newcomer and not self._sentence:
+            self.refuse(LEFT)
 
     def writes(self, sentence: str) -> None:
         """The script is about to write, in what it runs again. Never returns."""

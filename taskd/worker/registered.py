@@ -16,7 +16,7 @@ from taskd import log
 from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.state.coverage import Coverage
-from taskd.state.found import Findings, findings_of, generators_in, iterators_in
+from taskd.state.found import Findings, Thing, findings_of, generators_in, iterators_in, loaded_from
 from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
@@ -106,12 +106,12 @@ class Registered:
         self.warn(found)
         return found
 
-    def found(self) -> Findings:
+    def found(self, things: list[Thing], loader: Any) -> Findings:
         """What the loop that begins here finds, and nobody registered. Its generators are followed from now on."""
-        things, known = self.local.variables.finds(), self.local.known()
+        known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
         self.warn(self.coverage.takes_from(iterators_in(things, known)))
-        return findings_of(things, known, self.coverage.known_places())
+        return {**findings_of(things, known, self.coverage.known_places()), **loaded_from(loader)}
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """The names of what this repair may leave behind; `held`: what may be handed on or not."""

@@ -25,7 +25,6 @@ from taskd.worker.heal import Repair
 from taskd.worker.listener import Listener
 from taskd.worker.loaders import Loaders
 from taskd.worker.newcomer import Newcomer
-from taskd.worker.notes import Notes
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
 from taskd.worker.place import Place
@@ -62,8 +61,7 @@ class Session:
         self._passage = passage = Passage(known.replica, repair, patched, lambda s: refusal.writes(s))
         self._refusal = refusal = Refusal(transaction, ledger, repair, passage)
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
-        self._notes = notes = Notes(known, ledger, repair)
-        self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal, notes)
+        self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal)
         self._standing = Standing(known, transaction, repair, self._between, loaders, place, refusal)
         patched.listener = Listener(known, transaction, self._between, passage)
 
@@ -118,7 +116,7 @@ class Session:
         if self._transaction.current is not None:
             raise UsageError("a loop over steps() begins inside of `with step:`")
         feed = self._transaction.feed = Feed(loader, epochs, self._loaders)
-        ordinal = self._enter_loop()
+        ordinal = self._enter_loop(loader)
         if not (yield from self._newcomer.comes_to(feed)):
             return
         start = feed.start = self.ends[ordinal - 2] if ordinal > 1 else 0
@@ -130,7 +128,7 @@ class Session:
         if self._place.giver_is_ahead:
             self._passage.go_after()
 
-    def _enter_loop(self) -> int:
+    def _enter_loop(self, loader: Any) -> int:
         """A loop begins; its number, from 1."""
         place = self._place
         if len(place.ends) < place.loops and not self._repair.newcomer:
@@ -141,7 +139,7 @@ class Session:
             self._registered.warn([OLD_SHAPE])
         self._registered.local.loop = place.loops
         self._registered.loop_begins()
-        self._notes.loop_begins(place.loops)
+        self._transaction.variables.notes.loop_begins(place.loops, loader)
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
@@ -194,6 +192,10 @@ class Session:
         if not self._place.loops:
             return self._between.before_loops(work, then)  # type: ignore[no-any-return]
         return self._between.run(work, then)  # type: ignore[no-any-return]
+
+    def leaves(self) -> None:
+        """The script takes its process group down, or is through."""
+        self._refusal.script_leaves()
 
     def failed(self, sentence: str) -> None:
         """The script has failed on this rank by itself."""

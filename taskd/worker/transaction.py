@@ -35,6 +35,7 @@ from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.loaders import Loaders
 from taskd.worker.naming import told
+from taskd.worker.notes import Notes
 from taskd.worker.prover import Prover
 from taskd.worker.registered import Registered
 from taskd.worker.step import Step
@@ -74,7 +75,7 @@ class Transaction:
         """How many steps are done: the number of the next one."""
         self.carried = Carried(registered.replica, registered.local)
         self.effects = Effects(ledger, repair.operations)
-        self.variables = Counting(registered, repair, refuse)
+        self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair))
         self.prover = Prover(registered.replica, repair)
         self.feed: Feed | None = None
         self.begun: Begun | None = None

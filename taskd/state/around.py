@@ -1,0 +1,142 @@
+"""What the loops around one over steps() set, in the function that it stands in and in those that have called that.
+
+    for epoch in session.epochs(10):
+        train(weight)  # here is the loop over steps()
+        score = evaluate()
+        best, weight = max(best, score), 1.0 + score
+
+A newcomer comes by the epochs that are over without their weights, so it reckons `best` and `weight` otherwise, and
+what is reckoned from them. What is plain of that (plain.py) is noted when a loop begins, and given to a newcomer in
+that loop: variables, attributes, items of lists and dicts, and the arguments of the functions on the way.
+
+It does NOT see what stands between two loops that no other one is around, what flow.py does not follow, and values
+that are no plain ones. What a loop goes over (`epoch`) is never given: giving it would not move what gives it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Set
+from itertools import islice
+from types import CodeType
+from typing import Any, NamedTuple
+
+from taskd.state.counters import gives_locals
+from taskd.state.flow import Flow
+from taskd.state.places import Place
+from taskd.state.plain import Noted, packed, unpacked
+from taskd.state.reach import Reach
+from taskd.state.script import Script
+from taskd.state.sources import loops_at, node_of
+
+_FRAMES = 16
+_MOST = 256
+"""Places of one function."""
+
+
+class Sets(NamedTuple):
+    """What the loops around one line set."""
+
+    places: tuple[Place, ...] = ()
+    goes_over: tuple[Place, ...] = ()
+    """What they are at."""
+    arguments: tuple[Place, ...] = ()
+    """Of the function that the line stands in."""
+
+
+class _Way(NamedTuple):
+    """One function on the way from the outermost loop to the one over steps()."""
+
+    prefix: str
+    """How its names begin, for all but the last one."""
+    script: Script
+    places: tuple[Place, ...]
+    goes_over: tuple[Place, ...]
+
+
+class Around:
+    """Of one session."""
+
+    def __init__(self) -> None:
+        self._sets: dict[tuple[CodeType, int], Sets] = {}
+
+    def sets(self, known: Set[int]) -> Noted:
+        """What is plain of what they set. `known`: objects that are put back in another way, by id."""
+        return _noted((way.prefix, way.script.everything(way.places, known)) for way in self._ways())
+
+    def goes_over(self) -> Noted:
+        """What is plain of what they go over."""
+        return _noted((way.prefix, way.script.everything(way.goes_over, frozenset())) for way in self._ways())
+
+    def makes(self, name: str) -> bool:
+        """Whether they make what the function of the loop over steps() has under this name."""
+        texts = {place.text for place in self._ways()[-1].places}
+        return any(name[:at] in texts for at in (len(name), *(one.start() for one in re.finditer(r"[.\[]", name))))
+
+    def give(self, noted: Noted, known: Set[int]) -> list[str]:
+        """Let it be this, where something else that is plain stands, or nothing. The names of what was not so."""
+        given = list[str]()
+        for way in self._ways():
+            there = way.script.everything(way.places, known)
+            values = {place: noted[way.prefix + place.text] for place in way.places if way.prefix + place.text in noted}
+            for place, data in [*values.items()]:
+                if place.text in there and packed(there[place.text]) in (None, data):
+                    del values[place]
+            way.script.give({place: unpacked(data) for place, data in values.items()})
+            given += [place.text for place in values]
+        return sorted(given)
+
+    def _ways(self) -> list[_Way]:
+        """From the outermost loop inward."""
+        found, script = list[tuple[Script, Sets]](), Script.asking()
+        while script is not None and len(found) < _FRAMES:
+            found.append((script, self._of(script, innermost=not found)))
+            script = script.caller()
+        ways, inside, met = list[_Way](), False, set[str]()
+        for script, sets in reversed(found):
+            prefix = "" if script is found[0][0] else f"{script.place}: "
+            if prefix not in met:  # else it calls itself
+                ways.append(_Way(prefix, script, (sets.arguments if inside else ()) + sets.places, sets.goes_over))
+            met.add(prefix)
+            inside = inside or bool(sets.places or sets.goes_over)
+        return ways
+
+    def _of(self, script: Script, innermost: bool) -> Sets:
+        if script.loop not in self._sets:
+            try:
+                self._sets[script.loop] = _sets_around(script, innermost)
+            except RecursionError:  # an expression of many hundred parts
+                self._sets[script.loop] = Sets()
+        return self._sets[script.loop]
+
+
+def _noted(found: Iterable[tuple[str, dict[str, Any]]]) -> Noted:
+    noted = {prefix + text: packed(value) for prefix, values in found for text, value in values.items()}
+    return {name: data for name, data in noted.items() if data is not None}
+
+
+def _sets_around(script: Script, innermost: bool) -> Sets:
+    """`innermost`: the loop over steps() itself stands there, too."""
+    code, line = script.loop
+    home = node_of(code, script.space)
+    if home is None or any(map(gives_locals, ast.walk(home))):
+        return Sets()
+    loops = loops_at(home, line)[: -1 if innermost else None]
+    own = frozenset(part.id for loop in loops for part in _targets(loop))
+    found = Flow(Reach(code, script.space, script.at), hopeful=False).sets(loops[0]) if loops else set[Place]()
+    places = sorted((place for place in found if place.is_exact), key=lambda place: place.text)
+    few = islice((place for place in places if place.path or place.root not in own), _MOST)
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return Sets(tuple(few), _variables(sorted(own)), _variables(arguments))
+
+
+def _variables(names: Iterable[str]) -> tuple[Place, ...]:
+    return tuple(Place(name, name) for name in names)
+
+
+def _targets(loop: Any) -> Iterator[ast.Name]:
+    """What it sets by itself."""
+    for part in ast.walk(loop.target) if not isinstance(loop, ast.While) else ():
+        if isinstance(part, ast.Name):
+            yield part

@@ -1,0 +1,196 @@
+"""What is plain of what the loops around a loop set: noted, given again, and concluded from what all ranks tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
+
+from taskd.errors import PeerError
+from taskd.state.around import Around
+from taskd.state.found import loaded_from, plain_in
+from taskd.state.plain import Noted, Told, packed, to_refuse, to_take, unpacked
+
+
+@pytest.mark.parametrize(
+    "value", [1, -(2**80), 0.5, True, None, "text", [1, [2.0, "a"]], (1, 2), {"a": [None], 3: (True,)}]
+)
+def test_what_is_plain(value: Any) -> None:
+    data = packed(value)
+    assert data is not None and unpacked(data) == value and type(unpacked(data)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(1), [torch.ones(1)], object(), {1, 2}, [0] * 600, "x" * 5000, [[[[[1]]]]]]
+)
+def test_what_is_not(value: Any) -> None:
+    assert packed(value) is None
+
+
+def test_not_a_number_is_equal_to_itself() -> None:
+    assert packed(float("nan")) == packed(float("nan"))
+
+
+def noted(**values: Any) -> Noted:
+    return {name: data for name, value in values.items() if (data := packed(value)) is not None}
+
+
+def rank(loop: int = 2, newcomer: bool = False, before: Noted | None = None, **values: Any) -> Told:
+    """One that sets these and finds them, too."""
+    return Told(False, newcomer, loop, noted(**values), noted(**values), before or {})
+
+
+def test_what_a_rank_tells_travels() -> None:
+    told = rank(3, True, noted(b=1), a=0.5)
+    assert Told.unpack(told.pack()) == told
+    with pytest.raises(PeerError):
+        Told.unpack(b"\x93\x01\x02\x03")
+
+
+def test_a_newcomer_takes_what_all_others_have() -> None:
+    told = [rank(weight=1.5, time=1.0), rank(newcomer=True, weight=1.0, time=3.0), rank(weight=1.5, time=2.0)]
+    assert to_take(told, 1) == noted(weight=1.5)
+    assert to_refuse(told, 1) == ["weight"]
+
+
+def test_what_a_newcomer_has_not_at_all_it_takes_and_does_not_refuse() -> None:
+    told = [rank(weight=1.5), rank(newcomer=True)]
+    assert to_take(told, 1) == noted(weight=1.5) and to_refuse(told, 1) == []
+
+
+def test_one_word_is_not_enough_to_refuse() -> None:
+    told = [rank(start=1), rank(newcomer=True, start=2)]
+    assert to_refuse(told, 1) == []
+    told[1].before = noted(start=1)
+    assert to_refuse(told, 1) == ["start"]
+    told[1].before = noted(start=3)
+    assert to_refuse(told, 1) == []
+
+
+def test_other_newcomers_and_other_loops_tell_nothing() -> None:
+    told = [rank(weight=1.5), rank(newcomer=True, weight=1.0), rank(newcomer=True, weight=1.0), rank(3, weight=2.0)]
+    assert to_take(told, 1) == noted(weight=1.5)
+    told[0].loop = 1
+    assert to_take(told, 1) == {} and to_refuse(told, 1) == []
+
+
+# ---- around ---------------------------------------------------------------------------------------------------
+
+total = 0.0
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.best, self.other = 0.0, 1
+
+    def better(self) -> None:
+        self.best += 1
+
+
+def values(found: Noted) -> dict[str, Any]:
+    """By the names that the source has."""
+    return {name.rpartition(": ")[2]: unpacked(data) for name, data in found.items()}
+
+
+def test_what_the_loops_around_set() -> None:
+    global total
+    around, holder, seen, table = Around(), Holder(), list[int](), {"rate": 1.0}
+    fixed, weight, found = 3, 1.0, list[dict[str, Any]]()
+    for epoch in range(2):
+        for _ in range(1):
+            found.append(values(around.sets(frozenset())))
+        weight, total = weight + fixed, total + 1
+        holder.better()
+        seen.append(epoch)
+        table["rate"] = 0.5
+    same = {"weight": 4.0, "total": 1.0, "holder.best": 1.0, "seen": [0], 'table["rate"]': 0.5}
+    first, second = ({name.replace("'", '"'): value for name, value in one.items()} for one in found)
+    assert {name: second.get(name) for name in same} == same and first["weight"] == 1.0
+    assert not {"fixed", "epoch", "holder.other"} & second.keys(), second
+
+
+def test_they_are_given() -> None:
+    global total
+    around, holder, seen, table = Around(), Holder(), [7], {"rate": 1.0}
+    weight, other, found, alias, total = 1.0, 2.0, list[Noted](), seen, 0.0
+    for epoch in range(3):
+        for _ in range(1):
+            if epoch < 2:
+                found.append(around.sets(frozenset()))
+            else:
+                given = around.give(found[0], frozenset())
+        if epoch < 2:
+            weight, other, total = weight + 1, other + 1, total + 1
+            holder.better()
+            seen.append(epoch)
+            table["rate"] = 0.5
+    assert (weight, other) == (1.0, 2.0)
+    assert (total, holder.best, seen, table) == (0.0, 0.0, [7], {"rate": 1.0})
+    assert seen is alias and {"weight", "total", "seen"} <= {*given}
+
+
+def inner(around: Around, weight: float, note: Callable[[Around], Any]) -> tuple[float, Any]:
+    for _ in range(1):
+        found = note(around)
+    return weight, found
+
+
+def test_through_the_functions_on_the_way() -> None:
+    around, best, told = Around(), 0.0, list[Noted]()
+    for epoch in range(3):
+        if epoch < 2:
+            inner(around, best, lambda it: told.append({**it.sets(frozenset()), **it.goes_over()}))
+            best += 0.5
+        else:
+            weight, _ = inner(around, best, lambda it: it.give(told[0], frozenset()))
+    assert values(told[1])["epoch"] == 1 and values(told[1])["weight"] == 0.5
+    assert (best, weight) == (0.0, 0.0)
+
+
+def test_arguments_without_a_loop_around_are_nobody_s() -> None:
+    assert inner(Around(), 1.0, lambda it: it.sets(frozenset()))[1] == {}
+
+
+def test_what_is_no_plain_value_is_not_replaced() -> None:
+    around, thing = Around(), object()
+    kept, found = thing, noted(thing=1.0)
+    for _ in range(1):
+        for _ in range(1):
+            around.give(found, frozenset())
+        if thing is None:
+            thing = object()
+    assert thing is kept
+
+
+def test_numbers_in_what_is_made_anew() -> None:
+    class Criterion(nn.Module):
+        def __init__(self, weight: float) -> None:
+            super().__init__()
+            self.weight = weight
+
+    def told(weight: float, anew: bool) -> Noted:
+        return plain_in([("criterion", Criterion(weight)), ("n", weight)], lambda name: anew and name == "criterion")
+
+    assert told(1.0, True) == told(1.0, True) and told(1.0, True)["criterion"] != told(2.0, True)["criterion"]
+    assert [*told(1.0, False)] == ["n"]
+
+
+def test_a_time_of_day_is_nobody_s_number() -> None:
+    assert plain_in([("started", time.time() - 5), ("n", 5)], lambda _: False) == noted(n=5)
+
+
+def test_what_chooses_the_samples() -> None:
+    def of(indices: Any, weights: list[float]) -> dict[str, int]:
+        data = Subset(range(9), indices)  # type: ignore[arg-type]
+        return loaded_from(DataLoader(data, sampler=WeightedRandomSampler(weights, 3)))
+
+    first = of([1, 2, 3], [0.1, 0.2, 0.7])
+    assert first == of([1, 2, 3], [0.1, 0.2, 0.7]) and {"the loader's dataset.indices"} <= first.keys()
+    for other in (of([1, 2, 4], [0.1, 0.2, 0.7]), of([1, 2, 3], [0.2, 0.1, 0.7])):
+        assert other != first and other.keys() == first.keys()
+    assert loaded_from([torch.ones(2)]) != loaded_from([torch.zeros(2)])

@@ -1,0 +1,173 @@
+"""Loops that use numbers which stand before them and were reckoned from trained weights: --place says which, and where
+rank 1 dies.
+
+"weight": a variable of the module; "mean": the same on all ranks together; "passed": an argument; "trainer": an
+attribute; "state": in a dict; "history": the last in a list; "best": under a condition, from nothing at first; "rate":
+a learning rate that is set by hand when nothing gets better; "stops": so does the training; "behind": there are two
+loops and none around them; "criterion": in an object that is made anew for each epoch; "chosen": the samples are;
+"clock": a time that each rank has taken for itself; "resumed": the epochs begin where a checkpoint says.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Subset
+
+import taskd
+from tests.trust.scene import BATCH, STEPS, Net, Noise, Scene, average_gradients, loss_of, metric_of
+
+EPOCHS = 3
+scene = Scene()
+kind, _, place = scene.args.place.partition(", ")
+scene.args.place = place
+torch.manual_seed(7)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+session = taskd.session()
+session.register(model=model, optimizer=optimizer)
+loader = scene.loader()
+held_out = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
+saved = scene.args.folder / "saved.pt"
+
+
+def evaluate(together: bool = False) -> float:
+    """On what is trained on nowhere."""
+    model.eval()
+    with torch.no_grad():
+        score = loss_of(model, held_out)
+        score = metric_of(score) / 2 if together else score
+    model.train()
+    return float(score)
+
+
+def one_step(step: Any, weight: float, criterion: Any = F.mse_loss) -> None:
+    """The body."""
+    with step as x:
+        x = x["x"] / 20
+        optimizer.zero_grad()
+        scene.here(step, "forward")
+        (criterion(model(x), x) * weight).backward()
+        average_gradients(model)
+        scene.here(step, "reduced")
+        optimizer.step()
+        scene.here(step, "updated")
+
+
+def train(steps: Iterable[Any], weight: float) -> None:
+    """One epoch."""
+    for step in steps:
+        one_step(step, weight)
+
+
+class Trainer:
+    """The usual one."""
+
+    def __init__(self) -> None:
+        self.weight, self.best = 1.0, float("inf")
+
+    def fit(self) -> None:
+        """All epochs."""
+        for _ in session.epochs(EPOCHS):
+            self.train()
+            score = evaluate()
+            self.best = min(self.best, score)
+            self.weight = 1.0 + self.best + score
+
+    def train(self) -> None:
+        """One of them."""
+        for step in session.steps(loader):
+            one_step(step, self.weight)
+
+
+class Criterion(nn.Module):
+    """With a weight of its own."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(found, wanted) * self.weight
+
+
+def hardest() -> DataLoader[Any]:
+    """Batches of those samples that are worst."""
+    data = Noise(STEPS * BATCH * 2)
+    with torch.no_grad():
+        losses = torch.stack([loss_of(model, data[at]["x"]) for at in range(len(data))])
+    return DataLoader(Subset(data, losses.argsort()[: STEPS * BATCH].tolist()), batch_size=BATCH)
+
+
+def epochs() -> Iterator[int]:
+    """Those that are left."""
+    first = 0
+    if kind == "resumed":
+        model.drop.p = 0.0
+        if saved.exists():
+            first, of_model, of_optimizer = torch.load(saved)
+            model.load_state_dict(of_model)
+            optimizer.load_state_dict(of_optimizer)
+    yield from range(first, EPOCHS)
+
+
+def main() -> None:
+    """All of it, but for what stands in the module."""
+    weight, best, bad, state, history = 1.0, None, 0, {"weight": 1.0}, list[float]()
+    started = time.time()
+    for epoch in epochs() if kind in ("resumed", "stops") else session.epochs(EPOCHS):
+        batches = hardest() if kind == "chosen" and epoch else loader
+        if kind == "passed":
+            train(session.steps(loader), weight)
+        else:
+            for step in session.steps(batches):
+                if kind == "history":
+                    one_step(step, 1.0 + history[-1] if history else 1.0)
+                elif kind == "clock":
+                    one_step(step, 1.0 if time.time() - started < 3600 else 0.0)
+                elif kind == "state":
+                    one_step(step, state["weight"])
+                else:
+                    one_step(step, weight if kind in ("mean", "best") else 1.0)
+        score = evaluate(together=kind == "mean")
+        history.append(score)
+        state["weight"] = weight = 1.0 + score
+        bad = 0 if best is None or score < best else bad + 1
+        if kind == "best":
+            weight = 1.0 if best is None else 1.0 + best - score
+        best = score if best is None else min(best, score)
+        if kind == "rate" and epoch and best - score < 0.5:
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+        if kind == "stops" and score > 1.0:
+            break  # which it never does, but for a newcomer on its way
+        if kind == "resumed" and scene.rank == 0:
+            torch.save((epoch + 1, model.state_dict(), optimizer.state_dict()), saved)
+
+
+if kind == "behind":
+    for step in session.steps(loader):
+        one_step(step, 1.0)
+    weight = 1.0 + evaluate()
+    for step in session.steps(loader):
+        one_step(step, weight)
+elif kind == "weight":
+    weight = 1.0
+    for _ in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, weight)
+        weight = 1.0 + evaluate()
+elif kind == "criterion":
+    criterion = Criterion(1.0)
+    for _ in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, 1.0, criterion)
+        criterion = Criterion(1.0 + evaluate())
+elif kind == "trainer":
+    Trainer().fit()
+else:
+    main()
+scene.end(model)
