@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.counters import gives_locals
 from taskd.state.flow import Flow
+from taskd.state.found import Thing
 from taskd.state.places import Place
 from taskd.state.plain import Noted, packed, unpacked
 from taskd.state.reach import Reach
@@ -43,6 +44,8 @@ class Sets(NamedTuple):
     """What they are at."""
     arguments: tuple[Place, ...] = ()
     """Of the function that the line stands in."""
+    kept: tuple[Place, ...] = ()
+    """What of that they keep for later, whatever it is."""
 
 
 class _Way(NamedTuple):
@@ -52,7 +55,7 @@ class _Way(NamedTuple):
     """How its names begin, for all but the last one."""
     script: Script
     places: tuple[Place, ...]
-    goes_over: tuple[Place, ...]
+    sets: Sets
 
 
 class Around:
@@ -67,7 +70,13 @@ class Around:
 
     def goes_over(self) -> Noted:
         """What is plain of what they go over."""
-        return _noted((way.prefix, way.script.everything(way.goes_over, frozenset())) for way in self._ways())
+        return _noted((way.prefix, way.script.everything(way.sets.goes_over, frozenset())) for way in self._ways())
+
+    def kept(self, known: Set[int]) -> list[Thing]:
+        """What is no plain value of what they keep from one turn to a later one, or to what is behind them."""
+        found = [(way.prefix, way.script.everything(way.sets.kept, known)) for way in self._ways()]
+        things = [(prefix + name, value) for prefix, values in found for name, value in values.items()]
+        return [(name, value) for name, value in things if packed(value) is None]
 
     def makes(self, name: str) -> bool:
         """Whether they make what the function of the loop over steps() has under this name."""
@@ -97,7 +106,7 @@ class Around:
         for script, sets in reversed(found):
             prefix = "" if script is found[0][0] else f"{script.place}: "
             if prefix not in met:  # else it calls itself
-                ways.append(_Way(prefix, script, (sets.arguments if inside else ()) + sets.places, sets.goes_over))
+                ways.append(_Way(prefix, script, (sets.arguments if inside else ()) + sets.places, sets))
             met.add(prefix)
             inside = inside or bool(sets.places or sets.goes_over)
         return ways
@@ -124,11 +133,18 @@ def _sets_around(script: Script, innermost: bool) -> Sets:
         return Sets()
     loops = loops_at(home, line)[: -1 if innermost else None]
     own = frozenset(part.id for loop in loops for part in _targets(loop))
-    found = Flow(Reach(code, script.space, script.at), hopeful=False).sets(loops[0]) if loops else set[Place]()
-    places = sorted((place for place in found if place.is_exact), key=lambda place: place.text)
-    few = islice((place for place in places if place.path or place.root not in own), _MOST)
+    reach, kept, places = Reach(code, script.space, script.at), set[Place](), set[Place]()
+    for outermost in loops[:1]:
+        places = Flow(reach, hopeful=False).sets(outermost)
+        kept = Flow(reach, hopeful=True).keeps(home, outermost)
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return Sets(tuple(few), _variables(sorted(own)), _variables(arguments))
+    return Sets(_exact(places, own), _variables(sorted(own)), _variables(arguments), _exact(kept, own))
+
+
+def _exact(places: set[Place], own: frozenset[str]) -> tuple[Place, ...]:
+    """But for what the loops set by themselves."""
+    few = (place for place in places if place.is_exact and (place.path or place.root not in own))
+    return tuple(islice(sorted(few, key=lambda place: place.text), _MOST))
 
 
 def _variables(names: Iterable[str]) -> tuple[Place, ...]:

@@ -62,6 +62,15 @@ class Flow:
         self._follow(loop.body)
         return {place for place in self.track.written if LOCAL not in place.root}
 
+    def keeps(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
+        """What its body finds as an earlier turn has left it, or what stands behind the loop does, and uses."""
+        for _ in range(2):
+            self.values.again()
+            self._follow(loop.body)
+        others = _others(getattr(home, "body", []), loop)
+        self._follow(one for one in others if one.lineno > (loop.end_lineno or 0))
+        return {place for place in self.track.used() if LOCAL not in place.root}
+
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:
         """One that is called."""
         breaks, self._breaks = self._breaks, []

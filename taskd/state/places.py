@@ -111,7 +111,9 @@ class Place:
             return
         *path, (is_attribute, name) = self.path
         owner = _follow(root, path, frozenset())
-        if is_attribute:
+        if is_attribute and issubclass(type(owner), type):
+            type.__setattr__(owner, name, value)
+        elif is_attribute:
             if name not in (space := space_of(owner)) and (slot := _slot(owner, name)) is not None:
                 slot.__set__(owner, value)
             else:
@@ -136,7 +138,11 @@ def filled(there: Any, value: Any) -> bool:
 
 
 def attribute_of(found: Any, name: str) -> Any:
-    """Of an object itself, not of its class; but for a number, which it begins with."""
+    """Of an object itself, not of its class; but for a number, which it begins with. Of a class, what it has."""
+    if name == "__class__":
+        return type(found)
+    if issubclass(type(found), type):
+        return next((space[name] for space in map(vars, type.mro(found)) if name in space), NOTHING)
     space = space_of(found)
     if name in space:
         return space[name]
@@ -166,7 +172,7 @@ def _slot(found: Any, name: str) -> Any:
 
 def _first(found: Any, name: str) -> Any:
     """The number that an object of this class begins with under this name."""
-    spaces = map(vars, type(found).__mro__) if not issubclass(type(found), type | ModuleType) else ()
+    spaces = map(vars, type(found).__mro__) if type(found) is not ModuleType else ()
     value = next((space[name] for space in spaces if name in space), NOTHING)
     return value if type(value) in NUMBERS else NOTHING
 

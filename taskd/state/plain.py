@@ -3,7 +3,8 @@ from each other's.
 
 Once after a repair all ranks tell each other what they have noted when the loop began and is still so (around.py). A
 newcomer that has reckoned something else than all others takes theirs, where the loops around this one set it, and
-refuses where they do not: what a script reads once, or counts its epochs from, is not made good by one value.
+refuses where they do not: what a script reads once, or counts its epochs from, is not made good by one value. It takes
+only what no note of its life before tells, and what was alike on all when the loop before that one began.
 
 Failure modes: what is each rank's own (a time, a path, a port) is taken from another; one rank's word is taken for
 everybody's. Invariants: what is unlike on two of the others is never touched. What is refused was told alike by two,
@@ -43,11 +44,15 @@ class Told:
     finds: Noted = field(default_factory=dict)
     """What else it finds there and uses."""
     before: Noted = field(default_factory=dict)
-    """What of this a newcomer's life before has found."""
+    """What of that a newcomer's life before has found."""
+    knows: bool = False
+    """A newcomer whose life before has noted this loop has what it set from there."""
+    earlier: Noted = field(default_factory=dict)
+    """What was set when the loop before this one began."""
 
     def pack(self) -> bytes:
         """As it travels."""
-        parts = [self.lacks, self.newcomer, self.loop, self.sets, self.finds, self.before]
+        parts = [self.lacks, self.newcomer, self.loop, self.sets, self.finds, self.before, self.knows, self.earlier]
         return tree.flatten(parts, "what a loop finds")[0]
 
     @classmethod
@@ -96,10 +101,14 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def to_take(told: list[Told], rank: int) -> Noted:
-    """What this rank, a newcomer, takes from the others."""
+    """What this rank, a newcomer, takes from the others. What was unlike in the loop before is each rank's own."""
     mine = told[rank]
-    agreed = _agreed([one.sets for one in _others(told, mine.loop)])
-    return {name: data for name, data in agreed.items() if mine.sets.get(name) != data}
+    others = _others(told, mine.loop)
+    if mine.knows:
+        return {}
+    agreed = _agreed([one.sets for one in others])
+    alike = {name for name in agreed if len({one.earlier.get(name) for one in (mine, *others)}) == 1}
+    return {name: data for name, data in agreed.items() if mine.sets.get(name) != data and name in alike}
 
 
 def to_refuse(told: list[Told], rank: int) -> list[str]:

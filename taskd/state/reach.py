@@ -28,6 +28,10 @@ def place_of(node: ast.AST) -> Place | None:
     """As the source has it: a name, and what follows it by attributes and items."""
     path, at = list[tuple[bool, Any]](), node
     while not isinstance(at, ast.Name):
+        if _asks_class(at):
+            path.append((True, "__class__"))
+            at = at.args[0]  # type: ignore[attr-defined]
+            continue
         if isinstance(at, ast.Attribute):
             path.append((True, at.attr))
         elif isinstance(at, ast.Subscript):
@@ -36,6 +40,13 @@ def place_of(node: ast.AST) -> Place | None:
             return None
         at = at.value
     return Place(ast.unparse(node) if path else at.id, at.id, tuple(reversed(path)))
+
+
+def _asks_class(node: ast.AST) -> bool:
+    """Whether this is `type(self)`."""
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 1:
+        return False
+    return isinstance(node.func, ast.Name) and node.func.id == "type"
 
 
 def _key(node: ast.expr) -> Any:

@@ -42,6 +42,8 @@ class Notes:
         self._before = ledger.note
         """What its life before has found."""
         self._mine = Note()
+        self._earlier = ledger.note
+        """Of the loop before this one."""
         self._unsettled = repair.newcomer
         """It is a newcomer and has not heard the others yet."""
 
@@ -52,13 +54,15 @@ class Notes:
         look = self._registered.doubts.look
         if self._repair.newcomer and loop == self._before.loop:
             look(WHAT, self._give, self._before.sets)
+        self._earlier = self._mine if self._mine.loop else self._before
         self._mine = look(WHAT, self._look, loop, loader) or Note(loop)
         if not self._repair.newcomer:
             self._note()
 
     def _look(self, loop: int, loader: Any) -> Note:
         things = self._registered.local.variables.finds()
-        return Note(loop, self._registered.found(things, loader), *self._plain(things))
+        kept = self._around.kept(self._registered.local.known())
+        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things))
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
         sets = self._around.sets(self._registered.local.known())
@@ -76,7 +80,7 @@ class Notes:
     def flaw(self, loop: int) -> str:
         """Why a newcomer that has come to this loop must not go on there, or nothing."""
         names = unlike(self._mine.found, self._before.found) if loop == self._before.loop else []
-        return UNLIKE.format(names=listed(names)) if names else ""
+        return UNLIKE.format(names=listed(map(_as_said, names))) if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
@@ -86,8 +90,9 @@ class Notes:
         now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
         if now is not None:
             told.sets, told.finds = map(_same, (self._mine.sets, self._mine.finds), now)
-        if self._before.loop == told.loop:
-            told.before = self._before.finds
+        told.knows = self._before.loop == told.loop
+        told.before = self._before.finds if told.knows else {}
+        told.earlier = self._earlier.sets if self._earlier.loop == told.loop - 1 else {}
         return told
 
     def heard(self, told: list[Told], rank: int) -> str:
@@ -96,12 +101,17 @@ class Notes:
         if not unsettled:
             return ""
         if names := to_refuse(told, rank):
-            return OTHERWISE.format(names=listed(name.rpartition(": ")[2] for name in names))
+            return OTHERWISE.format(names=listed(map(_as_said, names)))
         if taken := to_take(told, rank):
             self._registered.doubts.look(WHAT, self._give, taken)
             self._mine = replace(self._mine, sets={**self._mine.sets, **taken})
         self._note()
         return ""
+
+
+def _as_said(name: str) -> str:
+    """As the source has it."""
+    return name.rpartition(": ")[2]
 
 
 def _same(noted: Noted, now: Noted) -> Noted:

@@ -106,12 +106,13 @@ class Registered:
         self.warn(found)
         return found
 
-    def found(self, things: list[Thing], loader: Any) -> Findings:
-        """What the loop that begins here finds, and nobody registered. Its generators are followed from now on."""
+    def found(self, things: list[Thing], kept: list[Thing], loader: Any) -> Findings:
+        """What the loop that begins here finds, and what those around it keep (`kept`), and nobody registered. Its
+        generators are followed from now on."""
         known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
         self.warn(self.coverage.takes_from(iterators_in(things, known)))
-        return {**findings_of(things, known, self.coverage.known_places()), **loaded_from(loader)}
+        return {**findings_of([*kept, *things], known, self.coverage.known_places()), **loaded_from(loader)}
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """The names of what this repair may leave behind; `held`: what may be handed on or not."""

@@ -85,7 +85,7 @@ class Transaction:
         self.checked = False
         """A step of this life was seen to its end, and what it changed was looked at."""
         self._handed: Step | None = None
-        self._last_number = -1
+        self._last = -1, b""  # which step was handed out, and the generators when it was for the first time
         self._forward: Noted | None = None  # modules, when the last step's backward began
 
     # ---- handing out ------------------------------------------------------------------------------------------
@@ -101,8 +101,12 @@ class Transaction:
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
         self.variables.handed_out(number, feed.early)
-        step = self._handed = Step(self, number, batch, again=number == self._last_number)
-        self._last_number = number
+        last, generators = self._last
+        step = self._handed = Step(self, number, batch, again=number == last)
+        if not step.again:
+            self._last = number, rng.capture() if self._repair.heals else b""
+        elif generators:
+            rng.restore(generators)  # the body may draw before it enters the step
         self.step.happens(StepEvent.HANDED_OUT)
         return step
 

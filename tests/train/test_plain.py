@@ -63,6 +63,17 @@ def test_what_a_newcomer_has_not_at_all_it_takes_and_does_not_refuse() -> None:
     assert to_take(told, 1) == noted(weight=1.5) and to_refuse(told, 1) == []
 
 
+def test_a_newcomer_keeps_what_it_knows_and_what_is_its_own() -> None:
+    told = [rank(weight=1.5), rank(newcomer=True, weight=1.0)]
+    for one, earlier in zip(told, (1.0, 2.0), strict=True):
+        one.earlier = noted(weight=earlier)
+    assert to_take(told, 1) == {}
+    told[1].earlier = told[0].earlier
+    assert to_take(told, 1) == noted(weight=1.5)
+    told[1].knows = True
+    assert to_take(told, 1) == {}
+
+
 def test_one_word_is_not_enough_to_refuse() -> None:
     told = [rank(start=1), rank(newcomer=True, start=2)]
     assert to_refuse(told, 1) == []
@@ -150,6 +161,22 @@ def test_through_the_functions_on_the_way() -> None:
             weight, _ = inner(around, best, lambda it: it.give(told[0], frozenset()))
     assert values(told[1])["epoch"] == 1 and values(told[1])["weight"] == 0.5
     assert (best, weight) == (0.0, 0.0)
+
+
+def test_what_the_loops_around_keep_for_later() -> None:
+    around, kept, best = Around(), torch.zeros(1), 0
+    for epoch in range(2):
+        for _ in range(1):
+            found = {name for name, _ in around.kept(frozenset())}
+            last = torch.ones(1)
+        if epoch == best:
+            shown = torch.ones(1)
+            torch.equal(shown, kept)
+        if epoch:
+            kept = torch.ones(1)
+        print(last)
+    torch.equal(kept, kept)
+    assert found & {"kept", "shown", "last"} == {"kept"}
 
 
 def test_arguments_without_a_loop_around_are_nobody_s() -> None:

@@ -38,6 +38,8 @@ class Schedule:
     """One of the script's own, as many have: nobody registers it."""
 
     steps = 0
+    made = 0
+    """By all of them together."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -45,7 +47,14 @@ class Schedule:
     def advance(self) -> None:
         """One step more."""
         self.steps += 1
+        type(self).made += 1
         self.last = f"step {self.steps}"
+
+
+class Totals:
+    """Nobody makes one."""
+
+    steps = 0
 
 
 class Trainer:
@@ -62,6 +71,7 @@ class Trainer:
     def count_apart(self, totals: dict[str, int]) -> None:
         """In an object, and in a dict."""
         self.schedule.advance()
+        Totals.steps += 1
         totals["steps"] += 1
 
     def train(self) -> None:
@@ -79,7 +89,9 @@ class Trainer:
                     self.count_apart(totals)
                 scene.here(step, "forward")
                 variables = {"frame": here, "module": count, "attribute": self.count}
-                number = {**variables, "object": self.schedule.steps, "dict": totals["steps"]}[kind]
+                others = {"object": self.schedule.steps, "dict": totals["steps"]}
+                classes = {"class": Totals.steps, "its class": Schedule.made}
+                number = {**variables, **others, **classes}[kind]
                 for group in self.optimizer.param_groups:
                     group["lr"] = 0.01 / (1 + number)
                 self.optimizer.zero_grad()

@@ -3,8 +3,9 @@
 "teacher": a copy of the model, anew for each epoch; "closure": the same, inside of a function; "noise": drawn anew for
 each epoch; "order": reckoned anew from the epoch's number; "frozen": a copy that was made before the first epoch;
 "plain": the teacher in a script without session.epochs(); "given": the teacher's weights come from session.between();
-"drawn": by generators of the script's own; "second": batches that the loop takes from another loader by itself;
-"loose": momentum by hand, in a dict; "slow": weights that follow every third step (Lookahead).
+"drawn": by generators of the script's own; "ahead": by all others, before the step is entered; "second": batches that
+the loop takes from another loader by itself; "loose": momentum by hand, in a dict; "slow": weights that follow every
+third step (Lookahead).
 """
 
 import copy
@@ -57,6 +58,8 @@ optimizer: Any = Slow(inner) if kind == "slow" else inner
 session.register(model=model, optimizer=None if kind == "loose" else inner)
 loader = scene.loader()
 frozen = copy.deepcopy(model).eval()
+numpy.random.seed(1 + scene.rank)
+random.seed(2 + scene.rank)
 numbers, words = numpy.random.RandomState(3 + scene.rank), random.Random(4)
 newer, own = numpy.random.default_rng(5), torch.Generator().manual_seed(6 + scene.rank)
 
@@ -93,8 +96,9 @@ def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor
     second = iter(loader) if kind == "second" else None
     order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))
     for step in steps:
+        shift = 0.1 * torch.randn(8) + numpy.random.rand() + random.random() if kind == "ahead" else torch.zeros(8)
         with step as x:
-            x = x["x"] / 20
+            x = x["x"] / 20 + shift
             model.zero_grad()
             if kind == "noise":
                 x = x + noise

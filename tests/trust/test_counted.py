@@ -81,6 +81,13 @@ def test_what_is_counted_in_an_object_or_a_dict_is_right(run: Run, kind: str, wh
     check(run, f"{kind}, {where}", place, at)
 
 
+@pytest.mark.parametrize(("place", "at"), [("forward", 3), ("reduced", 3), ("updated", 1)])
+@pytest.mark.parametrize("where", ["beginning", "updated"])
+@pytest.mark.parametrize("kind", ["class", "its class"])
+def test_what_is_counted_in_a_class_is_right(run: Run, kind: str, where: str, place: str, at: int) -> None:
+    check(run, f"{kind}, {where}", place, at)
+
+
 def test_what_follows_a_collective_behind_the_update_is_not_guessed(run: Run) -> None:
     """The survivor was left in the collective, and what it counts behind it is missing."""
     job = run("frame, metric", "updated", 3)

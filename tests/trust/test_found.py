@@ -63,7 +63,7 @@ def test_a_script_without_epochs(run: Run, place: str, at: int) -> None:
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12), ("reduced", 3)])
-@pytest.mark.parametrize("kind", ["order", "frozen", "given", "drawn"])
+@pytest.mark.parametrize("kind", ["order", "frozen", "given", "drawn", "ahead"])
 def test_what_comes_out_alike_heals(run: Run, kind: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     assert UNLIKE not in job.text and job.text.count("begin 0") == 1, job.text

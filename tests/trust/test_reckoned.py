@@ -50,22 +50,26 @@ def last_words(job: Launched) -> list[str]:
     return sorted({line.split()[0]: line for line in job.said("weights")}.values())
 
 
-@pytest.mark.parametrize(("place", "at"), [("forward", 7), ("forward", 9), ("updated", 13), ("reduced", 16)])
-@pytest.mark.parametrize("kind", ["weight", "mean", "passed", "trainer", "state", "history", "best", "rate", "clock"])
+@pytest.mark.parametrize(
+    "kind", ["weight", "mean", "passed", "trainer", "state", "history", "best", "rate", "clock", "own"]
+)
+@pytest.mark.parametrize(("place", "at"), [("forward", 9), ("forward", 7), ("updated", 13), ("reduced", 16)])
 def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     assert UNLIKE not in job.text and OTHERWISE not in job.text and job.text.count("begin 0") == 1, job.text
 
 
-@pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12)])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         ("behind", f"weight, {OTHERWISE}"),
         ("criterion", f"criterion, {OTHERWISE}"),
+        ("keeps", f"kept, {UNLIKE}"),
         ("chosen", f"the loader's dataset.indices, {UNLIKE}"),
     ],
+    ids=["behind", "criterion", "keeps", "chosen"],
 )
+@pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12)])
 def test_what_it_cannot_take_starts_over(run: Run, kind: str, name: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     assert f"the loop uses {name}" in job.text and job.text.count("begin 0") == 2, job.text
