@@ -9,7 +9,8 @@ of the same `self`. Doubtful, and left alone, is a counter that is also set to s
 (`if i == len(data): it = iter(data); i = 0`), and all locals of a function that calls `locals()`.
 
 What the loop counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) is told by flow.py, which follows
-all functions and methods of the script. It is put back where it is counted and nothing else. The rest (elsewhere.py) is
+all functions and methods of the script. It is put back where it is counted and nothing else; and so is what the loop
+only reads there, for what is not followed (`getattr(one, name)()`) may count it. The rest (elsewhere.py) is
 only found, to be said, and so is what the loop counts to by `enumerate`.
 
 Of variables it does NOT see what functions of other modules count, and nothing of code without a source.
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.elsewhere import Method, asked, moved, numbered
 from taskd.state.flow import Flow
-from taskd.state.places import NOTHING, Place
+from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.reach import Reach
 from taskd.state.sources import loops_at, node_of, own_names, unwrapped
 from taskd.state.statements import (
@@ -154,9 +155,11 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     hidden = {place for place in carried | perhaps if shares and place.root in own}
     loop = _sorted(found, own if shares else frozenset())
     apart = {place for place in hopeful.counted if not (shares and place.root in own) and _is_apart(place, look)}
+    shown = frozenset(place.text for place in apart - hopeful.used - other.used)
+    unset = {place for place in hopeful.found if not any(one.touches(place) for one in other.written)}
+    apart |= {place for place in unset if not (shares and place.root in own) and _may_move(place, look)}
     loop.counts.places = [*_by_text(place for place in apart if [one.text for one in apart].count(place.text) == 1)]
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
-    shown = frozenset(place.text for place in apart - hopeful.used - other.used)
     outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden), shown=shown, found=outside
@@ -167,6 +170,11 @@ def _in_module(space: dict[str, Any], own: frozenset[str], place: Place) -> Any:
     """What is there, but for what the function has, which may not be looked at."""
     root = vars(sys.modules[place.module]) if place.module else space.get(place.root, NOTHING)
     return NOTHING if place.root in own else place.found(root)
+
+
+def _may_move(place: Place, look: Look) -> bool:
+    """Whether it is a number in an object, dict or list, which what is not followed here may count."""
+    return bool(place.path) and place.is_exact and type(look(place)) in NUMBERS and _is_apart(place, look)
 
 
 def _is_apart(place: Place, look: Look) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from taskd.state.places import ANY, Place
 from taskd.state.reach import Called, Names, Reach, place_of
@@ -64,7 +65,21 @@ class Expressions:
     def place(self, node: ast.AST | None) -> Place | None:
         found = None if node is None else place_of(node)
         hidden = found is None or any(found.root in names for names in self.hidden)
-        return None if hidden else self._names.place(found)
+        place = None if hidden else self._names.place(found)
+        return place if place is None or not place.path else self.reach.behind_properties(place)
+
+    def one_by_one(self, loop: ast.For | ast.AsyncFor) -> Iterator[None]:
+        """Once for each of the few objects that a loop inside goes over: the name of its target is that one meanwhile.
+        If it goes over something else, once."""
+        name, source = _each_of(loop)
+        outer = self._names
+        items = self.reach.items(self.place(source)) if name else []
+        for item in items:
+            self._names = replace(outer, bound={**outer.bound, name: item})
+            yield
+        self._names = outer
+        if not items:
+            yield
 
     def name(self, name: str) -> None:
         """It stands for something new."""
@@ -238,6 +253,18 @@ class Expressions:
             self.track.ready = set.intersection(self.track.ready, *ends)
         self.track.ready = {place for place in self.track.ready if not place.root.startswith(local)}
         return True
+
+
+def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:
+    """The name for each thing in something, and what that is: `for one in all`, `all.values()`, `all.items()`."""
+    target, source, asked = loop.target, loop.iter, ""
+    if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and not source.args:
+        asked, source = source.func.attr, source.func.value
+    if asked == "items" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        target = target.elts[1]
+    elif asked not in ("", "values"):
+        return "", source
+    return target.id if isinstance(target, ast.Name) else "", source
 
 
 def _belongs_to_others(place: Place) -> bool:

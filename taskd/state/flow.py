@@ -39,6 +39,8 @@ class Flow:
         self._way: Way = ()
         self.counted = set[Place]()
         """What the loop counts in other places than variables, and nothing else."""
+        self.written = set[Place]()
+        """What it sets, or changes in place."""
         self.found = set[Place]()
         """What it finds when it begins, and what has an effect there."""
 
@@ -51,6 +53,7 @@ class Flow:
                 self.values.store(loop.target)
             self._follow(loop.body)
         self.counted = {one for one in self.track.counted_apart() if LOCAL not in one.root and not is_variable(one)}
+        self.written = set(self.track.written)
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
@@ -209,7 +212,11 @@ class Flow:
                 track.aliases |= dict.fromkeys(targets, sources)
         before = set(track.ready)
         self._breaks.append([])
-        (self._follow_if if isinstance(statement, ast.While) else self._follow)(statement.body)
+        if isinstance(statement, ast.While):
+            self._follow_if(statement.body)
+        else:
+            for _ in self.values.one_by_one(statement):
+                self._follow(statement.body)
         breaks = self._breaks.pop()
         if endless:
             track.ready = set.intersection(*breaks) if breaks else before

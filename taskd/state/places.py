@@ -16,9 +16,13 @@ from typing import Any
 
 import torch
 
+from taskd.state.sources import unwrapped
+
 ANY = object()
 """A key that is reckoned."""
 NOTHING = object()
+_CELL = "variable "
+"""In front of the name of a variable of a function, where a path has attributes."""
 NUMBERS = frozenset((int, float))
 """Exactly these: True is a flag."""
 _LOOKED_AT = 64
@@ -95,7 +99,7 @@ class Place:
                 found = NOTHING if at == 0 and (self.module or self.root == "self") else found
                 break
             found = part
-            name += f".{key}" if is_attribute else f"[{key!r}]" if name else str(key)
+            name += f".{key.removeprefix(_CELL)}" if is_attribute else f"[{key!r}]" if name else str(key)
         return None if found is NOTHING else (name, found)
 
     def put(self, root: Any, value: Any) -> None:
@@ -111,7 +115,9 @@ class Place:
             return
         *path, (is_attribute, name) = self.path
         owner = _follow(root, path, frozenset())
-        if is_attribute and issubclass(type(owner), type):
+        if is_attribute and (cell := _cell(owner, name)) is not None:
+            cell.cell_contents = value
+        elif is_attribute and issubclass(type(owner), type):
             type.__setattr__(owner, name, value)
         elif is_attribute:
             if name not in (space := space_of(owner)) and (slot := _slot(owner, name)) is not None:
@@ -122,6 +128,18 @@ class Place:
             dict.__setitem__(owner, name, value)
         elif issubclass(type(owner), list) and type(name) is int and -len(owner) <= name < len(owner):
             list.__setitem__(owner, name, value)
+
+
+def kept_in(function: Place, name: str) -> Place:
+    """A variable that a function has taken along from where it was made."""
+    return Place(f"{function.text}.{name}", function.root, (*function.path, (True, _CELL + name)), function.module)
+
+
+def _cell(function: Any, name: str) -> Any:
+    """Where a function of the script's own keeps it; None: nowhere."""
+    found = unwrapped(function) if name.startswith(_CELL) else None
+    names = () if found is None else found.__code__.co_freevars
+    return found.__closure__[names.index(name[len(_CELL) :])] if found and name[len(_CELL) :] in names else None  # type: ignore[index]
 
 
 def filled(there: Any, value: Any) -> bool:
@@ -141,6 +159,11 @@ def attribute_of(found: Any, name: str) -> Any:
     """Of an object itself, not of its class; but for a number, which it begins with. Of a class, what it has."""
     if name == "__class__":
         return type(found)
+    if (cell := _cell(found, name)) is not None:
+        try:
+            return cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            return NOTHING
     if issubclass(type(found), type):
         return next((space[name] for space in map(vars, type.mro(found)) if name in space), NOTHING)
     space = space_of(found)
@@ -197,15 +220,16 @@ def _keeps_more(found: Any) -> bool:
 
 
 def _item(found: Any, key: Any) -> Any:
-    """Of a list or dict; for any key, the first number there is."""
+    """Of a list, tuple or dict; for any key, the first number there is."""
     if issubclass(type(found), dict):
         if key is not ANY:
             return dict.get(found, key, NOTHING)
         values: Iterable[Any] = dict.values(found)
-    elif issubclass(type(found), list):
-        if type(key) is int and -list.__len__(found) <= key < list.__len__(found):
-            return list.__getitem__(found, key)
-        values = list.__iter__(found)
+    elif issubclass(kind := type(found), (list, tuple)):
+        base = list if issubclass(kind, list) else tuple
+        if type(key) is int and -base.__len__(found) <= key < base.__len__(found):
+            return base.__getitem__(found, key)
+        values = base.__iter__(found)
     else:
         return NOTHING
     return next((value for value in islice(values, _LOOKED_AT) if type(value) in NUMBERS), NOTHING)

@@ -11,15 +11,17 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from taskd.state.places import ANY, NOTHING, Place, attribute_of
+from taskd.state.places import ANY, NOTHING, Path, Place, attribute_of, kept_in
 from taskd.state.sources import Node, node_of, own_names, unwrapped
 
+_FEW = 8
+"""Objects of a list that are followed one by one."""
 LOCAL = ".<locals>."
 """In the root of a place that only a called function sees."""
 
@@ -67,11 +69,13 @@ class Names:
     shared: frozenset[str] = frozenset()
     """Those of the loop's function that it sees."""
     bound: Mapping[str, Place] = field(default_factory=dict)
-    """Parameters that stand for a place."""
+    """Parameters that stand for a place, and what a loop over a few objects is at."""
     module: str = ""
     """Where its other names are; empty: nobody knows."""
     hidden: frozenset[str] | None = None
     """Names that mean something else in the loop, though its module is the same; None: it is not."""
+    code: CodeType | None = None
+    """None: it is the loop's."""
 
     @staticmethod
     def local(function: str) -> str:
@@ -80,10 +84,10 @@ class Names:
 
     def place(self, found: Place | None) -> Place | None:
         """What this is for the loop."""
+        if found is not None and found.root in self.bound:
+            return self.bound[found.root].under(found)
         if found is None or not self.name or found.root in self.shared:
             return found
-        if found.root in self.bound:
-            return self.bound[found.root].under(found)
         if found.root in self.own:
             return Place(found.text, f"{self.local(self.name)}{found.root}", found.path)
         if self.hidden is not None and found.root not in self.hidden:
@@ -99,6 +103,8 @@ class Called:
     node: Node
     owner: Place | None
     """What `self` is; None: it has none."""
+    place: Place | None = None
+    """Where it is itself."""
 
     @property
     def code(self) -> CodeType:
@@ -132,7 +138,10 @@ class Reach:
     def called(self, function: ast.expr, names: Names) -> Called | None:
         """The script's own function that this is."""
         owner: Place | None = None
-        if isinstance(function, ast.Attribute):
+        if isinstance(function, ast.Attribute) and _is_super(function.value) and names.code is not None:
+            owner = names.place(Place("self", names.code.co_varnames[0])) if names.code.co_argcount else None
+            value = _behind(NOTHING if owner is None else self._at(owner), names.code, function.attr)
+        elif isinstance(function, ast.Attribute):
             owner = names.place(place_of(function.value))
             found = NOTHING if owner is None else self._at(owner)
             if type(found) is ModuleType:
@@ -148,13 +157,37 @@ class Reach:
             value = NOTHING if place is None else self._at(place)
             if issubclass(type(value), torch.nn.Module):
                 value, owner = _of_class(type(value), "forward"), place
+            elif type(value) is not FunctionType and unwrapped(_of_class(type(value), "__call__")) is not None:
+                value, owner = _of_class(type(value), "__call__"), place
         if type(value) is staticmethod:
             value, owner = value.__func__, None
         found_function = unwrapped(value)
         if found_function is None:
             return None
         node = node_of(found_function.__code__, found_function.__globals__)
-        return Called(found_function, node, owner) if isinstance(node, Node) else None
+        return Called(found_function, node, owner, names.place(place_of(function))) if isinstance(node, Node) else None
+
+    def behind_properties(self, place: Place) -> Place:
+        """The same, where a property of the script's own only gives an attribute."""
+        for at, (is_attribute, name) in enumerate(place.path):
+            if not is_attribute:
+                continue
+            owner = self._at(replace(place, path=place.path[:at]))
+            found = _of_class(type(owner), name) if attribute_of(owner, name) is NOTHING else None
+            if type(found) is property and (path := _given_by(found)):
+                inner = Place(place.text, place.root, place.path[:at] + path + place.path[at + 1 :], place.module)
+                return self.behind_properties(inner)
+        return place
+
+    def items(self, place: Place | None) -> list[Place]:
+        """Those of a list, tuple or dict of a few objects of the script's own classes; else nothing."""
+        found: Any = NOTHING if place is None else self._at(place)
+        if place is None or type(found) not in (list, tuple, dict) or not 0 < len(found) <= _FEW:
+            return []
+        if not all(_is_own(type(one)) for one in (found.values() if type(found) is dict else found)):
+            return []
+        keys = [key for key in found if type(key) in (int, str)] if type(found) is dict else range(len(found))
+        return [Place(f"{place.text}[{key!r}]", place.root, (*place.path, (False, key)), place.module) for key in keys]
 
     def is_module(self, place: Place | None) -> bool:
         """Whether this is one of Python's."""
@@ -171,10 +204,45 @@ class Reach:
         """The names of a function that is called."""
         code, space = called.code, called.function.__globals__
         shared = self._cells.intersection(code.co_freevars) if space is self._space else frozenset[str]()
+        own = {name: kept_in(called.place, name) for name in code.co_freevars if called.place and name not in shared}
         name = str(space.get("__name__", ""))
         module = name if name in sys.modules and vars(sys.modules[name]) is space else ""
         hidden = self.own if space is self._space else None
-        return Names(code.co_name, own_names(code) - shared, shared, bound, module, hidden)
+        return Names(code.co_name, own_names(code) - shared, shared, {**own, **bound}, module, hidden, code)
+
+
+def _given_by(found: property) -> Path:
+    """The attribute that it gives, and nothing else; else nothing."""
+    function = unwrapped(found.fget)
+    node = node_of(function.__code__, function.__globals__) if function is not None else None
+    if not isinstance(node, Node) or not isinstance(node.body[-1], ast.Return) or function is None:
+        return ()
+    before = [one for one in node.body[:-1] if not isinstance(one, ast.Expr) or not isinstance(one.value, ast.Constant)]
+    given = place_of(node.body[-1].value) if node.body[-1].value is not None else None
+    is_own = given is not None and given.root == function.__code__.co_varnames[0]
+    return given.path if given is not None and is_own and not before else ()
+
+
+def _is_own(kind: type) -> bool:
+    """Whether it is a class of the script's own: one of its functions is."""
+    return any(unwrapped(value) is not None for value in vars(kind).values())
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args
+
+
+def _behind(owner: Any, code: CodeType, name: str) -> Any:
+    """What `super()` gives in the method with this code."""
+    kinds = type(owner).__mro__
+    own = (
+        at
+        for at, kind in enumerate(kinds)
+        for one in map(unwrapped, vars(kind).values())
+        if one and one.__code__ is code
+    )
+    at = next(own, len(kinds))
+    return next((vars(kind)[name] for kind in kinds[at + 1 :] if name in vars(kind)), None)
 
 
 def _of_class(kind: type, name: str) -> Any:

@@ -51,6 +51,33 @@ class Schedule:
         self.last = f"step {self.steps}"
 
 
+class Meter:
+    """One of several that are told of each step."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    @property
+    def seen(self) -> int:
+        """How many steps."""
+        return self._seen
+
+    def on_step(self) -> None:
+        """One more."""
+        self._seen += 1
+
+
+class Inherited(Meter):
+    """Counts as the other one, and in a call."""
+
+    def on_step(self) -> None:
+        super().on_step()
+
+    def __call__(self) -> None:
+        """One more."""
+        self.on_step()
+
+
 class Totals:
     """Nobody makes one."""
 
@@ -67,11 +94,22 @@ class Trainer:
         self.session.register(model=self.model, optimizer=self.optimizer)
         self.count = 0
         self.schedule = Schedule()
+        self.meters = [Meter(), Meter()]
+        self.named = {"one": Meter(), "other": Meter()}
+        self.unseen = Meter()
+        self.inherited = Inherited()
 
     def count_apart(self, totals: dict[str, int]) -> None:
         """In an object, and in a dict."""
         self.schedule.advance()
         Totals.steps += 1
+        for meter in self.meters:
+            meter.on_step()
+        for meter in self.named.values():
+            meter.on_step()
+        self.inherited()
+        for name in ("unseen",):
+            getattr(self, name).on_step()
         totals["steps"] += 1
 
     def train(self) -> None:
@@ -89,7 +127,9 @@ class Trainer:
                     self.count_apart(totals)
                 scene.here(step, "forward")
                 variables = {"frame": here, "module": count, "attribute": self.count}
-                others = {"object": self.schedule.steps, "dict": totals["steps"]}
+                others = {"object": self.schedule.steps, "dict": totals["steps"], "one of many": self.meters[1].seen}
+                others |= {"named": self.named["other"].seen, "unseen": self.unseen.seen}
+                others |= {"inherited": self.inherited.seen}
                 classes = {"class": Totals.steps, "its class": Schedule.made}
                 number = {**variables, **others, **classes}[kind]
                 for group in self.optimizer.param_groups:

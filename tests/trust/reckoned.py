@@ -2,8 +2,9 @@
 rank 1 dies.
 
 "weight": a variable of the module; "mean": the same on all ranks together; "passed": an argument; "trainer": an
-attribute; "state": in a dict; "history": the last in a list; "best": under a condition, from nothing at first; "rate":
-a learning rate that is set by hand when nothing gets better; "stops": so does the training; "keeps": the weights of the
+attribute; "property": one that a property gives; "judges": in one of several objects; "closure": in one of a function's
+own; "state": in a dict; "history": the last in a list; "best": under a condition, from nothing at first; "rate": a
+learning rate that is set by hand when nothing gets better; "stops": so does the training; "keeps": the weights of the
 best epoch, for the end; "behind": there are two loops and none around them; "criterion": in an object that is made anew
 for each epoch; "chosen": the samples are; "clock": a time that each rank has taken for itself; "own": a number that it
 has drawn; "resumed": the epochs begin where a checkpoint says.
@@ -11,7 +12,7 @@ has drawn; "resumed": the epochs begin where a checkpoint says.
 
 import copy
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -83,6 +84,41 @@ class Trainer:
         """One of them."""
         for step in session.steps(loader):
             one_step(step, self.weight)
+
+
+class Judge:
+    """One of several that hear each score, and reckon something from it."""
+
+    def __init__(self) -> None:
+        self.best, self._weight = float("inf"), 1.0
+
+    @property
+    def weight(self) -> float:
+        """What the loss is worth."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, value: float) -> None:
+        self._weight = value
+
+    def on_epoch(self, score: float) -> None:
+        """Remember the best one."""
+        self.best = min(self.best, score)
+        self.weight = 1.0 + self.best
+
+
+def closures() -> tuple[Callable[[], float], Callable[[float], None]]:
+    """Two that share a number."""
+    kept = 1.0
+
+    def get() -> float:
+        return kept
+
+    def put(score: float) -> None:
+        nonlocal kept
+        kept = 1.0 + score
+
+    return get, put
 
 
 class Criterion(nn.Module):
@@ -180,6 +216,24 @@ elif kind == "criterion":
         for step in session.steps(loader):
             one_step(step, 1.0, criterion)
         criterion = Criterion(1.0 + evaluate())
+elif kind in ("judges", "property"):
+    judges = [Judge(), Judge()]
+    judge = judges[1]
+    for _ in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, judge.weight)
+        if kind == "property":
+            judge.weight = 1.0 + evaluate()
+        else:
+            score = evaluate()
+            for one in judges:
+                one.on_epoch(score)
+elif kind == "closure":
+    get, put = closures()
+    for _ in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, get())
+        put(evaluate())
 elif kind == "keeps":
     keep_best()
 elif kind == "trainer":

@@ -83,8 +83,10 @@ def test_what_is_counted_in_an_object_or_a_dict_is_right(run: Run, kind: str, wh
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("reduced", 3), ("updated", 1)])
 @pytest.mark.parametrize("where", ["beginning", "updated"])
-@pytest.mark.parametrize("kind", ["class", "its class"])
-def test_what_is_counted_in_a_class_is_right(run: Run, kind: str, where: str, place: str, at: int) -> None:
+@pytest.mark.parametrize("kind", ["class", "its class", "one of many", "named", "unseen", "inherited"])
+def test_what_is_counted_in_a_class_or_a_list_of_objects_is_right(
+    run: Run, kind: str, where: str, place: str, at: int
+) -> None:
     check(run, f"{kind}, {where}", place, at)
 
 

@@ -48,7 +48,9 @@ def check(run: Run, kind: str, place: str, at: int) -> Launched:
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("reduced", 13), ("updated", 12), ("updated", 6)])
-@pytest.mark.parametrize(("kind", "name"), [("teacher", "teacher"), ("closure", "more"), ("noise", "noise")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("teacher", "teacher"), ("closure", "more, more.teacher"), ("noise", "noise")]
+)
 def test_what_comes_out_otherwise_starts_over(run: Run, kind: str, name: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     again = (place, at) != ("updated", 6)  # between two loops it has the state, and makes all that as the others do

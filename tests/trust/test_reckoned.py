@@ -51,7 +51,22 @@ def last_words(job: Launched) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["weight", "mean", "passed", "trainer", "state", "history", "best", "rate", "clock", "own"]
+    "kind",
+    [
+        "weight",
+        "mean",
+        "passed",
+        "trainer",
+        "state",
+        "history",
+        "best",
+        "rate",
+        "clock",
+        "own",
+        "judges",
+        "property",
+        "closure",
+    ],
 )
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("forward", 7), ("updated", 13), ("reduced", 16)])
 def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None:
