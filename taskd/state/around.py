@@ -26,7 +26,7 @@ from taskd.state.counters import gives_locals
 from taskd.state.flow import Flow
 from taskd.state.found import Thing
 from taskd.state.places import Place
-from taskd.state.plain import Noted, packed, unpacked
+from taskd.state.plain import Noted, can_be_given, packed, unpacked
 from taskd.state.reach import Reach
 from taskd.state.script import Script
 from taskd.state.sources import loops_at, node_of
@@ -85,7 +85,7 @@ class Around:
 
     def give(self, noted: Noted, known: Set[int]) -> list[str]:
         """Let it be this, where something else that is plain stands, or nothing. The names of what was not so."""
-        given = list[str]()
+        given, noted = list[str](), {name: data for name, data in noted.items() if can_be_given(data)}
         for way in self._ways():
             there = way.script.everything(way.places, known)
             values = {place: noted[way.prefix + place.text] for place in way.places if way.prefix + place.text in noted}

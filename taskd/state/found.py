@@ -96,11 +96,6 @@ def plain_in(things: Iterable[Thing], made_anew: Callable[[str], bool]) -> Noted
     return noted
 
 
-def unlike(mine: Findings, before: Findings) -> list[str]:
-    """The names under which the life before had something else."""
-    return sorted(name for name in mine.keys() & before.keys() if mine[name] != before[name])
-
-
 def generators_in(things: Iterable[Thing]) -> list[Any]:
     """The generators of random numbers in these."""
     found = {id(one): one for _, value in things for one in _walk(value, is_generator)}

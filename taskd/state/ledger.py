@@ -16,22 +16,9 @@ from typing import Any
 
 from taskd.errors import PeerError
 from taskd.state import tree
+from taskd.state.note import Note
 
 NEVER = -1
-
-
-@dataclass(slots=True, frozen=True)
-class Note:
-    """Of what the last loop has found when it began."""
-
-    loop: int = 0
-    """Which one, from 1."""
-    found: dict[str, int] = field(default_factory=dict)
-    """Digests of what is no plain value (found.py)."""
-    sets: dict[str, bytes] = field(default_factory=dict)
-    """What is plain of what the loops around it set (around.py)."""
-    finds: dict[str, bytes] = field(default_factory=dict)
-    """What is plain of the rest."""
 
 
 @dataclass(slots=True)
@@ -87,7 +74,7 @@ class Ledger:
             "owed_of": self.owed_of,
             "owed": self.owed,
             "paid": self.paid,
-            "note": [self.note.loop, self.note.found, self.note.sets, self.note.finds],
+            "note": self.note.parts(),
             "results": self._results,
         }
         self._number += 1

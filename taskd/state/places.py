@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from taskd.state.plain import filled
 from taskd.state.sources import unwrapped
 
 ANY = object()
@@ -140,19 +141,6 @@ def _cell(function: Any, name: str) -> Any:
     found = unwrapped(function) if name.startswith(_CELL) else None
     names = () if found is None else found.__code__.co_freevars
     return found.__closure__[names.index(name[len(_CELL) :])] if found and name[len(_CELL) :] in names else None  # type: ignore[index]
-
-
-def filled(there: Any, value: Any) -> bool:
-    """Whether what is there is a list or dict that has got these contents."""
-    kind = type(there)
-    if kind is not type(value) or kind not in (list, dict):
-        return False
-    if kind is list:
-        there[:] = value
-    else:
-        there.clear()
-        there.update(value)
-    return True
 
 
 def attribute_of(found: Any, name: str) -> Any:

@@ -1,83 +1,90 @@
-"""Plain values: numbers, text, flags, nothing, and lists, tuples and dicts of them. As bytes, and what ranks conclude
-from each other's.
+"""Plain values as bytes: numbers, text, flags, nothing, and lists, tuples, dicts, sets and deques of them.
 
-Once after a repair all ranks tell each other what they have noted when the loop began and is still so (around.py). A
-newcomer that has reckoned something else than all others takes theirs, where the loops around this one set it, and
-refuses where they do not: what a script reads once, or counts its epochs from, is not made good by one value. It takes
-only what no note of its life before tells, and what was alike on all when the loop before that one began.
+What is made of the bytes is equal and of the same type, but for a defaultdict that has lost its factory, and a
+bytearray, which has become bytes. What is plain
+and too large to be kept, or of a kind that cannot be made again without code of the script's, becomes a digest: it can
+be compared and not given. The bytes say which of the two they are.
 
-Failure modes: what is each rank's own (a time, a path, a port) is taken from another; one rank's word is taken for
-everybody's. Invariants: what is unlike on two of the others is never touched. What is refused was told alike by two,
-of which the newcomer's life before may be one.
+It is one call of msgpack, so a long history of numbers costs little. Whatever msgpack does not know by itself comes to
+`_other`; nothing of the script's own is run, but for the texts of what the standard library makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import sys
+import zlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from typing import Any
 
-from taskd.errors import PeerError, UsageError
-from taskd.state import tree
+import msgpack
 
-MOST_BYTES = 4096
-"""Of one value."""
+from taskd.errors import PeerError
+
+MOST_BYTES = 8 << 20
+"""Of one value that can be given."""
+_MOST_ITEMS = 1 << 18
+"""Of one list that is looked at whole."""
+_FEW = 512
+"""Of one that is not."""
 _SCALARS = (bool, int, float, str, type(None))
-_NESTED = (list, tuple, dict)
-_DEPTH = 3
-_ITEMS = 512
+_SHOWN = (Enum, Decimal, Fraction, date, time, timedelta)
+"""What its text tells all of."""
+_DIGEST = b"\xc1"
+"""With which nothing begins that msgpack writes."""
+_LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT = range(1, 9)
+_DICTS = (OrderedDict, defaultdict, Counter)
+
 Noted = dict[str, bytes]
 """By name."""
 
 
-@dataclass(slots=True)
-class Told:
-    """What one rank tells all."""
+class _NotPlainError(Exception):
+    pass
 
-    lacks: bool = False
-    """It has not seen the end of the step before (settling.py)."""
-    newcomer: bool = False
-    loop: int = 0
-    """In which it is."""
-    sets: Noted = field(default_factory=dict)
-    """What the loops around it set."""
-    finds: Noted = field(default_factory=dict)
-    """What else it finds there and uses."""
-    before: Noted = field(default_factory=dict)
-    """What of that a newcomer's life before has found."""
-    knows: bool = False
-    """A newcomer whose life before has noted this loop has what it set from there."""
-    earlier: Noted = field(default_factory=dict)
-    """What was set when the loop before this one began."""
 
-    def pack(self) -> bytes:
-        """As it travels."""
-        parts = [self.lacks, self.newcomer, self.loop, self.sets, self.finds, self.before, self.knows, self.earlier]
-        return tree.flatten(parts, "what a loop finds")[0]
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Told:
-        """What `pack` wrote. Raises PeerError if it is none."""
-        try:
-            return cls(*tree.unflatten(data, []))
-        except TypeError as error:
-            raise PeerError(f"what another rank tells of its loop is nothing of that kind: {error}") from error
+class _OnlyComparedError(Exception):
+    """There is something in it that cannot be made again."""
 
 
 def packed(value: Any) -> bytes | None:
-    """None: it is not plain, or too large."""
-    if not _is_plain(value, _DEPTH):
+    """None: it is not plain."""
+    kind = type(value)
+    if kind in (list, tuple) and len(value) > _MOST_ITEMS:
+        few = value[:: 1 + len(value) // _FEW]
+        return None if (data := packed([len(value), *few])) is None else _digest(data)
+    try:
+        return _shortened(_pack(value, _other), MOST_BYTES)
+    except _OnlyComparedError:
+        pass
+    except (_NotPlainError, ValueError, OverflowError, RuntimeError):
         return None
     try:
-        data = tree.flatten(value, "a plain value")[0]
-    except (UsageError, ValueError, OverflowError):
+        return _digest(_pack(value, _other_shown))
+    except (_NotPlainError, ValueError, OverflowError, RuntimeError):
         return None
-    return data if len(data) <= MOST_BYTES else None
 
 
 def unpacked(data: bytes) -> Any:
-    """What `packed` made."""
-    return tree.unflatten(data, [])
+    """What `packed` made. Raises PeerError."""
+    try:
+        return msgpack.unpackb(data, ext_hook=_kind, list_hook=_read, strict_map_key=False)
+    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+        raise PeerError(f"a plain value could not be read: {error}") from error
+
+
+def can_be_given(data: bytes) -> bool:
+    """Whether it is more than a digest."""
+    return not data.startswith(_DIGEST)
+
+
+def shortened(noted: Noted, most: int) -> Noted:
+    """With digests of what is longer."""
+    return {name: _shortened(data, most) for name, data in noted.items()}
 
 
 def is_number(value: Any) -> bool:
@@ -90,42 +97,114 @@ def is_scalar(value: Any) -> bool:
     return type(value) in _SCALARS
 
 
-def _is_plain(value: Any, depth: int) -> bool:
-    kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if kind not in _NESTED or not depth or len(value) > _ITEMS:
+def filled(there: Any, value: Any) -> bool:
+    """Whether what is there can change, is of the same type, and has got these contents."""
+    kind = type(there)
+    if kind is not type(value) and (kind, type(value)) != (bytearray, bytes):
         return False
-    parts = [*value.keys(), *value.values()] if kind is dict else value
-    return all(_is_plain(part, depth - 1) for part in parts)
+    if kind in (list, bytearray):
+        there[:] = value
+    elif kind in (dict, set, *_DICTS):
+        there.clear()
+        there.update(value)
+    elif kind is deque:
+        there.clear()
+        there.extend(value)
+    else:
+        return False
+    return True
 
 
-def to_take(told: list[Told], rank: int) -> Noted:
-    """What this rank, a newcomer, takes from the others. What was unlike in the loop before is each rank's own."""
-    mine = told[rank]
-    others = _others(told, mine.loop)
-    if mine.knows:
-        return {}
-    agreed = _agreed([one.sets for one in others])
-    alike = {name for name in agreed if len({one.earlier.get(name) for one in (mine, *others)}) == 1}
-    return {name: data for name, data in agreed.items() if mine.sets.get(name) != data and name in alike}
+def _shortened(data: bytes, most: int) -> bytes:
+    return data if len(data) <= most else _digest(data)
 
 
-def to_refuse(told: list[Told], rank: int) -> list[str]:
-    """What this rank, a newcomer, must not go on with."""
-    mine = told[rank]
-    others = [one.finds for one in _others(told, mine.loop)]
-    if not others or (len(others) == 1 and not mine.before):
-        return []
-    agreed = _agreed([*others, *([mine.before] if mine.before else [])])
-    return sorted(name for name, data in agreed.items() if mine.finds.get(name, data) != data)
+def _digest(data: bytes) -> bytes:
+    return _DIGEST + b"%d %08x" % (len(data), zlib.crc32(data))
 
 
-def _others(told: Iterable[Told], loop: int) -> list[Told]:
-    return [one for one in told if not one.newcomer and one.loop == loop]
+def _pack(value: Any, other: Callable[[Any], Any]) -> bytes:
+    data: bytes = msgpack.packb(value, default=other, strict_types=True)
+    return data
 
 
-def _agreed(noted: list[Noted]) -> Noted:
-    """What all of them have, and have alike."""
-    first = noted[0] if noted else {}
-    return {name: data for name, data in first.items() if all(one.get(name) == data for one in noted)}
+def _other(value: Any) -> Any:
+    """What msgpack does not write by itself, or would not give back as it was."""
+    if (parts := _parts(value)) is not None:
+        return [msgpack.ExtType(parts[0], b""), *parts[1]]
+    if issubclass(kind := type(value), _SHOWN) or _is_named(kind):
+        raise _OnlyComparedError
+    raise _NotPlainError
+
+
+def _other_shown(value: Any) -> Any:
+    if (parts := _parts(value)) is not None:
+        return [parts[0], *parts[1]]
+    if issubclass(kind := type(value), _SHOWN):
+        return [kind.__qualname__, repr(value)]
+    if _is_named(kind):
+        return [kind.__qualname__, *tuple.__iter__(value)]
+    raise _NotPlainError
+
+
+def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
+    """Of what kind it is, and plainer values that it is made of."""
+    kind = type(value)
+    if kind is tuple:
+        return _TUPLE, value
+    if kind is int:
+        return _LARGE, [hex(value)]
+    if kind in (set, frozenset):
+        return _SET if kind is set else _FROZEN, sorted(value, key=repr)
+    if kind is deque:
+        return _DEQUE, [value.maxlen, *value]
+    if kind is complex:
+        return _COMPLEX, [value.real, value.imag]
+    if kind in _DICTS:
+        return _DICT, [_DICTS.index(kind), *([key, item] for key, item in value.items())]
+    numpy = sys.modules.get("numpy")  # a value can be one of its numbers only if somebody has imported it
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
+        return _NUMPY, [value.dtype.str, value.tobytes()]
+    return None
+
+
+class _Kind(int):
+    """In front of the parts of what is no list."""
+
+
+def _kind(code: int, _: bytes) -> _Kind:
+    return _Kind(code)
+
+
+def _read(parts: list[Any]) -> Any:
+    if not parts or type(parts[0]) is not _Kind:
+        return parts
+    return _MAKERS[parts[0]](*parts[1:])
+
+
+def _number(dtype: str, data: bytes) -> Any:
+    import numpy
+
+    return numpy.frombuffer(data, dtype=numpy.dtype(dtype))[0]
+
+
+def _dict(which: int, *items: tuple[Any, Any]) -> Any:
+    made = dict(items)
+    kind: Any = _DICTS[which]
+    return defaultdict(None, made) if kind is defaultdict else kind(made)
+
+
+_MAKERS: dict[int, Callable[..., Any]] = {
+    _TUPLE: lambda *parts: parts,
+    _LARGE: lambda text: int(text, 16),
+    _SET: lambda *parts: {*parts},
+    _FROZEN: lambda *parts: frozenset(parts),
+    _DEQUE: lambda most, *parts: deque(parts, most),
+    _COMPLEX: complex,
+    _NUMPY: _number,
+    _DICT: _dict,
+}
+
+
+def _is_named(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")

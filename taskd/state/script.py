@@ -19,7 +19,8 @@ from typing import Any
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
-from taskd.state.places import NOTHING, NUMBERS, Place, filled
+from taskd.state.places import NOTHING, NUMBERS, Place
+from taskd.state.plain import filled
 from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
-from taskd.state.plain import Told
+from taskd.state.note import Told
 from taskd.state.settling import Settled, Table
 from taskd.worker.heal import Repair
 from taskd.worker.notes import Notes

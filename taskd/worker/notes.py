@@ -3,7 +3,7 @@
 What is noted, and why, stands in state/found.py and state/around.py. The note goes into the ledger, which a newcomer
 has before it joins anybody. In the loop of its life before it takes what the loops around that one set from the note.
 If it finds other tensors there it refuses, with their names. What no note of its own tells is settled once with all
-ranks (state/plain.py).
+ranks (state/note.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
-from taskd.state.found import Thing, plain_in, unlike
-from taskd.state.ledger import Ledger, Note
-from taskd.state.plain import Noted, Told, to_refuse, to_take
+from taskd.state.found import Thing, plain_in
+from taskd.state.ledger import Ledger
+from taskd.state.note import Note, Told, to_refuse, to_take
+from taskd.state.plain import Noted
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
 
@@ -54,7 +55,7 @@ class Notes:
         look = self._registered.doubts.look
         if self._repair.newcomer and loop == self._before.loop:
             look(WHAT, self._give, self._before.sets)
-        self._earlier = self._mine if self._mine.loop else self._before
+        self._earlier = self._mine if self._mine.loop > self._before.loop else self._before
         self._mine = look(WHAT, self._look, loop, loader) or Note(loop)
         if not self._repair.newcomer:
             self._note()
@@ -79,21 +80,20 @@ class Notes:
 
     def flaw(self, loop: int) -> str:
         """Why a newcomer that has come to this loop must not go on there, or nothing."""
-        names = unlike(self._mine.found, self._before.found) if loop == self._before.loop else []
+        names = self._before.unlike(self._mine) if loop == self._before.loop else []
         return UNLIKE.format(names=listed(map(_as_said, names))) if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
     def told(self, lacks: bool) -> Told:
         """What this rank tells all: what has stayed as it was when the loop began."""
-        told = Told(lacks, self._unsettled, self._mine.loop)
+        note, earlier = Note(self._mine.loop, self._mine.found), self._earlier
         now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
         if now is not None:
-            told.sets, told.finds = map(_same, (self._mine.sets, self._mine.finds), now)
-        told.knows = self._before.loop == told.loop
-        told.before = self._before.finds if told.knows else {}
-        told.earlier = self._earlier.sets if self._earlier.loop == told.loop - 1 else {}
-        return told
+            sets, finds = map(_same, (self._mine.sets, self._mine.finds), now)
+            note = replace(note, sets=sets, finds=finds)
+        before = self._before if self._unsettled else Note()
+        return Told(lacks, self._unsettled, note, before, earlier if earlier.loop == note.loop - 1 else Note())
 
     def heard(self, told: list[Told], rank: int) -> str:
         """What all have told. Why this rank must not go on, or nothing."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from datetime import date
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,22 +17,65 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 from taskd.errors import PeerError
 from taskd.state.around import Around
 from taskd.state.found import loaded_from, plain_in
-from taskd.state.plain import Noted, Told, packed, to_refuse, to_take, unpacked
+from taskd.state.note import Note, Told, to_refuse, to_take
+from taskd.state.plain import MOST_BYTES, Noted, can_be_given, filled, packed, unpacked
+
+
+class Point(NamedTuple):
+    x: int
 
 
 @pytest.mark.parametrize(
-    "value", [1, -(2**80), 0.5, True, None, "text", [1, [2.0, "a"]], (1, 2), {"a": [None], 3: (True,)}]
+    "value",
+    [
+        *(1, -(2**80), 0.5, True, None, "text", b"bytes", 1j, np.float64(0.5), np.int32(3), np.bool_(True)),
+        *([1, [2.0, "a"]], (1, 2), {"a": [None], 3: (True,)}, {1, 2}, frozenset("ab"), [[[[[1]]]]], {(1, 2): 3}),
+        *(deque([1, 2], 3), deque([1]), Counter("aab"), OrderedDict(a=1), [0.5] * 5000, "x" * 5000),
+    ],
 )
 def test_what_is_plain(value: Any) -> None:
     data = packed(value)
-    assert data is not None and unpacked(data) == value and type(unpacked(data)) is type(value)
+    assert data is not None and can_be_given(data)
+    assert unpacked(data) == value and type(unpacked(data)) is type(value)
+
+
+@pytest.mark.parametrize("value", [torch.ones(1), [torch.ones(1)], object(), "\ud800", np.ones(1), print])
+def test_what_is_not(value: Any) -> None:
+    assert packed(value) is None
 
 
 @pytest.mark.parametrize(
-    "value", [torch.ones(1), [torch.ones(1)], object(), {1, 2}, [0] * 600, "x" * 5000, [[[[[1]]]]]]
+    ("value", "other"),
+    [
+        (Point(1), Point(2)),
+        ([Point(1), {(2, 3)}], [Point(1), {(2, 4)}]),
+        (date(2000, 1, 1), date(2000, 1, 2)),
+        ("x" * MOST_BYTES, "y" + "x" * (MOST_BYTES - 1)),
+        ([*range(2 << 20)], [*range(1, 1 + (2 << 20))]),
+    ],
+    ids=["named tuple", "in a list", "date", "text", "list"],
 )
-def test_what_is_not(value: Any) -> None:
+def test_what_is_only_compared(value: Any, other: Any) -> None:
+    data = packed(value)
+    assert data is not None and not can_be_given(data)
+    assert data == packed(value) and data != packed(other)
+
+
+def test_one_without_an_end_is_none() -> None:
+    value: list[Any] = []
+    value.append(value)
     assert packed(value) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1], {1: 2}, {1}, deque([1], 3), Counter("aa"), OrderedDict(a=1), defaultdict(list, a=[1]), bytearray(b"x")],
+)
+def test_what_can_change_is_filled(value: Any) -> None:
+    there = value.copy()
+    there.clear()
+    assert filled(there, unpacked(packed(value) or b"")) and there == value
+    assert not filled((), (1,)) and not filled([], {})
 
 
 def test_not_a_number_is_equal_to_itself() -> None:
@@ -42,7 +88,8 @@ def noted(**values: Any) -> Noted:
 
 def rank(loop: int = 2, newcomer: bool = False, before: Noted | None = None, **values: Any) -> Told:
     """One that sets these and finds them, too."""
-    return Told(False, newcomer, loop, noted(**values), noted(**values), before or {})
+    life = Note() if before is None else Note(loop, sets=before, finds=before)
+    return Told(False, newcomer, Note(loop, {}, noted(**values), noted(**values)), life)
 
 
 def test_what_a_rank_tells_travels() -> None:
@@ -66,27 +113,54 @@ def test_what_a_newcomer_has_not_at_all_it_takes_and_does_not_refuse() -> None:
 def test_a_newcomer_keeps_what_it_knows_and_what_is_its_own() -> None:
     told = [rank(weight=1.5), rank(newcomer=True, weight=1.0)]
     for one, earlier in zip(told, (1.0, 2.0), strict=True):
-        one.earlier = noted(weight=earlier)
+        one.earlier = Note(1, sets=noted(weight=earlier))
     assert to_take(told, 1) == {}
     told[1].earlier = told[0].earlier
     assert to_take(told, 1) == noted(weight=1.5)
-    told[1].knows = True
+    told[1].before = Note(2)
     assert to_take(told, 1) == {}
 
 
 def test_one_word_is_not_enough_to_refuse() -> None:
     told = [rank(start=1), rank(newcomer=True, start=2)]
     assert to_refuse(told, 1) == []
-    told[1].before = noted(start=1)
+    told[1].before = Note(2, finds=noted(start=1))
     assert to_refuse(told, 1) == ["start"]
-    told[1].before = noted(start=3)
+    told[1].before = Note(2, finds=noted(start=3))
     assert to_refuse(told, 1) == []
+
+
+def test_what_is_too_large_to_be_told_is_refused() -> None:
+    told = [rank(history=[0.5] * 600), rank(newcomer=True, history=[0.6] * 600)]
+    told = [Told.unpack(one.pack()) for one in told]
+    assert to_take(told, 1) == {} and to_refuse(told, 1) == ["history"]
+    told[1].earlier = Note(1, sets=noted(history=1))
+    assert to_refuse(told, 1) == []
+
+
+@pytest.mark.parametrize(("mine", "refused"), [(1, []), (2, ["best"])])
+def test_other_tensors_than_all_others_are_refused(mine: int, refused: list[str]) -> None:
+    told = [Told(False, at == 1, Note(2, {"best": mine if at == 1 else 1})) for at in range(2)]
+    assert to_refuse(told, 1) == refused
+    told[1].before = Note(2)
+    assert to_refuse(told, 1) == []
+
+
+def test_a_rank_s_own_tensors_are_not_refused() -> None:
+    told = [Told(False, at == 1, Note(2, {"noise": at}), earlier=Note(1, {"noise": at + 7})) for at in range(2)]
+    assert to_refuse(told, 1) == []
+
+
+def test_what_a_newcomer_cannot_be_given_and_has_otherwise() -> None:
+    before = Note(2, {"teacher": 1, "gone": 2}, noted(point=Point(1), n=1))
+    assert before.unlike(Note(2, {"teacher": 1}, noted(point=Point(1), n=2))) == []
+    assert before.unlike(Note(2, {"teacher": 3}, noted(n=1))) == ["point", "teacher"]
 
 
 def test_other_newcomers_and_other_loops_tell_nothing() -> None:
     told = [rank(weight=1.5), rank(newcomer=True, weight=1.0), rank(newcomer=True, weight=1.0), rank(3, weight=2.0)]
     assert to_take(told, 1) == noted(weight=1.5)
-    told[0].loop = 1
+    told[0].note = Note(1)
     assert to_take(told, 1) == {} and to_refuse(told, 1) == []
 
 
@@ -152,14 +226,14 @@ def inner(around: Around, weight: float, note: Callable[[Around], Any]) -> tuple
 
 
 def test_through_the_functions_on_the_way() -> None:
-    around, best, told = Around(), 0.0, list[Noted]()
+    around, best, told = Around(), 0.0, list[Any]([object()])  # an object, or it would be plain and given, too
     for epoch in range(3):
         if epoch < 2:
             inner(around, best, lambda it: told.append({**it.sets(frozenset()), **it.goes_over()}))
             best += 0.5
         else:
-            weight, _ = inner(around, best, lambda it: it.give(told[0], frozenset()))
-    assert values(told[1])["epoch"] == 1 and values(told[1])["weight"] == 0.5
+            weight, _ = inner(around, best, lambda it: it.give(told[1], frozenset()))
+    assert values(told[2])["epoch"] == 1 and values(told[2])["weight"] == 0.5
     assert (best, weight) == (0.0, 0.0)
 
 

@@ -3,18 +3,22 @@ rank 1 dies.
 
 "weight": a variable of the module; "mean": the same on all ranks together; "passed": an argument; "trainer": an
 attribute; "property": one that a property gives; "judges": in one of several objects; "closure": in one of a function's
-own; "state": in a dict; "history": the last in a list; "best": under a condition, from nothing at first; "rate": a
-learning rate that is set by hand when nothing gets better; "stops": so does the training; "keeps": the weights of the
-best epoch, for the end; "behind": there are two loops and none around them; "criterion": in an object that is made anew
-for each epoch; "chosen": the samples are; "clock": a time that each rank has taken for itself; "own": a number that it
-has drawn; "resumed": the epochs begin where a checkpoint says.
+own; "state": in a dict; "history": the last in a list; "long": the smallest of a long one; "window": a deque; "table":
+a defaultdict; "score": a number of numpy's; "named": a tuple of a class of the script's own; "best": under a condition,
+from nothing at first; "rate": a learning rate that is set by hand when nothing gets better; "stops": so does the
+training; "keeps": the weights of the best epoch, for the end; "behind": there are two loops and none around them;
+"criterion": in an object that is made anew for each epoch; "chosen": the samples are; "clock": a time that each rank
+has taken for itself; "own": a number that it has drawn; "resumed": the epochs begin where a checkpoint says.
 """
 
 import copy
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -35,6 +39,8 @@ session.register(model=model, optimizer=optimizer)
 loader = scene.loader()
 held_out = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
 saved = scene.args.folder / "saved.pt"
+evaluated = SimpleNamespace(number=0, rehearsal=False)
+"""How many times."""
 
 
 def evaluate(together: bool = False) -> float:
@@ -44,6 +50,8 @@ def evaluate(together: bool = False) -> float:
         score = loss_of(model, held_out)
         score = metric_of(score) / 2 if together else score
     model.train()
+    evaluated.number += 1
+    scene.here(evaluated, "evaluated")
     return float(score)
 
 
@@ -119,6 +127,47 @@ def closures() -> tuple[Callable[[], float], Callable[[float], None]]:
         kept = 1.0 + score
 
     return get, put
+
+
+class Found(NamedTuple):
+    """In an epoch."""
+
+    epoch: int
+    score: float
+
+
+def keep_scores() -> None:
+    """In what holds more than one number."""
+    long, window, table, score = (
+        list[float](),
+        deque[float](maxlen=2),
+        defaultdict[str, list[float]](list),
+        np.float64(0),
+    )
+    for _ in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            if kind == "long":
+                one_step(step, 1.0 + min(long, default=0.0))
+            elif kind == "window":
+                one_step(step, 1.0 + sum(window))
+            elif kind == "table":
+                one_step(step, 1.0 + sum(table["scores"]))
+            else:
+                one_step(step, 1.0 + float(score))
+        found = evaluate()
+        long += [found + at for at in range(2000)]
+        window.append(found)
+        table["scores"].append(found)
+        score = np.mean([found, score])
+
+
+def keep_named() -> None:
+    """In a tuple of a class of its own."""
+    named = Found(0, 0.0)
+    for epoch in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, 1.0 + named.score)
+        named = Found(epoch, evaluate())
 
 
 class Criterion(nn.Module):
@@ -234,6 +283,10 @@ elif kind == "closure":
         for step in session.steps(loader):
             one_step(step, get())
         put(evaluate())
+elif kind in ("long", "window", "table", "score"):
+    keep_scores()
+elif kind == "named":
+    keep_named()
 elif kind == "keeps":
     keep_best()
 elif kind == "trainer":

@@ -66,9 +66,15 @@ def last_words(job: Launched) -> list[str]:
         "judges",
         "property",
         "closure",
+        "long",
+        "window",
+        "table",
+        "score",
     ],
 )
-@pytest.mark.parametrize(("place", "at"), [("forward", 9), ("forward", 7), ("updated", 13), ("reduced", 16)])
+@pytest.mark.parametrize(
+    ("place", "at"), [("forward", 9), ("forward", 7), ("evaluated", 2), ("updated", 13), ("reduced", 16)]
+)
 def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None:
     job = check(run, kind, place, at)
     assert UNLIKE not in job.text and OTHERWISE not in job.text and job.text.count("begin 0") == 1, job.text
@@ -80,9 +86,10 @@ def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None
         ("behind", f"weight, {OTHERWISE}"),
         ("criterion", f"criterion, {OTHERWISE}"),
         ("keeps", f"kept, {UNLIKE}"),
+        ("named", f"named, {UNLIKE}"),
         ("chosen", f"the loader's dataset.indices, {UNLIKE}"),
     ],
-    ids=["behind", "criterion", "keeps", "chosen"],
+    ids=["behind", "criterion", "keeps", "named", "chosen"],
 )
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12)])
 def test_what_it_cannot_take_starts_over(run: Run, kind: str, name: str, place: str, at: int) -> None:
