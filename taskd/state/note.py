@@ -78,8 +78,8 @@ class Told:
     def unpack(cls, data: bytes) -> Told:
         """What `pack` wrote. Raises PeerError if it is none."""
         try:
-            lacks, newcomer, *notes = tree.unflatten(data, [])
-            return cls(lacks, newcomer, *(Note(*parts) for parts in notes))
+            lacks, newcomer, note, before, earlier = tree.unflatten(data, [])
+            return cls(lacks, newcomer, *(Note(*parts) for parts in (note, before, earlier)))
         except (TypeError, ValueError) as error:
             raise PeerError(f"what another rank tells of its loop is nothing of that kind: {error}") from error
 

@@ -5,6 +5,7 @@ In one process, with the manager's part played as in test_session.py; over sever
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
 import math
@@ -21,6 +22,7 @@ from torch import nn
 
 from taskd.errors import Misfit, PeerError, StepAbandoned
 from taskd.state.coverage import Coverage
+from taskd.state.note import Told
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica
 from taskd.state.variables import Variables
@@ -120,12 +122,13 @@ class Asking(Newcomer):
         self.broken = 0
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
-        if mine == b"lacks":
-            return [b"", mine], 1
         if not self.broken:
             self.broken = self.on = True
             raise StepAbandoned("a repair begins")
         assert isinstance(self.source, Telling)
+        with contextlib.suppress(PeerError):
+            Told.unpack(mine)
+            return [Told().pack(), mine], 1
         return [self.source.told, mine], 1
 
     def ordered(self) -> bool:
