@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from array import array
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -20,15 +19,12 @@ from typing import Any
 import torch
 
 from taskd.errors import PeerError
-from taskd.state import tree
+from taskd.state import rng_global, tree
 from taskd.state.tree import bytes_of
 
-_PYTHON_WORDS = 625
-_NUMPY_WORDS = 624
-_HEAD = struct.Struct("<dBBIBdIIHI")
-"""Python's spare normal and whether it is there; whether NumPy is there, its position, whether it has a spare normal
-and which; the lengths of torch's states on the CPU and on all accelerators, and how many accelerators there are; the
-length of the states of those that are followed."""
+_HEAD = struct.Struct("<HHIIHI")
+"""The lengths of Python's state, of NumPy's, and of torch's on the CPU and on all accelerators, and how many
+accelerators there are; the length of the states of those that are followed."""
 _DEEP = 6
 _MOST = 64
 _MOST_SEEN = 4096
@@ -36,7 +32,11 @@ _MOST_SEEN = 4096
 for."""
 OF_THE_LOOP = -1
 """The number under which those are followed that the script's loop uses."""
+OF_NUMPY = -2
+"""That of NumPy's own, if it is of a kind that is not what NumPy begins with."""
 _followed: dict[int, list[Any]] = {}
+_python = rng_global.Python()
+_numpy = rng_global.Numpy()
 
 
 def _accelerator() -> Any | None:
@@ -50,23 +50,20 @@ def _accelerator() -> Any | None:
 
 def capture() -> bytes:
     """All generators as one string of bytes, about 10 KB on a CPU."""
-    version, words, python_spare = random.getstate()
-    assert version == 3 and len(words) == _PYTHON_WORDS, "Python's generator changed its form"
-    numpy = sys.modules.get("numpy")  # a process that never imported it has no generator of it to keep
-    keys, position, has_spare, spare = b"", 0, 0, 0.0
-    if numpy is not None:
-        kind, numbers, position, has_spare, spare = numpy.random.get_state(legacy=True)
-        assert kind == "MT19937", "NumPy's global generator changed its kind"
-        keys = numbers.astype("<u4").tobytes()
+    python, numpy = _python.capture(), _capture_numpy()
     cpu = bytes_of(torch.get_rng_state())
     module = _accelerator()
     devices = [bytes_of(state) for state in module.get_rng_state_all()] if module is not None else []
     others = b"".join(tree.pack(_states(), "generators of loaders")) if any(_followed.values()) else b""
-    head = _HEAD.pack(
-        python_spare or 0.0, python_spare is not None, bool(keys), position, has_spare, spare,
-        len(cpu), sum(map(len, devices)), len(devices), len(others),
-    )  # fmt: skip
-    return b"".join((head, array("I", words).tobytes(), keys, cpu, *devices, others))
+    head = _HEAD.pack(len(python), len(numpy), len(cpu), sum(map(len, devices)), len(devices), len(others))
+    return b"".join((head, python, numpy, cpu, *devices, others))
+
+
+def _capture_numpy() -> bytes:
+    state = _numpy.capture()
+    if not state and (own := rng_global.generator_of_numpy()) is not None:
+        follow(OF_NUMPY, [own])
+    return state
 
 
 def restore(state: bytes) -> None:
@@ -75,23 +72,21 @@ def restore(state: bytes) -> None:
         head = _HEAD.unpack_from(state)
     except struct.error as error:
         raise PeerError(f"a record of random number generators could not be read: {error}") from error
-    python_spare, has_python, has_numpy, position, has_spare, spare, cpu_size, devices_size, device_count, rest = head
-    at = _HEAD.size + 4 * _PYTHON_WORDS
-    cpu_at = at + (4 * _NUMPY_WORDS if has_numpy else 0)
+    python_size, numpy_size, cpu_size, devices_size, device_count, rest = head
+    numpy_at = _HEAD.size + python_size
+    cpu_at = numpy_at + numpy_size
     devices_at = cpu_at + cpu_size
     if len(state) != devices_at + devices_size + rest:
         raise PeerError(f"a record of random number generators could not be read: it has {len(state)} bytes")
-    words = array("I")
-    words.frombytes(state[_HEAD.size : at])
-    random.setstate((3, tuple(words), python_spare if has_python else None))
-    if has_numpy:
-        import numpy
-
-        keys = numpy.frombuffer(state[at:cpu_at], dtype="<u4")
-        numpy.random.set_state(("MT19937", keys, position, has_spare, spare))
+    try:
+        _python.restore(state[_HEAD.size : numpy_at])
+        _numpy.restore(state[numpy_at:cpu_at])
+    except (struct.error, ValueError) as error:
+        raise PeerError(f"a record of random number generators could not be read: {error}") from error
     torch.set_rng_state(torch.frombuffer(bytearray(state[cpu_at:devices_at]), dtype=torch.uint8))
     _restore_devices(state[devices_at : devices_at + devices_size], device_count)
     if rest:
+        _capture_numpy()  # a newcomer has not asked it yet
         _put_states(tree.unpack(state[devices_at + devices_size :]))
 
 
