@@ -15,6 +15,8 @@ from taskd.core import limits
 _MOST_SPANS = 8
 LEFT_EARLY = "left with exit code 0 in the middle of step"
 """The reason of a death that looks like a good end; the step's number follows."""
+WOULD_BE_WRONG = "going on would be wrong: "
+"""How the words of a refusal begin that no newcomer could take back: all start over then."""
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")
 """How the words of an uncaught exception begin where an operation has failed: torch's own errors, and gloo's."""
 

@@ -258,7 +258,7 @@ class Faults:
         self._plan(self.world.rng.choice(("rebuild", "rebuild-die")))
 
     def _restore(self) -> None:
-        self._plan("restore")
+        self._plan(self.world.rng.choice(("restore", "restore", "restore-wrong")))
 
     def _plan(self, what: str) -> None:
         """One rank will fail in the repair that another one's death begins."""

@@ -13,6 +13,7 @@ from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
 from taskd.core.messages import Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase, Stage
+from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.crowd import Group, Member
 from taskd.sim.rails import RailHands
 from taskd.sim.setting import JOB, Setting
@@ -290,11 +291,10 @@ class SimWorker(Member):
     def _restore(self, order: Order) -> None:
         world, rng = self.world, self.world.rng
         source = next((fetch.source for fetch in order.fetches if fetch.rank == self.rank), -1)
-        if self.plan == "restore":
-            self.plan = ""
-            world.loop.after(
-                rng.randint(1 * MS, 300 * MS), self._restored, self.busy, order, source, "checksum differs"
-            )
+        if self.plan in ("restore", "restore-wrong"):
+            words, self.plan = WOULD_BE_WRONG if self.plan == "restore-wrong" else "", ""
+            reason = f"{words}checksum differs"
+            world.loop.after(rng.randint(1 * MS, 300 * MS), self._restored, self.busy, order, source, reason)
             return
         delay_ns = rng.randint(5 * MS, 400 * MS) if source >= 0 else rng.randint(0, 3 * MS)
         world.loop.after(delay_ns, self._restored, self.busy, order, source, "")

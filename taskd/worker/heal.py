@@ -22,7 +22,7 @@ from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, WorkerEffec
 from taskd.core.events import Done
 from taskd.core.messages import Proof
 from taskd.core.types import Stage
-from taskd.core.words import cut
+from taskd.core.words import WOULD_BE_WRONG, cut
 from taskd.core.worker import WorkerState
 from taskd.errors import Misfit, StepAbandoned, UsageError
 from taskd.state.digests import Digests
@@ -284,4 +284,6 @@ class LaunchedRepair(Repair):
         _logger.warning("a stage of the repair failed: %s", error)
         epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self.orders.core.epoch
         stage = {Park: Stage.PARKED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}.get(type(effect), Stage.RUNNING)
-        self._answer(epoch, stage, -1, ok=False, reason=cut(str(error) or repr(error)))
+        would_be_wrong = isinstance(error, UsageError) and not isinstance(error, Misfit)
+        reason = (WOULD_BE_WRONG if would_be_wrong else "") + (str(error) or repr(error))
+        self._answer(epoch, stage, -1, ok=False, reason=cut(reason))

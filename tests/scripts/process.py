@@ -13,6 +13,7 @@ from taskd.core.events import Done, Reading, WorkerEvent
 from taskd.core.limits import MS, SECOND
 from taskd.core.messages import Order, RailOrder, WorkerHello
 from taskd.core.types import Phase, Stage
+from taskd.core.words import WOULD_BE_WRONG
 from taskd.core.worker import Worker
 from taskd.sim.rails import RailHands
 
@@ -101,9 +102,10 @@ class Process:
         plan = self.planted.pop(what, "") if self.alive else "gone"
         if plan == "die":
             self.die(-9, "")
-        elif plan == "fail":
+        elif plan in ("fail", "be-wrong"):
             stage = {"setup": Stage.PARKED, "park": Stage.PARKED, "rebuild": Stage.REBUILT, "restore": Stage.RESTORED}
-            self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"the {what} failed"))
+            words = WOULD_BE_WRONG if plan == "be-wrong" else ""
+            self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"{words}the {what} failed"))
         elif plan.startswith(("waits:", "works:", "compiles:")):
             how, _, time = plan.partition(":")
             self.works_since = self.world.now if how != "waits" else -1

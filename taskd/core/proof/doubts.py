@@ -56,7 +56,7 @@ class Doubts:
             return
         self._items.add(verdict.item)
         self._restarts += 1
-        self._repairs.faults.doubted(verdict.reason, verdict.ranks, when)
+        self._repairs.faults.doubted("proof", verdict.reason, verdict.ranks, when)
 
     def _why_not(self, verdict: ProofVerdict) -> str:
         """Why all do not start over; empty: they do."""

@@ -3,6 +3,7 @@
 What can go wrong, and what follows:
 
 - *A rank says that it cannot follow*: in its set-up it is given up, else the repair is in trouble.
+- *A rank says that going on would be wrong*, for whatever newcomer: what ranks hold is not gone on with.
 - *A stage's deadline passes*: whoever is to blame is given up; if nobody is, another epoch begins.
 - *No node is heard at all*: nobody could take over, so the stage gets its time anew.
 - *All have parked and nobody holds a whole state*: the ladder is told so.
@@ -25,7 +26,7 @@ from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause
 from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
-from taskd.core.words import rank_words
+from taskd.core.words import WOULD_BE_WRONG, rank_words
 
 
 class Course:
@@ -91,6 +92,9 @@ class Course:
         attempt = self._case.attempts.attempt
         assert attempt is not None
         text = f"rank {record.rank} could not {attempt.asked}: {refusal}"
+        if refusal.startswith(WOULD_BE_WRONG):
+            self._faults.doubted("refusal", f"rank {record.rank} says that {refusal}", [record.rank], when)
+            return
         if record.rank in attempt.newcomers and attempt.state is AttemptState.QUIESCE:
             if self._members.condemn(record, f"its set-up failed: {refusal}"):
                 self._faults.died([record.rank], "set-up", 0, when)

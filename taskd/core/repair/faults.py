@@ -82,9 +82,9 @@ class Faults:
         else:
             self._decider.decide_soon(DecisionCause.TROUBLE, when)
 
-    def doubted(self, trouble: str, ranks: Iterable[int], when: Moment) -> None:
+    def doubted(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
         """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
         if self._job.over is not None:
             return
-        self._case.open("proof", ranks, trouble, 0, when.now).state_lost = True
+        self._case.open(kind, ranks, trouble, 0, when.now).state_lost = True
         self._decider.decide_soon(DecisionCause.TROUBLE, when)
