@@ -146,6 +146,10 @@ class Coverage:
             ]
         return []
 
+    def standing(self) -> dict[str, int]:
+        """Digests of schedulers and scalers that nobody registered, as they stood when the loop began."""
+        return movers.digests(self._movers)
+
     def check(self) -> list[str]:
         """What has turned out since the last time: what was changed or has moved though nobody registered it."""
         if self.flaws:

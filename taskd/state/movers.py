@@ -7,7 +7,9 @@ It compares and names; coverage.py decides what that means for the job.
 
 from __future__ import annotations
 
+import re
 import weakref
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 KINDS: tuple[type, ...] = (LRScheduler, torch.amp.GradScaler)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Of a function, in what its scheduler tells."""
 _DEPTH = 3
 """How far inside of what is registered others may stand: a sequence of schedulers keeps them in a list."""
 
@@ -42,6 +46,15 @@ class Mover:
         """The same one as it stands now."""
         item = self.item()
         return self if item is None else Mover.of(item)
+
+
+def digests(found: Iterable[Mover]) -> dict[str, int]:
+    """How those of each kind stood, under the name of the kind."""
+    kinds = dict[str, list[str]]()
+    for mover in found:
+        if (item := mover.item()) is not None:
+            kinds.setdefault(f"a {type(item).__name__}", []).append(_ADDRESS.sub("", mover.stood))
+    return {kind: zlib.crc32(repr(sorted(all_of_it)).encode()) for kind, all_of_it in kinds.items()}
 
 
 def unregistered(living: Iterable[Any], registered: Iterable[Any]) -> list[Mover]:

@@ -112,7 +112,8 @@ class Registered:
         known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
         self.warn(self.coverage.takes_from(iterators_in(things, known)))
-        return {**findings_of([*kept, *things], known, self.coverage.known_places()), **loaded_from(loader)}
+        found = findings_of([*kept, *things], known, self.coverage.known_places())
+        return {**found, **loaded_from(loader), **self.coverage.standing()}
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """The names of what this repair may leave behind; `held`: what may be handed on or not."""
