@@ -89,8 +89,8 @@ FAULTS = (
     Fault(
         "a generator is not put back",
         "taskd/state/rng.py",
-        "    random.setstate((3, tuple(words), python_spare if has_python else None))",
-        "    pass",
+        "        _python.restore(state[_HEAD.size : numpy_at])",
+        "        pass",
         ("tests/train/test_session.py",),
     ),
     Fault(

@@ -258,7 +258,10 @@ class Faults:
         self._plan(self.world.rng.choice(("rebuild", "rebuild-die")))
 
     def _restore(self) -> None:
-        self._plan(self.world.rng.choice(("restore", "restore", "restore-wrong")))
+        plan = self.world.rng.choice(("restore", "restore", "restore-wrong"))
+        if plan == "restore-wrong":
+            self.world.proofs.refused()
+        self._plan(plan)
 
     def _plan(self, what: str) -> None:
         """One rank will fail in the repair that another one's death begins."""

@@ -33,6 +33,10 @@ class SimProofs:
         self.found = 0
         self.said = False  # that something is not the same on all ranks, however that was put
 
+    def refused(self) -> None:
+        """A rank says that going on would be wrong, or will: what anybody holds is in doubt then, too."""
+        self.found += 1
+
     # ---- what ranks tell ---------------------------------------------------------------------------------------
 
     def completed(self, group: Group) -> None:

@@ -94,7 +94,8 @@ def test_another_kind_of_numpy_s_is_followed() -> None:
 
 
 def test_a_memory_that_is_something_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rng_global, "_WORDS", 623)
+    memory = rng_global._Memory
+    monkeypatch.setattr(rng_global, "_Memory", lambda at, size: memory(at + 8 if at else 0, size - 8))
     python, numpy = rng_global.Python(), rng_global.Numpy()
     for name in ("python", "numpy"):
         before = python.capture(), numpy.capture()
