@@ -56,8 +56,8 @@ class Ledger:
             self.passed, self.followed, self.early = parts["passed"], parts["followed"], parts["early"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
-            loop, known, sets, finds = parts["note"]
-            self.note = Note(loop, {**known}, {**sets}, {**finds})
+            loop, *noted = parts["note"]
+            self.note = Note(loop, *({**one} for one in noted))
             self._results = [*parts["results"]]
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error

@@ -37,21 +37,25 @@ class Note:
     """What is plain of what the loops around it set (around.py)."""
     finds: Noted = field(default_factory=dict)
     """What is plain of the rest that it uses."""
+    moved: Noted = field(default_factory=dict)
+    """What of all that it uses has become another one since the loop before had ended (found.py)."""
 
     def parts(self) -> list[Any]:
         """As it is kept."""
-        return [self.loop, self.found, self.sets, self.finds]
+        return [self.loop, self.found, self.sets, self.finds, self.moved]
 
     def short(self) -> Note:
         """As it is told."""
         return Note(self.loop, self.found, shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES))
 
-    def unlike(self, mine: Note) -> list[str]:
-        """What a newcomer that begins the same loop has otherwise, and cannot be given."""
+    def unlike(self, mine: Note, leaves: Noted) -> list[str]:
+        """What a newcomer that begins the same loop has otherwise, and cannot be given. `leaves`: all that is plain of
+        what it uses."""
         digests = [name for name, data in self.sets.items() if not can_be_given(data)]
         return sorted(
             {name for name in digests if mine.sets.get(name) != self.sets[name]}
             | {name for name in self.found.keys() & mine.found.keys() if self.found[name] != mine.found[name]}
+            | {name for name in self.moved.keys() - self.sets.keys() if leaves.get(name) != self.moved[name]}
         )
 
 

@@ -8,13 +8,14 @@ ranks (state/note.py).
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
-from taskd.state.found import Thing, plain_in
+from taskd.state.found import Thing, leaves_of, moved_between, plain_in
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, to_refuse, to_take
 from taskd.state.plain import Noted
@@ -45,6 +46,10 @@ class Notes:
         self._mine = Note()
         self._earlier = ledger.note
         """Of the loop before this one."""
+        self._leaves = Noted()
+        """All that is plain of what the loop uses, as it was when it began."""
+        self._ended: tuple[Noted, list[float]] | None = None
+        """The same as it was when the loop before had ended, and what the clocks said."""
         self._unsettled = repair.newcomer
         """It is a newcomer and has not heard the others yet."""
 
@@ -60,10 +65,23 @@ class Notes:
         if not self._repair.newcomer:
             self._note()
 
+    def loop_ends(self) -> None:
+        """Remember what there is: what is otherwise when the next one begins was set between them."""
+        leaves = self._registered.doubts.look(WHAT, self._look_at_leaves) if self._repair.records else None
+        self._ended = None if leaves is None else (leaves, _clocks())
+
     def _look(self, loop: int, loader: Any) -> Note:
         things = self._registered.local.variables.finds()
         kept = self._around.kept(self._registered.local.known())
-        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things))
+        self._leaves, moved = self._look_at_leaves(), Noted()
+        if self._ended is not None:
+            before, clocks = self._ended
+            moved = moved_between(before, self._leaves, zip(clocks, _clocks(), strict=True))
+        self._ended = None
+        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
+
+    def _look_at_leaves(self) -> Noted:
+        return leaves_of(self._registered.local.variables.finds(), self._registered.local.known())
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
         sets = self._around.sets(self._registered.local.known())
@@ -80,7 +98,7 @@ class Notes:
 
     def flaw(self, loop: int) -> str:
         """Why a newcomer that has come to this loop must not go on there, or nothing."""
-        names = self._before.unlike(self._mine) if loop == self._before.loop else []
+        names = self._before.unlike(self._mine, self._leaves) if loop == self._before.loop else []
         return UNLIKE.format(names=listed(map(_as_said, names))) if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
@@ -107,6 +125,10 @@ class Notes:
             self._mine = replace(self._mine, sets={**self._mine.sets, **taken})
         self._note()
         return ""
+
+
+def _clocks() -> list[float]:
+    return [time.time(), time.monotonic(), time.perf_counter(), time.process_time()]
 
 
 def _as_said(name: str) -> str:

@@ -123,6 +123,7 @@ class Session:
         self._repair.training_begins()
         with self._patched, contextlib.closing(feed):
             yield from self._train(feed, ordinal, start)
+        self._transaction.variables.notes.loop_ends()
         if self.updates == self.ends[ordinal - 1]:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
         if self._place.giver_is_ahead:

@@ -86,8 +86,8 @@ def test_what_is_held_is_seen(how: str) -> None:
         one = findings_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
         torch.manual_seed(1)
         same = findings_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
-    assert one == same and Note(1, one).unlike(Note(1, same)) == []
-    assert Note(1, one).unlike(Note(1, other)) == ["x"]
+    assert one == same and Note(1, one).unlike(Note(1, same), {}) == []
+    assert Note(1, one).unlike(Note(1, other), {}) == ["x"]
 
 
 def test_what_is_registered_is_left_out() -> None:

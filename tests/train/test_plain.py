@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
 from taskd.errors import PeerError
 from taskd.state.around import Around
-from taskd.state.found import loaded_from, plain_in
+from taskd.state.found import leaves_of, loaded_from, moved_between, plain_in
 from taskd.state.note import Note, Told, to_refuse, to_take
 from taskd.state.plain import MOST_BYTES, Noted, can_be_given, filled, packed, unpacked
 
@@ -151,10 +151,15 @@ def test_a_rank_s_own_tensors_are_not_refused() -> None:
     assert to_refuse(told, 1) == []
 
 
+def test_what_was_set_between_two_loops_and_not_seen_to_be() -> None:
+    before = Note(2, sets=noted(n=1), moved=noted(n=1, best=0.5, gone=2))
+    assert before.unlike(Note(2), noted(n=2, best=0.5)) == ["gone"]
+
+
 def test_what_a_newcomer_cannot_be_given_and_has_otherwise() -> None:
     before = Note(2, {"teacher": 1, "gone": 2}, noted(point=Point(1), n=1))
-    assert before.unlike(Note(2, {"teacher": 1}, noted(point=Point(1), n=2))) == []
-    assert before.unlike(Note(2, {"teacher": 3}, noted(n=1))) == ["point", "teacher"]
+    assert before.unlike(Note(2, {"teacher": 1}, noted(point=Point(1), n=2)), {}) == []
+    assert before.unlike(Note(2, {"teacher": 3}, noted(n=1)), {}) == ["point", "teacher"]
 
 
 def test_other_newcomers_and_other_loops_tell_nothing() -> None:
@@ -279,6 +284,34 @@ def test_numbers_in_what_is_made_anew() -> None:
 
     assert told(1.0, True) == told(1.0, True) and told(1.0, True)["criterion"] != told(2.0, True)["criterion"]
     assert [*told(1.0, False)] == ["n"]
+
+
+class Part:
+    def __init__(self) -> None:
+        self.weight, self.owner, self.layer = 1.5, self, nn.Linear(1, 1)
+
+    def give(self) -> float:
+        return self.weight
+
+
+def test_all_that_is_plain_in_what_a_loop_uses() -> None:
+    part, other = Part(), Part()
+
+    def closure() -> Any:
+        return part
+
+    things = [("n", 1), ("all", [other, {"a": (torch.ones(1), 2)}]), ("f", closure), ("m", other.give)]
+    found = {name: unpacked(data) for name, data in leaves_of(things, frozenset()).items()}
+    assert found == {"n": 1, "all[0].weight": 1.5, "all[1]['a'][1]": 2, "f.part.weight": 1.5}
+    assert not leaves_of([("part", part)], {id(part)})
+
+
+def test_what_has_moved_between_two_loops() -> None:
+    now = time.perf_counter()
+    ended = noted(best=1.0, same=2, started=now - 9.0)
+    found = noted(best=0.5, same=2, started=now, fresh="a")
+    assert moved_between(ended, found, [(now - 5, now)]) == noted(best=0.5, fresh="a")
+    assert moved_between(ended, found, [(now + 5, now + 9)]).keys() == {"best", "fresh", "started"}
 
 
 def test_a_time_of_day_is_nobody_s_number() -> None:
