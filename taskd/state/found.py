@@ -8,7 +8,8 @@ between ranks could show it. Therefore each rank notes, when a loop begins, what
 Tensors, arrays and modules are looked at, in containers, closures and objects, and some elements of each. What is
 registered is not among them. Of the loader it is what its samples are chosen by: the tensors, arrays and lists of its
 dataset and samplers. Numbers, text and flags are noted apart (plain.py), and those in an object only if it is made anew
-for each loop, since an older one may count in there whatever it likes. It decides nothing.
+for each loop, since an older one may count in there whatever it likes. What such a one has is looked at when a loop
+ends and when the next one begins: what is otherwise then was set between them. It decides nothing.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def _named_parts(name: str, one: Any) -> Iterable[Thing]:
 
 def _is_time(data: bytes, clocks: list[tuple[float, float]]) -> bool:
     value: Any = unpacked(data) if can_be_given(data) else None
-    return is_number(value) and any(before - 1 <= value <= now + 1 for before, now in clocks)
+    return is_number(value) and any(before <= value <= now for before, now in clocks)
 
 
 def _items(one: Any) -> list[Any]:

@@ -128,7 +128,7 @@ class Notes:
 
 
 def _clocks() -> list[float]:
-    return [time.time(), time.monotonic(), time.perf_counter(), time.process_time()]
+    return [time.time(), time.monotonic(), time.perf_counter()]
 
 
 def _as_said(name: str) -> str:

@@ -87,10 +87,11 @@ def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None
         ("criterion", f"criterion, {OTHERWISE}"),
         ("keeps", f"kept, {UNLIKE}"),
         ("named", f"named, {UNLIKE}"),
+        ("delegate", f"state.inner.weight, {UNLIKE}"),
         ("plateau", f"a ReduceLROnPlateau, {UNLIKE}"),
         ("chosen", f"the loader's dataset.indices, {UNLIKE}"),
     ],
-    ids=["behind", "criterion", "keeps", "named", "plateau", "chosen"],
+    ids=["behind", "criterion", "keeps", "named", "delegate", "plateau", "chosen"],
 )
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12)])
 def test_what_it_cannot_take_starts_over(run: Run, kind: str, name: str, place: str, at: int) -> None:
