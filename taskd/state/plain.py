@@ -1,9 +1,9 @@
 """Plain values as bytes: numbers, text, flags, nothing, and lists, tuples, dicts, sets and deques of them.
 
 What is made of the bytes is equal and of the same type, but for a defaultdict that has lost its factory, and a
-bytearray, which has become bytes. What is plain
-and too large to be kept, or of a kind that cannot be made again without code of the script's, becomes a digest: it can
-be compared and not given. The bytes say which of the two they are.
+bytearray, which has become bytes. What is plain and too large to be kept, or of a kind that cannot be made again
+without code of the script's, becomes a digest: it can be compared and not given. The bytes say which of the two they
+are.
 
 It is one call of msgpack, so a long history of numbers costs little. Whatever msgpack does not know by itself comes to
 `_other`; nothing of the script's own is run, but for the texts of what the standard library makes.
@@ -27,7 +27,7 @@ from taskd.errors import PeerError
 
 MOST_BYTES = 8 << 20
 """Of one value that can be given."""
-_MOST_ITEMS = 1 << 18
+_MOST_ITEMS = 1 << 20
 """Of one list that is looked at whole."""
 _FEW = 512
 """Of one that is not."""
@@ -141,7 +141,7 @@ def _other_shown(value: Any) -> Any:
     if (parts := _parts(value)) is not None:
         return [parts[0], *parts[1]]
     if issubclass(kind := type(value), _SHOWN):
-        return [kind.__qualname__, repr(value)]
+        return [kind.__qualname__, value.name if isinstance(value, Enum) else repr(value)]
     if _is_named(kind):
         return [kind.__qualname__, *tuple.__iter__(value)]
     raise _NotPlainError
@@ -155,7 +155,7 @@ def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
     if kind is int:
         return _LARGE, [hex(value)]
     if kind in (set, frozenset):
-        return _SET if kind is set else _FROZEN, sorted(value, key=repr)
+        return _SET if kind is set else _FROZEN, sorted(value, key=_order)
     if kind is deque:
         return _DEQUE, [value.maxlen, *value]
     if kind is complex:
@@ -166,6 +166,13 @@ def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
     if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
         return _NUMPY, [value.dtype.str, value.tobytes()]
     return None
+
+
+def _order(value: Any) -> bytes:
+    """By which the items of a set are put in order: no text of an object's own is asked for."""
+    if (data := packed(value)) is None:
+        raise _NotPlainError
+    return data
 
 
 class _Kind(int):

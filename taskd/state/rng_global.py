@@ -59,6 +59,8 @@ class Numpy:
     def __init__(self) -> None:
         self._memory = _Memory(0, 0)
         self._owner: Any = None
+        self._spares = False
+        """There was a spare normal once, which its memory does not tell: it is asked from then on."""
         self._state = b""
 
     def capture(self) -> bytes:
@@ -77,7 +79,8 @@ class Numpy:
         if owner is not self._owner:
             address = getattr(getattr(owner, "ctypes", None), "state_address", 0)
             self._owner, self._memory = owner, _Memory(address, 4 * _WORDS + 4)
-        if found["has_gauss"]:
+        self._spares = self._spares or bool(found["has_gauss"])
+        if self._spares:
             self._memory.forget()
         else:
             self._memory.look(lambda: keys.astype("=u4").tobytes() + struct.pack("=I", used))

@@ -61,6 +61,14 @@ def test_what_is_only_compared(value: Any, other: Any) -> None:
     assert data == packed(value) and data != packed(other)
 
 
+def test_no_text_of_an_object_s_own_is_asked_for() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    assert packed({Shy()}) is None and packed([Shy()]) is None
+
+
 def test_one_without_an_end_is_none() -> None:
     value: list[Any] = []
     value.append(value)

@@ -84,6 +84,16 @@ def test_what_comes_next_is_what_came() -> None:
         np.random.randn()
 
 
+def test_a_spare_normal_that_comes_back_is_seen() -> None:
+    np.random.seed(1)
+    np.random.randn()  # the words do not move when the other one of the pair is drawn
+    state = rng.capture()
+    np.random.randn()
+    rng.capture()
+    rng.restore(state)
+    assert rng.capture() == state
+
+
 def test_another_kind_of_numpy_s_is_followed() -> None:
     np.random.set_bit_generator(np.random.PCG64(3))
     state = rng.capture()
