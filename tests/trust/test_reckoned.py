@@ -83,7 +83,7 @@ def test_a_newcomer_takes_them(run: Run, kind: str, place: str, at: int) -> None
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("behind", f"weight, {OTHERWISE}"),
+        ("behind", f"weight, {UNLIKE}"),
         ("criterion", f"criterion, {OTHERWISE}"),
         ("keeps", f"kept, {UNLIKE}"),
         ("named", f"named, {UNLIKE}"),
