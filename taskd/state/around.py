@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.counters import gives_locals
 from taskd.state.flow import Flow
-from taskd.state.found import Thing
+from taskd.state.leaves import Thing, code_of
 from taskd.state.places import Place
 from taskd.state.plain import Noted, can_be_given, packed, unpacked
 from taskd.state.reach import Reach
@@ -46,6 +46,10 @@ class Sets(NamedTuple):
     """Of the function that the line stands in."""
     kept: tuple[Place, ...] = ()
     """What of that they keep for later, whatever it is."""
+    uses: tuple[Place, ...] = ()
+    """What each of their turns finds and uses."""
+    names: tuple[Place, ...] = ()
+    """All that stand in them, and in the loop over steps()."""
 
 
 class _Way(NamedTuple):
@@ -77,6 +81,15 @@ class Around:
         found = [(way.prefix, way.script.everything(way.sets.kept, known)) for way in self._ways()]
         things = [(prefix + name, value) for prefix, values in found for name, value in values.items()]
         return [(name, value) for name, value in things if packed(value) is None]
+
+    def uses(self) -> list[Thing]:
+        """What each of their turns finds and uses, whatever it is, and the code that may be run there."""
+        things = list[Thing]()
+        for way in self._ways():
+            things += [(way.prefix + name, value) for name, value in way.script.reached(way.sets.uses).items()]
+            named = way.script.everything(way.sets.names, frozenset())
+            things += [code for name, value in named.items() for code in code_of(name, value)]
+        return things
 
     def makes(self, name: str) -> bool:
         """Whether they make what the function of the loop over steps() has under this name."""
@@ -131,14 +144,21 @@ def _sets_around(script: Script, innermost: bool) -> Sets:
     home = node_of(code, script.space)
     if home is None or any(map(gives_locals, ast.walk(home))):
         return Sets()
-    loops = loops_at(home, line)[: -1 if innermost else None]
+    every = loops_at(home, line)
+    loops = every[: -1 if innermost else None]
     own = frozenset(part.id for loop in loops for part in _targets(loop))
-    reach, kept, places = Reach(code, script.space, script.at), set[Place](), set[Place]()
-    for outermost in loops[:1]:
-        places = Flow(reach, hopeful=False).sets(outermost)
-        kept = Flow(reach, hopeful=True).keeps(home, outermost)
-    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return Sets(_exact(places, own), _variables(sorted(own)), _variables(arguments), _exact(kept, own))
+    arguments = _variables(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    names = _variables(sorted({part.id for loop in every for part in ast.walk(loop) if isinstance(part, ast.Name)}))
+    if not loops:
+        return Sets(arguments=arguments, names=names)
+    outermost, reach = loops[0], Reach(code, script.space, script.at)
+    turn = Flow(reach, hopeful=True)
+    places = Flow(reach, hopeful=False).sets(outermost)
+    kept = Flow(reach, hopeful=True).keeps(home, outermost)
+    turn.loop(home, outermost)
+    uses = sorted(turn.found, key=lambda place: place.text)
+    goes_over = _variables(sorted(own))
+    return Sets(_exact(places, own), goes_over, arguments, _exact(kept, own), (*uses[:_MOST],), names)
 
 
 def _exact(places: set[Place], own: frozenset[str]) -> tuple[Place, ...]:

@@ -8,14 +8,12 @@ between ranks could show it. Therefore each rank notes, when a loop begins, what
 Tensors, arrays and modules are looked at, in containers, closures and objects, and some elements of each. What is
 registered is not among them. Of the loader it is what its samples are chosen by: the tensors, arrays and lists of its
 dataset and samplers. Numbers, text and flags are noted apart (plain.py), and those in an object only if it is made anew
-for each loop, since an older one may count in there whatever it likes. What such a one has is looked at when a loop
-ends and when the next one begins: what is otherwise then was set between them. It decides nothing.
+for each loop, since an older one may count in there whatever it likes (leaves.py looks at those).
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 import zlib
@@ -29,8 +27,9 @@ from typing import Any
 import torch
 
 from taskd.state.held import digest_of, is_array, place_of
+from taskd.state.leaves import Thing
 from taskd.state.places import space_of
-from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, packed, unpacked
+from taskd.state.plain import Noted, is_number, is_scalar, packed
 from taskd.state.rng import is_generator
 from taskd.state.sources import passed_over
 from taskd.state.strange import strange
@@ -50,8 +49,6 @@ _TIMES_S = 1e7
 _CHOOSE = ("dataset", "datasets", "sampler", "batch_sampler")
 """Attributes of a loader, and of what is in them, that choose its samples."""
 
-Thing = tuple[str, Any]
-"""A name in the loop, and what is there."""
 Findings = dict[str, int]
 """By the name in the loop, a digest."""
 
@@ -96,29 +93,6 @@ def plain_in(things: Iterable[Thing], made_anew: Callable[[str], bool]) -> Noted
         if data is not None:
             noted[name] = data
     return noted
-
-
-def leaves_of(things: Iterable[Thing], known: Set[int]) -> Noted:
-    """What is plain in these, and in the objects of the script's that they are made of, by its name there."""
-    noted, seen = Noted(), set[int]()
-    for thing in things:
-        todo, most = deque([(*thing, _DEPTH)]), len(seen) + _LOOKED_AT
-        while todo and len(seen) < most:
-            name, value, depth = todo.popleft()
-            if (data := packed(value)) is not None:
-                noted[name] = data
-            elif depth and id(value) not in seen and id(value) not in known:
-                seen.add(id(value))
-                todo += [(part, item, depth - 1) for part, item in _named_parts(name, value)]
-    return noted
-
-
-def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> Noted:
-    """What of `now` was otherwise when the loop before had ended, but for times that were taken meanwhile. `clocks`:
-    what each has said then and says now."""
-    moved = {name: data for name, data in now.items() if ended.get(name) != data}
-    spans = [*clocks]
-    return {name: data for name, data in moved.items() if not _is_time(data, spans)}
 
 
 def generators_in(things: Iterable[Thing]) -> list[Any]:
@@ -184,32 +158,6 @@ def _parts(one: Any) -> Iterable[Any]:
         return (one.func, *one.args, *one.keywords.values())
     items = _items(one) if issubclass(kind, (dict, list, tuple, set, deque)) else []
     return chain(items, () if _is_of_others(kind) else space_of(one).values())
-
-
-def _named_parts(name: str, one: Any) -> Iterable[Thing]:
-    kind = type(one)
-    if issubclass(kind, dict):
-        return [(f"{name}[{key!r}]", item) for key, item in zip([*one], _items(one), strict=False) if is_scalar(key)]
-    if issubclass(kind, (list, tuple, deque)):
-        return [(f"{name}[{at}]", item) for at, item in enumerate(_items(one))]
-    if one is os.environ:
-        return [(f"{name}[{key!r}]", value) for key, value in [*os.environ.items()]]
-    if issubclass(kind, FunctionType):
-        names = one.__code__.co_freevars
-        cells = [(f"{name}.{free}", cell) for free, cell in zip(names, _cells(one), strict=False)]
-        return [*cells, *((f"a default of {name}", value) for value in one.__defaults__ or ()), *vars(one).items()]
-    if issubclass(kind, MethodType):
-        return [(name, one.__self__)]
-    if issubclass(kind, functools.partial):
-        return [*_named_parts(name, one.keywords), *_named_parts(name, one.args), (name, one.func)]
-    if issubclass(kind, (ModuleType, type, torch.nn.Module, torch.Tensor)) or _is_of_others(kind):
-        return ()
-    return [(f"{name}.{attribute}", item) for attribute, item in space_of(one).items()]
-
-
-def _is_time(data: bytes, clocks: list[tuple[float, float]]) -> bool:
-    value: Any = unpacked(data) if can_be_given(data) else None
-    return is_number(value) and any(before <= value <= now for before, now in clocks)
 
 
 def _items(one: Any) -> list[Any]:

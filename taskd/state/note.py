@@ -2,27 +2,34 @@
 
 Once after a repair all ranks tell each other what they have noted, of the numbers and texts only what is still so. A
 newcomer that has reckoned something else than all others takes theirs, where the loops around this one set it, and
-refuses where they do not, or where it cannot be given: what a script reads once, or counts its epochs from, is not
-made good by one value. It takes only what no note of its life before tells, and what was alike on all when the loop
-before that one began. In the loop of its life before it takes what it has noted itself.
+refuses where they do not, or where it cannot be given: what a script reads once, or counts its epochs from, is not made
+good by one value. It takes only what no note of its life before tells, and what was alike on all when the loop before
+that one began; if one other alone tells it, only what had become another one by then. In the loop of its life before it
+takes what it has noted itself.
 
 Failure modes: what is each rank's own (a time, a path, a port, noise) is taken from another; one rank's word is taken
-for everybody's. Invariants: what is unlike on two of the others is never touched. What is refused was told alike by
-two, of which the newcomer's life before may be one, or was alike on all before.
+for everybody's; what is each rank's own was lost with its life before, and nobody says so. Invariants: what is unlike
+on two of the others is never touched. What is refused was told alike by two, of which the newcomer's life before may be
+one, or was alike on all before; or it has become another one on others since the loop before, the newcomer has it
+otherwise, and no note of its own tells what it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from taskd.errors import PeerError
 from taskd.state import tree
+from taskd.state.leaves import GONE
 from taskd.state.plain import Noted, can_be_given, shortened
 
 _TOLD_BYTES = 4096
 """Of one value; of a longer one all hear a digest."""
+_COMPARED_BYTES = 64
+"""The same, of what is only compared."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,7 +53,8 @@ class Note:
 
     def short(self) -> Note:
         """As it is told."""
-        return Note(self.loop, self.found, shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES))
+        sets, finds = shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES)
+        return Note(self.loop, self.found, sets, finds, shortened(self.moved, _COMPARED_BYTES))
 
     def unlike(self, mine: Note, leaves: Noted) -> list[str]:
         """What a newcomer that begins the same loop has otherwise, and cannot be given. `leaves`: all that is plain of
@@ -55,7 +63,7 @@ class Note:
         return sorted(
             {name for name in digests if mine.sets.get(name) != self.sets[name]}
             | {name for name in self.found.keys() & mine.found.keys() if self.found[name] != mine.found[name]}
-            | {name for name in self.moved.keys() - self.sets.keys() if leaves.get(name) != self.moved[name]}
+            | {name for name in self.moved.keys() - self.sets.keys() if leaves.get(name, GONE) != self.moved[name]}
         )
 
 
@@ -98,11 +106,15 @@ def to_take(told: list[Told], rank: int) -> Noted:
     return {name: data for name, data in _lacking(told, rank).items() if can_be_given(data)}
 
 
-def to_refuse(told: list[Told], rank: int) -> list[str]:
-    """What this rank, a newcomer, must not go on with."""
+def to_refuse(told: list[Told], rank: int, leaves: Noted) -> list[str]:
+    """What this rank, a newcomer, must not go on with. `leaves`: all that is plain of what its loop has found."""
     mine, others = told[rank], _others(told, rank)
-    names = {name for name, data in _lacking(told, rank).items() if not can_be_given(data)}
+    lacking = _lacking(told, rank)
+    names = {name for name, data in lacking.items() if not can_be_given(data)}
     if not mine.knows:
+        here, moved = shortened(leaves, _COMPARED_BYTES), [*chain(*(one.note.moved.items() for one in others))]
+        unlike = {name for name, data in moved if here.get(name, GONE) != data}
+        names |= {name for name in unlike if not _lies_in(name, lacking)}
         found = _agreed([one.note.found for one in others])
         names |= _unlike(mine.note.found, found) & _alike([one.earlier.found for one in (mine, *others)], found)
     before = [mine.before.finds] if mine.knows else []
@@ -118,7 +130,20 @@ def _lacking(told: list[Told], rank: int) -> Noted:
         return {}
     agreed = _agreed([one.note.sets for one in others])
     alike = _alike([one.earlier.sets for one in (mine, *others)], agreed)
+    if len(others) == 1:  # what all begin with is alike, too, where each rank reckons its own
+        alike &= others[0].earlier.moved.keys()
     return {name: data for name, data in agreed.items() if name in alike and mine.note.sets.get(name) != data}
+
+
+def as_said(name: str) -> str:
+    """As the source has it: a name may begin with the function that it stands in."""
+    return name.rpartition(": ")[2]
+
+
+def _lies_in(name: str, others: Iterable[str]) -> bool:
+    """Whether this is one of those, or a part of it, whichever function it is looked at from."""
+    said = as_said(name)
+    return any(said == other or said.startswith((f"{other}[", f"{other}.")) for other in map(as_said, others))
 
 
 def _others(told: list[Told], rank: int) -> list[Told]:

@@ -96,6 +96,8 @@ class Place:
             if found is NOTHING or issubclass(type(found), (torch.Tensor, torch.nn.Module)):
                 break
             part = attribute_of(found, key) if is_attribute else _item(found, key)
+            if type(part) in (classmethod, staticmethod, property):
+                break
             if part is NOTHING or (not is_attribute and key is ANY):
                 found = NOTHING if at == 0 and (self.module or self.root == "self") else found
                 break

@@ -26,7 +26,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
-from taskd.state.found import Thing
+from taskd.state.leaves import Thing
 from taskd.state.places import NUMBERS
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle

@@ -15,9 +15,10 @@ from typing import Any
 from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
-from taskd.state.found import Thing, leaves_of, moved_between, plain_in
+from taskd.state.found import plain_in
+from taskd.state.leaves import Thing, leaves_of, moved_between
 from taskd.state.ledger import Ledger
-from taskd.state.note import Note, Told, to_refuse, to_take
+from taskd.state.note import Note, Told, as_said, to_refuse, to_take
 from taskd.state.plain import Noted
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -81,7 +82,8 @@ class Notes:
         return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
 
     def _look_at_leaves(self) -> Noted:
-        return leaves_of(self._registered.local.variables.finds(), self._registered.local.known())
+        local = self._registered.local
+        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known())
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
         sets = self._around.sets(self._registered.local.known())
@@ -99,13 +101,13 @@ class Notes:
     def flaw(self, loop: int) -> str:
         """Why a newcomer that has come to this loop must not go on there, or nothing."""
         names = self._before.unlike(self._mine, self._leaves) if loop == self._before.loop else []
-        return UNLIKE.format(names=listed(map(_as_said, names))) if names else ""
+        return UNLIKE.format(names=listed(map(as_said, names))) if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
     def told(self, lacks: bool) -> Told:
         """What this rank tells all: what has stayed as it was when the loop began."""
-        note, earlier = Note(self._mine.loop, self._mine.found), self._earlier
+        note, earlier = Note(self._mine.loop, self._mine.found, moved=self._mine.moved), self._earlier
         now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
         if now is not None:
             sets, finds = map(_same, (self._mine.sets, self._mine.finds), now)
@@ -118,8 +120,8 @@ class Notes:
         unsettled, self._unsettled = self._unsettled, False
         if not unsettled:
             return ""
-        if names := to_refuse(told, rank):
-            return OTHERWISE.format(names=listed(map(_as_said, names)))
+        if names := to_refuse(told, rank, self._leaves):
+            return OTHERWISE.format(names=listed(map(as_said, names)))
         if taken := to_take(told, rank):
             self._registered.doubts.look(WHAT, self._give, taken)
             self._mine = replace(self._mine, sets={**self._mine.sets, **taken})
@@ -129,11 +131,6 @@ class Notes:
 
 def _clocks() -> list[float]:
     return [time.time(), time.monotonic(), time.perf_counter()]
-
-
-def _as_said(name: str) -> str:
-    """As the source has it."""
-    return name.rpartition(": ")[2]
 
 
 def _same(noted: Noted, now: Noted) -> Noted:

@@ -16,7 +16,8 @@ from taskd import log
 from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.state.coverage import Coverage
-from taskd.state.found import Findings, Thing, findings_of, generators_in, iterators_in, loaded_from
+from taskd.state.found import Findings, findings_of, generators_in, iterators_in, loaded_from
+from taskd.state.leaves import Thing
 from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer

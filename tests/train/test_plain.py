@@ -1,4 +1,4 @@
-"""What is plain of what the loops around a loop set: noted, given again, and concluded from what all ranks tell."""
+"""What is plain of what the loops around a loop set: noted, and given again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
-from taskd.errors import PeerError
 from taskd.state.around import Around
-from taskd.state.found import leaves_of, loaded_from, moved_between, plain_in
-from taskd.state.note import Note, Told, to_refuse, to_take
+from taskd.state.found import loaded_from, plain_in
 from taskd.state.plain import MOST_BYTES, Noted, can_be_given, filled, packed, unpacked
 
 
@@ -92,89 +90,6 @@ def test_not_a_number_is_equal_to_itself() -> None:
 
 def noted(**values: Any) -> Noted:
     return {name: data for name, value in values.items() if (data := packed(value)) is not None}
-
-
-def rank(loop: int = 2, newcomer: bool = False, before: Noted | None = None, **values: Any) -> Told:
-    """One that sets these and finds them, too."""
-    life = Note() if before is None else Note(loop, sets=before, finds=before)
-    return Told(False, newcomer, Note(loop, {}, noted(**values), noted(**values)), life)
-
-
-def test_what_a_rank_tells_travels() -> None:
-    told = rank(3, True, noted(b=1), a=0.5)
-    assert Told.unpack(told.pack()) == told
-    with pytest.raises(PeerError):
-        Told.unpack(b"\x93\x01\x02\x03")
-
-
-def test_a_newcomer_takes_what_all_others_have() -> None:
-    told = [rank(weight=1.5, time=1.0), rank(newcomer=True, weight=1.0, time=3.0), rank(weight=1.5, time=2.0)]
-    assert to_take(told, 1) == noted(weight=1.5)
-    assert to_refuse(told, 1) == ["weight"]
-
-
-def test_what_a_newcomer_has_not_at_all_it_takes_and_does_not_refuse() -> None:
-    told = [rank(weight=1.5), rank(newcomer=True)]
-    assert to_take(told, 1) == noted(weight=1.5) and to_refuse(told, 1) == []
-
-
-def test_a_newcomer_keeps_what_it_knows_and_what_is_its_own() -> None:
-    told = [rank(weight=1.5), rank(newcomer=True, weight=1.0)]
-    for one, earlier in zip(told, (1.0, 2.0), strict=True):
-        one.earlier = Note(1, sets=noted(weight=earlier))
-    assert to_take(told, 1) == {}
-    told[1].earlier = told[0].earlier
-    assert to_take(told, 1) == noted(weight=1.5)
-    told[1].before = Note(2)
-    assert to_take(told, 1) == {}
-
-
-def test_one_word_is_not_enough_to_refuse() -> None:
-    told = [rank(start=1), rank(newcomer=True, start=2)]
-    assert to_refuse(told, 1) == []
-    told[1].before = Note(2, finds=noted(start=1))
-    assert to_refuse(told, 1) == ["start"]
-    told[1].before = Note(2, finds=noted(start=3))
-    assert to_refuse(told, 1) == []
-
-
-def test_what_is_too_large_to_be_told_is_refused() -> None:
-    told = [rank(history=[0.5] * 600), rank(newcomer=True, history=[0.6] * 600)]
-    told = [Told.unpack(one.pack()) for one in told]
-    assert to_take(told, 1) == {} and to_refuse(told, 1) == ["history"]
-    told[1].earlier = Note(1, sets=noted(history=1))
-    assert to_refuse(told, 1) == []
-
-
-@pytest.mark.parametrize(("mine", "refused"), [(1, []), (2, ["best"])])
-def test_other_tensors_than_all_others_are_refused(mine: int, refused: list[str]) -> None:
-    told = [Told(False, at == 1, Note(2, {"best": mine if at == 1 else 1})) for at in range(2)]
-    assert to_refuse(told, 1) == refused
-    told[1].before = Note(2)
-    assert to_refuse(told, 1) == []
-
-
-def test_a_rank_s_own_tensors_are_not_refused() -> None:
-    told = [Told(False, at == 1, Note(2, {"noise": at}), earlier=Note(1, {"noise": at + 7})) for at in range(2)]
-    assert to_refuse(told, 1) == []
-
-
-def test_what_was_set_between_two_loops_and_not_seen_to_be() -> None:
-    before = Note(2, sets=noted(n=1), moved=noted(n=1, best=0.5, gone=2))
-    assert before.unlike(Note(2), noted(n=2, best=0.5)) == ["gone"]
-
-
-def test_what_a_newcomer_cannot_be_given_and_has_otherwise() -> None:
-    before = Note(2, {"teacher": 1, "gone": 2}, noted(point=Point(1), n=1))
-    assert before.unlike(Note(2, {"teacher": 1}, noted(point=Point(1), n=2)), {}) == []
-    assert before.unlike(Note(2, {"teacher": 3}, noted(n=1)), {}) == ["point", "teacher"]
-
-
-def test_other_newcomers_and_other_loops_tell_nothing() -> None:
-    told = [rank(weight=1.5), rank(newcomer=True, weight=1.0), rank(newcomer=True, weight=1.0), rank(3, weight=2.0)]
-    assert to_take(told, 1) == noted(weight=1.5)
-    told[0].note = Note(1)
-    assert to_take(told, 1) == {} and to_refuse(told, 1) == []
 
 
 # ---- around ---------------------------------------------------------------------------------------------------
@@ -292,34 +207,6 @@ def test_numbers_in_what_is_made_anew() -> None:
 
     assert told(1.0, True) == told(1.0, True) and told(1.0, True)["criterion"] != told(2.0, True)["criterion"]
     assert [*told(1.0, False)] == ["n"]
-
-
-class Part:
-    def __init__(self) -> None:
-        self.weight, self.owner, self.layer = 1.5, self, nn.Linear(1, 1)
-
-    def give(self) -> float:
-        return self.weight
-
-
-def test_all_that_is_plain_in_what_a_loop_uses() -> None:
-    part, other = Part(), Part()
-
-    def closure() -> Any:
-        return part
-
-    things = [("n", 1), ("all", [other, {"a": (torch.ones(1), 2)}]), ("f", closure), ("m", other.give)]
-    found = {name: unpacked(data) for name, data in leaves_of(things, frozenset()).items()}
-    assert found == {"n": 1, "all[0].weight": 1.5, "all[1]['a'][1]": 2, "f.part.weight": 1.5}
-    assert not leaves_of([("part", part)], {id(part)})
-
-
-def test_what_has_moved_between_two_loops() -> None:
-    now = time.perf_counter()
-    ended = noted(best=1.0, same=2, started=now - 9.0)
-    found = noted(best=0.5, same=2, started=now, fresh="a")
-    assert moved_between(ended, found, [(now - 5, now)]) == noted(best=0.5, fresh="a")
-    assert moved_between(ended, found, [(now + 5, now + 9)]).keys() == {"best", "fresh", "started"}
 
 
 def test_a_time_of_day_is_nobody_s_number() -> None:

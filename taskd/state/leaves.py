@@ -1,0 +1,232 @@
+"""All that is plain of what a script uses between two moments, whichever way it comes to it.
+
+The source shows most of what is set between two loops (around.py). What it does not show (`setattr`, an object that
+keeps its attributes in another one, `State.get().weight`, a cache) is seen by its values: they are looked at when a
+loop ends and when the next one begins, and what is otherwise then was set between them. It decides nothing.
+
+From the names that it is told of it goes on through what can hold a script's values: lists and dicts, objects and
+classes of the script's own, functions with their defaults, closures, caches and the names of their module that their
+code has. Failure modes: a clock that was read is taken for a result; the objects of installed packages are full of
+numbers that nobody reckons with (a progress bar). So times are left out, and of an installed package only what holds
+others' values is looked into. Nothing of the script's own is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import os
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from taskd.state.places import space_of
+from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, packed, unpacked
+from taskd.state.sources import passed_over
+
+Thing = tuple[str, Any]
+"""A name in the script, and what is there."""
+
+_DEPTH = 16
+_LOOKED_AT = 512
+"""Items of one list or dict."""
+_MOST = 4096
+"""Objects in all."""
+_LONG = 1 << 16
+"""Items of one that is not looked at whole, but for numbers."""
+_HOLD = (types.SimpleNamespace, Mapping, list, tuple, set, deque)
+"""What of others holds what a script has put there."""
+_BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
+_Cached = type(lru_cache(lambda: None))
+GONE = b""
+"""What has moved is not there any more."""
+
+
+def leaves_of(things: Iterable[Thing], known: Set[int]) -> Noted:
+    """What is plain in these, by its name there. `known`: objects that are put back in another way, by id."""
+    noted, seen = Noted(), set[int]()
+    todo = deque((name, value, _DEPTH) for name, value in things)
+    while todo and len(seen) < _MOST:
+        name, value, depth = todo.popleft()
+        if not is_scalar(value):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+        if (data := packed(_shortened(value))) is not None:
+            noted[name if noted.get(name, data) == data else f"{name}, too"] = data
+        elif depth:
+            parts = _of_class(value) if id(value) in known else _parts(name, value)
+            todo += [(part, item, depth - 1) for part, item in parts]
+    return noted
+
+
+def code_of(name: str, value: Any) -> Iterator[Thing]:
+    """The function, class or cached function that this is, or the class of what it is."""
+    if issubclass(type(value), (FunctionType, type, _Cached)):
+        yield name, value
+    else:
+        yield from _of_class(value)
+
+
+def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> Noted:
+    """What of `now` was otherwise when the loop before had ended, but for times that were taken meanwhile. `clocks`:
+    what each has said then and says now."""
+    moved, spans = {name: data for name, data in now.items() if ended.get(name) != data}, [*clocks]
+    gone = dict.fromkeys(ended.keys() - now.keys(), GONE)
+    return gone | {name: data for name, data in moved.items() if not _is_time(data, spans)}
+
+
+def _shortened(value: Any) -> Any:
+    """Of a long list of what is no number, and of a long dict, some items and how many there are."""
+    kind = type(value)
+    if kind is dict and len(value) > _LONG:
+        return [len(value), *islice(value.items(), _LOOKED_AT), *islice(reversed(value.items()), _LOOKED_AT)]
+    if kind in (list, tuple) and len(value) > _LONG and not is_scalar(value[0]):
+        return [len(value), *value[:: 1 + len(value) // _LOOKED_AT], value[-1]]
+    return value
+
+
+def _is_time(data: bytes, clocks: list[tuple[float, float]]) -> bool:
+    value: Any = unpacked(data) if can_be_given(data) else None
+    return is_number(value) and any(before <= value <= now for before, now in clocks)
+
+
+def _parts(name: str, one: Any) -> Iterator[Thing]:
+    kind = type(one)
+    if issubclass(kind, FunctionType):
+        yield from _of_function(name, one)
+    elif issubclass(kind, MethodType):
+        yield from ((name, one.__self__), (name, one.__func__))
+    elif kind in _BEHIND:
+        yield name, getattr(one, _BEHIND[kind])
+    elif issubclass(kind, functools.partial):
+        yield from ((name, one.keywords), (name, one.args), (name, one.func))
+    elif issubclass(kind, _Cached):
+        yield name, one.__wrapped__
+        yield from ((f"what {name} remembers[{at}]", item) for at, item in enumerate(_remembered(one)))
+    elif issubclass(kind, type):
+        yield from _of_a_class(name, one)
+    elif one is os.environ:
+        yield from ((f"{name}[{key!r}]", value) for key, value in [*os.environ.items()])
+    elif issubclass(kind, torch.nn.Module):
+        yield from _of_module(name, one)
+    elif not issubclass(kind, ModuleType):
+        yield from _of_object(name, one)
+
+
+def _of_object(name: str, one: Any) -> Iterator[Thing]:
+    kind = type(one)
+    if issubclass(kind, dict):
+        keys = filter(is_scalar, islice([*dict.keys(one)], _LOOKED_AT))
+        yield from ((f"{name}[{key!r}]", dict.get(one, key)) for key in keys)
+    elif issubclass(kind, (list, tuple, deque)):
+        yield from ((f"{name}[{at}]", item) for at, item in enumerate(islice([*_iterated(one)], _LOOKED_AT)))
+    if _is_the_scripts(kind) or issubclass(kind, _HOLD) or dataclasses.is_dataclass(kind) or _is_bare(kind):
+        yield from ((f"{name}.{attribute}", item) for attribute, item in space_of(one).items())
+        yield from _slots(name, one)
+    yield from _of_class(one)
+
+
+def _of_module(name: str, one: torch.nn.Module) -> Iterator[Thing]:
+    space = space_of(one)
+    for attribute, item in (*space.items(), *space.get("_modules", {}).items()):
+        if not attribute.startswith("_"):
+            yield f"{name}.{attribute}", item
+    yield from _of_class(one)
+
+
+def _iterated(one: Any) -> Iterator[Any]:
+    base: Any = next(base for base in (list, tuple, deque) if isinstance(one, base))
+    return base.__iter__(one)
+
+
+def _slots(name: str, one: Any) -> Iterator[Thing]:
+    for kind in type(one).__mro__:
+        for attribute, slot in vars(kind).items():
+            if type(slot) is types.MemberDescriptorType and _is_the_scripts(kind):
+                try:
+                    yield f"{name}.{attribute}", slot.__get__(one)
+                except AttributeError:  # nothing is in it yet
+                    continue
+
+
+def _of_class(one: Any) -> Iterator[Thing]:
+    """What the class of an object has."""
+    kind = type(one)
+    if _is_the_scripts(kind):
+        yield kind.__qualname__, kind
+
+
+def _of_a_class(name: str, one: type) -> Iterator[Thing]:
+    for kind in one.__mro__:
+        if _is_the_scripts(kind):
+            named = name if kind is one else kind.__qualname__
+            for attribute, item in [*vars(kind).items()]:
+                if not attribute.startswith("__") or type(item) is FunctionType:
+                    yield f"{named}.{attribute}", item
+
+
+def _of_function(name: str, one: FunctionType) -> Iterator[Thing]:
+    for attribute, item in vars(one).items():
+        yield name if attribute == "__wrapped__" else f"{name}.{attribute}", item
+    cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
+    for free, cell in cells:
+        try:
+            yield f"{name}.{free}", cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            continue
+    if passed_over(one.__code__.co_filename, one.__code__.co_name):
+        return
+    yield from ((f"default {at} of {name}", value) for at, value in enumerate(one.__defaults__ or (), 1))
+    yield from ((f"default {key} of {name}", value) for key, value in (one.__kwdefaults__ or {}).items())
+    yield from named_in(one.__code__, one.__globals__)
+
+
+def named_in(code: CodeType, space: dict[str, Any]) -> Iterator[Thing]:
+    """What the names of a module stand for that this code has; of other modules of the script's, what it may read."""
+    names = _names(code)
+    for name in names:
+        value = space.get(name)
+        if not issubclass(type(value), ModuleType):
+            yield name, value
+        elif _is_a_scripts_file(value):
+            other = vars(value)
+            yield from ((f"{name}.{attribute}", other[attribute]) for attribute in names if attribute in other)
+
+
+@lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Of its module, and attributes; and those of the functions that stand in it."""
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _remembered(one: Any) -> Iterator[Any]:
+    """What a cached function has given: what it holds, but for itself and what belongs to it."""
+    own = {id(one.__wrapped__), id(vars(one))}
+    for held in gc.get_referents(one):
+        if id(held) in own or isinstance(held, type):
+            continue
+        yield from ([*dict.values(held)] if type(held) is dict else [held])
+
+
+def _is_the_scripts(kind: type) -> bool:
+    return _is_a_scripts_file(sys.modules.get(kind.__module__))
+
+
+def _is_a_scripts_file(module: Any) -> bool:
+    file = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
+    return type(file) is str and not passed_over(file, "<module>")
+
+
+def _is_bare(kind: type) -> bool:
+    """Of the standard library, and only holds what a script has put there."""
+    return kind.__module__ == "argparse"

@@ -1,0 +1,200 @@
+"""All that is plain of what a script uses: seen whichever way it is held, and by a name that says where."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import logging
+import os
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from torch import nn
+
+from taskd.state.leaves import GONE, leaves_of, moved_between
+from taskd.state.plain import Noted, packed
+from tests import verdicts
+
+WEIGHT = dict[str, Any](other=object())
+NONE = frozenset[int]()
+
+
+class Held:
+    """A script's own."""
+
+    of_all = 1.0
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("this is the script's own code")
+
+    def __hash__(self) -> int:
+        raise AssertionError("this is the script's own code")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError("this is the script's own code")
+
+
+@dataclass(slots=True)
+class Slotted:
+    """It has no dict."""
+
+    value: float
+
+
+def holding(value: float) -> dict[str, tuple[Any, str]]:
+    """The same number, held in many ways, and what it is called there."""
+
+    def closure() -> float:
+        return value
+
+    def default(one: float = value) -> float:
+        return one
+
+    def named(*, one: float = value) -> float:
+        return one
+
+    def attribute() -> None:
+        return None
+
+    def by_name() -> dict[str, Any]:
+        return WEIGHT
+
+    @functools.lru_cache(maxsize=8)
+    def cached(one: int) -> float:
+        return one * value
+
+    @functools.cache
+    def cached_for_ever(one: int) -> float:
+        return one * value
+
+    @functools.wraps(closure)
+    def decorated() -> float:
+        return closure()
+
+    class Class:
+        one = value
+
+    class Inner:
+        one = Held(value)
+
+        @classmethod
+        def get(cls) -> Any:
+            return Held
+
+    module = nn.Linear(1, 1)
+    module.worth = attribute.one = value  # type: ignore[assignment, attr-defined]
+    Held.of_all, _, _ = value, cached(1), cached_for_ever(1)
+    WEIGHT.update(one=value)
+    return {
+        "itself": (value, "it"),
+        "list": ([object(), value], "it[1]"),
+        "deque": (collections.deque([object(), value]), "it[1]"),
+        "dict": ({"a": (object(), value)}, "it['a'][1]"),
+        "object": (Held(value), "it.value"),
+        "its class": (Held(2.0), "Held.of_all"),
+        "slots": (Slotted(value), "it.value"),
+        "namespace": (types.SimpleNamespace(one=Held(value)), "it.one.value"),
+        "arguments": (argparse.Namespace(one=value), "it.one"),
+        "closure": (closure, "it.value"),
+        "default": (default, "default 1 of it"),
+        "keyword": (named, "default one of it"),
+        "attribute": (attribute, "it.one"),
+        "name": (by_name, "WEIGHT['one']"),
+        "cached": (cached, "what it remembers[1]"),
+        "cached for ever": (cached_for_ever, "what it remembers[0]"),
+        "decorated": (decorated, "it.value"),
+        "partial": (functools.partial(print, end=Held(value)), "it['end'].value"),
+        "class": (Class, "it.one"),
+        "in a class": (Inner, "it.one.value"),
+        "by a class": (vars(Inner)["get"], "Held.of_all"),
+        "method": (Held(value).__init__, "it.value"),
+        "in a module": (nn.Sequential(module), "it.0.worth"),
+    }
+
+
+@pytest.mark.parametrize("how", holding(1.0))
+def test_what_is_held_is_seen(how: str) -> None:
+    value, name = holding(7.25)[how]
+    found = leaves_of([("it", value)], NONE)
+    assert found.get(name) == packed(7.25), sorted(found)
+
+
+def test_another_module_is_seen_where_it_is_named() -> None:
+    def reads() -> int:
+        return verdicts.seen
+
+    verdicts.seen = 3  # type: ignore[attr-defined]
+    try:
+        assert leaves_of([("it", reads)], NONE)["verdicts.seen"] == packed(3)
+    finally:
+        del verdicts.seen  # type: ignore[attr-defined]
+
+
+def test_the_environment_is_seen() -> None:
+    os.environ["TASKD_TEST_LEAVES"] = "7"
+    try:
+        assert leaves_of([("os.environ", os.environ)], NONE)["os.environ['TASKD_TEST_LEAVES']"] == packed("7")
+    finally:
+        del os.environ["TASKD_TEST_LEAVES"]
+
+
+def test_what_is_put_back_is_not_looked_into_but_its_class() -> None:
+    held = Held(3.0)
+    found = leaves_of([("it", held)], {id(held)})
+    assert "it.value" not in found and "Held.of_all" in found
+
+
+def test_an_installed_package_is_not_looked_into() -> None:
+    found = leaves_of([("sys", sys), ("raises", pytest.raises), ("log", logging.getLogger())], NONE)
+    assert not found, found
+
+
+def test_two_of_one_name_are_both_seen() -> None:
+    found = leaves_of([("it", 1), ("it", 2)], NONE)
+    assert sorted(found.values()) == sorted([packed(1), packed(2)])
+
+
+def test_what_goes_in_circles_ends() -> None:
+    first, second = Held(1.0), Held(2.0)
+    first.__dict__["other"], second.__dict__["other"] = second, first
+    assert {"it.value", "it.other.value"} <= leaves_of([("it", first)], NONE).keys()
+
+
+@pytest.mark.parametrize("clock", [time.time, time.monotonic, time.perf_counter])
+def test_a_time_that_was_taken_meanwhile_has_not_moved(clock: Callable[[], float]) -> None:
+    before = clock()
+    held = Held(clock())
+    now = leaves_of([("it", held)], NONE)
+    assert "it.value" not in moved_between({"Held.of_all": now["Held.of_all"]}, now, [(before, clock())])
+    assert "it.value" in moved_between({}, now, [(clock(), clock())])
+
+
+def test_what_has_moved_between_two_loops() -> None:
+    def noted(**values: Any) -> Noted:
+        return leaves_of(values.items(), NONE)
+
+    now = time.perf_counter()
+    ended = noted(best=1.0, same=2, started=now - 9.0, left=3)
+    found = noted(best=0.5, same=2, started=now, fresh="a")
+    moved = noted(best=0.5, fresh="a") | {"left": GONE}
+    assert moved_between(ended, found, [(now - 5, now)]) == moved
+    assert moved_between(ended, found, [(now + 5, now + 9)]).keys() == {"best", "fresh", "started", "left"}
+
+
+def test_what_is_long_is_looked_at_here_and_there() -> None:
+    rows = [(at, 0.5) for at in range(1 << 17)]
+    many = dict.fromkeys(range(1 << 17), 0.5)
+    before = leaves_of([("rows", rows), ("many", many)], NONE)
+    rows.append((1, 1.0))
+    many[-1] = 1.0
+    now = leaves_of([("rows", rows), ("many", many)], NONE)
+    assert now["rows"] != before["rows"] and now["many"] != before["many"]

@@ -1,0 +1,45 @@
+"""The trainings of this folder, run beside each other: once undisturbed, and with a death."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launched import Launched
+from tests.verdicts import same_bits
+
+Check = Callable[[str, str, int], Launched]
+_calm: dict[tuple[Path, str], list[str]] = {}
+
+
+@pytest.fixture
+def check(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Check:
+    """The script that this file is the test of, to its end: rank 1 dies at this place of this step. It ends as if
+    nobody had died. The first argument says what the script has."""
+    script = request.path.with_name(f"{request.path.stem.removeprefix('test_')}.py")
+
+    def start(kind: str, place: str, at: int) -> Launched:
+        folder = tmp_path / f"{kind}-{place}{at}"
+        folder.mkdir()
+        words = [str(script), "--folder", str(folder), "--place", f"{kind}, {place}", "--at", str(at)]
+        name = f"{script.stem}-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
+        with Launched(folder, free_port(), "--nproc-per-node", "2", *words, job=name, warm=True) as job:
+            job.end()
+        return job
+
+    def compared(kind: str, place: str, at: int) -> Launched:
+        if (script, kind) not in _calm:
+            _calm[script, kind] = last_words(start(kind, "nowhere", -1))
+        job = start(kind, place, at)
+        same_bits(last_words(job), _calm[script, kind], job.text)
+        return job
+
+    return compared
+
+
+def last_words(job: Launched) -> list[str]:
+    """Of each rank: one that has refused in its script's last line has said something before."""
+    return sorted({line.split()[0]: line for line in job.said("weights")}.values())
