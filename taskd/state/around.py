@@ -157,8 +157,14 @@ def _sets_around(script: Script, innermost: bool) -> Sets:
     kept = Flow(reach, hopeful=True).keeps(home, outermost)
     turn.loop(home, outermost)
     uses = sorted(turn.found, key=lambda place: place.text)
-    goes_over = _variables(sorted(own))
-    return Sets(_exact(places, own), goes_over, arguments, _exact(kept, own), (*uses[:_MOST],), names)
+    return Sets(
+        places=_exact(places, own),
+        goes_over=_variables(sorted(own)),
+        arguments=arguments,
+        kept=_exact(kept, own),
+        uses=tuple(uses[:_MOST]),
+        names=names,
+    )
 
 
 def _exact(places: set[Place], own: frozenset[str]) -> tuple[Place, ...]:

@@ -5,7 +5,7 @@ rank 1 dies.
 attribute; "property": one that a property gives; "judges": in one of several objects; "closure": in one of a function's
 own; "state": in a dict; "history": the last in a list; "long": the smallest of a long one; "window": a deque; "table":
 a defaultdict; "score": a number of numpy's; "named": a tuple of a class of the script's own; "best": under a condition,
-from nothing at first; "delegate": in what another object has; "plateau": a scheduler reckons; "rate": a learning rate
+from nothing at first; "plateau": a scheduler reckons; "rate": a learning rate
 that is set by hand when nothing gets better; "stops": so does the training; "keeps": the weights of the best epoch, for
 the end; "behind": there are two loops and none around them; "criterion": in an object that is made anew for each epoch;
 "chosen": the samples are; "clock": a time that each rank has taken for itself; "own": a number that it has drawn;
@@ -202,28 +202,6 @@ def epochs() -> Iterator[int]:
     yield from range(first, EPOCHS)
 
 
-class Delegating:
-    """Keeps nothing itself."""
-
-    def __init__(self, inner: Any) -> None:
-        object.__setattr__(self, "inner", inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.inner, name, value)
-
-
-def delegate() -> None:
-    """Each rank has scores of its own."""
-    state = Delegating(SimpleNamespace(weight=1.0))
-    for _ in session.epochs(EPOCHS):
-        for step in session.steps(loader):
-            one_step(step, state.weight)
-        state.weight = 1.0 + evaluate() * (1 + scene.rank)
-
-
 def plateau() -> None:
     """A scheduler that nobody has registered hears each score."""
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
@@ -317,8 +295,6 @@ elif kind == "closure":
         put(evaluate())
 elif kind in ("long", "window", "table", "score"):
     keep_scores()
-elif kind == "delegate":
-    delegate()
 elif kind == "plateau":
     plateau()
 elif kind == "named":
