@@ -31,7 +31,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError
 from torch.distributed.launcher.api import LaunchConfig
 
-from taskd import _native, log
+from taskd import _native, descriptors, log
 from taskd import config as configuration
 from taskd.agent.loop import AgentLoop
 from taskd.backup.heirs import Keepers
@@ -51,6 +51,10 @@ from taskd.wire import exchange, keys, local
 
 MANAGER_SECONDS = 30
 """How long the manager may take to tell all nodes that the job is over."""
+FILES = 80
+"""Files and connections that a launcher has open before its first worker: libraries, rendezvous, standby, agent."""
+FILES_PER_WORKER = 12
+"""Its pipes, logs and records, of a dead one and of the one in its place."""
 NOT_SUPPORTED = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 """Services of torchrun's agent that this launcher does not offer."""
 _logger = log.get(__name__)
@@ -99,6 +103,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     command = _command(parsed)
     if command.kind == PROGRAM:
         _logger.warning("with --no-python taskd only watches: a program that is no Python script cannot be repaired")
+    _allow_files(wanted.nproc_per_node)
     _native.set_child_subreaper()  # the standby's children are this process'
     signals = Signals(wanted.signals_to_handle)
     try:
@@ -113,6 +118,16 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     finally:
         logs.put_away(wanted, parsed.log_dir)
         signals.restore()
+
+
+def _allow_files(workers: int) -> None:
+    """Now, and not when a worker is to be replaced. Raises UsageError."""
+    needed = FILES + FILES_PER_WORKER * workers
+    if (most := descriptors.allow(needed)) < needed:
+        raise UsageError(
+            f"only {most} files may be open (ulimit -n), and a launcher of {workers} workers that are to be replaced "
+            f"needs {needed}: raise the hard limit"
+        )
 
 
 def _choose_rendezvous(parsed: Namespace) -> None:
