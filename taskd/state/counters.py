@@ -87,6 +87,8 @@ class Loop(NamedTuple):
     """What of the counts in other places is only shown."""
     found: tuple[Place, ...] = ()
     """What the loop finds when it begins, and uses."""
+    written: tuple[Place, ...] = ()
+    """What it may set, or change in place."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,11 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
     outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
-        carried=_by_text(carried - hidden), perhaps=_by_text(perhaps - hidden), shown=shown, found=outside
+        carried=_by_text(carried - hidden),
+        perhaps=_by_text(perhaps - hidden),
+        shown=shown,
+        found=outside,
+        written=_by_text(hopeful.written | other.written),
     )
 
 

@@ -28,12 +28,15 @@ from typing import Any
 
 import torch
 
-from taskd.state.places import space_of
+from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, packed, unpacked
 from taskd.state.sources import passed_over
 
 Thing = tuple[str, Any]
 """A name in the script, and what is there."""
+_Part = tuple[str, Any, Spot | None]
+"""The same of something else, and where it is."""
+NONE: Set[Any] = frozenset()
 
 _DEPTH = 16
 _LOOKED_AT = 512
@@ -50,10 +53,11 @@ GONE = b""
 """What has moved is not there any more."""
 
 
-def leaves_of(things: Iterable[Thing], known: Set[int]) -> Noted:
-    """What is plain in these, by its name there. `known`: objects that are put back in another way, by id."""
-    noted, seen = Noted(), set[int]()
-    todo = deque((name, value, _DEPTH) for name, value in things)
+def leaves_of(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE) -> Noted:
+    """What is plain in these, by its name there. `known`: objects that are put back in another way, by id; `but`: what
+    is left out: objects, where something is, and names of things."""
+    noted, seen = Noted(), {one for one in but if type(one) is int}
+    todo = deque((name, value, _DEPTH) for name, value in things if name not in but)
     while todo and len(seen) < _MOST:
         name, value, depth = todo.popleft()
         if not is_scalar(value):
@@ -64,7 +68,7 @@ def leaves_of(things: Iterable[Thing], known: Set[int]) -> Noted:
             noted[name if noted.get(name, data) == data else f"{name}, too"] = data
         elif depth:
             parts = _of_class(value) if id(value) in known else _parts(name, value)
-            todo += [(part, item, depth - 1) for part, item in parts]
+            todo += [(part, item, depth - 1) for part, item, spot in parts if spot not in but]
     return noted
 
 
@@ -73,7 +77,7 @@ def code_of(name: str, value: Any) -> Iterator[Thing]:
     if issubclass(type(value), (FunctionType, type, _Cached)):
         yield name, value
     else:
-        yield from _of_class(value)
+        yield from ((part, kind) for part, kind, _ in _of_class(value))
 
 
 def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> Noted:
@@ -82,6 +86,13 @@ def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]
     moved, spans = {name: data for name, data in now.items() if ended.get(name) != data}, [*clocks]
     gone = dict.fromkeys(ended.keys() - now.keys(), GONE)
     return gone | {name: data for name, data in moved.items() if not _is_time(data, spans)}
+
+
+def numbers_moved(begun: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> list[str]:
+    """The names of the numbers that were there and others, but for times."""
+    spans = [*clocks]
+    moved = [name for name, data in now.items() if begun.get(name, data) != data and can_be_given(data)]
+    return sorted(name for name in moved if is_number(unpacked(now[name])) and not _is_time(now[name], spans))
 
 
 def _shortened(value: Any) -> Any:
@@ -99,47 +110,48 @@ def _is_time(data: bytes, clocks: list[tuple[float, float]]) -> bool:
     return is_number(value) and any(before <= value <= now for before, now in clocks)
 
 
-def _parts(name: str, one: Any) -> Iterator[Thing]:
+def _parts(name: str, one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, FunctionType):
         yield from _of_function(name, one)
     elif issubclass(kind, MethodType):
-        yield from ((name, one.__self__), (name, one.__func__))
+        yield from ((name, one.__self__, None), (name, one.__func__, None))
     elif kind in _BEHIND:
-        yield name, getattr(one, _BEHIND[kind])
+        yield name, getattr(one, _BEHIND[kind]), None
     elif issubclass(kind, functools.partial):
-        yield from ((name, one.keywords), (name, one.args), (name, one.func))
+        yield from ((name, held, None) for held in (one.keywords, one.args, one.func))
     elif issubclass(kind, _Cached):
-        yield name, one.__wrapped__
-        yield from ((f"what {name} remembers[{at}]", item) for at, item in enumerate(_remembered(one)))
+        yield name, one.__wrapped__, None
+        yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(_remembered(one)))
     elif issubclass(kind, type):
         yield from _of_a_class(name, one)
     elif one is os.environ:
-        yield from ((f"{name}[{key!r}]", value) for key, value in [*os.environ.items()])
+        yield from ((f"{name}[{key!r}]", value, (id(one), key)) for key, value in [*os.environ.items()])
     elif issubclass(kind, torch.nn.Module):
         yield from _of_module(name, one)
     elif not issubclass(kind, ModuleType):
         yield from _of_object(name, one)
 
 
-def _of_object(name: str, one: Any) -> Iterator[Thing]:
+def _of_object(name: str, one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, dict):
         keys = filter(is_scalar, islice([*dict.keys(one)], _LOOKED_AT))
-        yield from ((f"{name}[{key!r}]", dict.get(one, key)) for key in keys)
+        yield from ((f"{name}[{key!r}]", dict.get(one, key), (id(one), key)) for key in keys)
     elif issubclass(kind, (list, tuple, deque)):
-        yield from ((f"{name}[{at}]", item) for at, item in enumerate(islice([*_iterated(one)], _LOOKED_AT)))
+        items = enumerate(islice([*_iterated(one)], _LOOKED_AT))
+        yield from ((f"{name}[{at}]", item, (id(one), at)) for at, item in items)
     if _is_the_scripts(kind) or issubclass(kind, _HOLD) or dataclasses.is_dataclass(kind) or _is_bare(kind):
-        yield from ((f"{name}.{attribute}", item) for attribute, item in space_of(one).items())
+        yield from ((f"{name}.{attribute}", item, (id(one), attribute)) for attribute, item in space_of(one).items())
         yield from _slots(name, one)
     yield from _of_class(one)
 
 
-def _of_module(name: str, one: torch.nn.Module) -> Iterator[Thing]:
+def _of_module(name: str, one: torch.nn.Module) -> Iterator[_Part]:
     space = space_of(one)
     for attribute, item in (*space.items(), *space.get("_modules", {}).items()):
         if not attribute.startswith("_"):
-            yield f"{name}.{attribute}", item
+            yield f"{name}.{attribute}", item, (id(one), attribute)
     yield from _of_class(one)
 
 
@@ -148,58 +160,59 @@ def _iterated(one: Any) -> Iterator[Any]:
     return base.__iter__(one)
 
 
-def _slots(name: str, one: Any) -> Iterator[Thing]:
+def _slots(name: str, one: Any) -> Iterator[_Part]:
     for kind in type(one).__mro__:
         for attribute, slot in vars(kind).items():
             if type(slot) is types.MemberDescriptorType and _is_the_scripts(kind):
                 try:
-                    yield f"{name}.{attribute}", slot.__get__(one)
+                    yield f"{name}.{attribute}", slot.__get__(one), (id(one), attribute)
                 except AttributeError:  # nothing is in it yet
                     continue
 
 
-def _of_class(one: Any) -> Iterator[Thing]:
+def _of_class(one: Any) -> Iterator[_Part]:
     """What the class of an object has."""
     kind = type(one)
     if _is_the_scripts(kind):
-        yield kind.__qualname__, kind
+        yield kind.__qualname__, kind, None
 
 
-def _of_a_class(name: str, one: type) -> Iterator[Thing]:
+def _of_a_class(name: str, one: type) -> Iterator[_Part]:
     for kind in one.__mro__:
         if _is_the_scripts(kind):
             named = name if kind is one else kind.__qualname__
             for attribute, item in [*vars(kind).items()]:
                 if not attribute.startswith("__") or type(item) is FunctionType:
-                    yield f"{named}.{attribute}", item
+                    yield f"{named}.{attribute}", item, (id(kind), attribute)
 
 
-def _of_function(name: str, one: FunctionType) -> Iterator[Thing]:
+def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
     for attribute, item in vars(one).items():
-        yield name if attribute == "__wrapped__" else f"{name}.{attribute}", item
+        yield name if attribute == "__wrapped__" else f"{name}.{attribute}", item, (id(one), attribute)
     cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
     for free, cell in cells:
         try:
-            yield f"{name}.{free}", cell.cell_contents
+            yield f"{name}.{free}", cell.cell_contents, (id(cell), None)
         except ValueError:  # nothing is in it yet
             continue
     if passed_over(one.__code__.co_filename, one.__code__.co_name):
         return
-    yield from ((f"default {at} of {name}", value) for at, value in enumerate(one.__defaults__ or (), 1))
-    yield from ((f"default {key} of {name}", value) for key, value in (one.__kwdefaults__ or {}).items())
-    yield from named_in(one.__code__, one.__globals__)
+    yield from ((f"default {at} of {name}", value, None) for at, value in enumerate(one.__defaults__ or (), 1))
+    yield from ((f"default {key} of {name}", value, None) for key, value in (one.__kwdefaults__ or {}).items())
+    yield from _named_in(one.__code__, one.__globals__)
 
 
-def named_in(code: CodeType, space: dict[str, Any]) -> Iterator[Thing]:
+def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
     """What the names of a module stand for that this code has; of other modules of the script's, what it may read."""
     names = _names(code)
     for name in names:
         value = space.get(name)
         if not issubclass(type(value), ModuleType):
-            yield name, value
+            yield name, value, (id(space), name)
         elif _is_a_scripts_file(value):
             other = vars(value)
-            yield from ((f"{name}.{attribute}", other[attribute]) for attribute in names if attribute in other)
+            there = [attribute for attribute in names if attribute in other]
+            yield from ((f"{name}.{attribute}", other[attribute], (id(other), attribute)) for attribute in there)
 
 
 @lru_cache(maxsize=1024)

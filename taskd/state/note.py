@@ -80,18 +80,20 @@ class Told:
     """Of a newcomer's life before."""
     earlier: Note = field(default_factory=Note)
     """Of the loop before this one."""
+    unseen: list[str] = field(default_factory=list)
+    """Numbers that have moved since the loop began, and its source does not say so."""
 
     def pack(self) -> bytes:
         """As it travels."""
         notes = [note.short().parts() for note in (self.note, self.before, self.earlier)]
-        return tree.flatten([self.lacks, self.newcomer, *notes], "what a loop finds")[0]
+        return tree.flatten([self.lacks, self.newcomer, *notes, self.unseen], "what a loop finds")[0]
 
     @classmethod
     def unpack(cls, data: bytes) -> Told:
         """What `pack` wrote. Raises PeerError if it is none."""
         try:
-            lacks, newcomer, note, before, earlier = tree.unflatten(data, [])
-            return cls(lacks, newcomer, *(Note(*parts) for parts in (note, before, earlier)))
+            lacks, newcomer, note, before, earlier, unseen = tree.unflatten(data, [])
+            return cls(lacks, newcomer, Note(*note), Note(*before), Note(*earlier), unseen)
         except (TypeError, ValueError) as error:
             raise PeerError(f"what another rank tells of its loop is nothing of that kind: {error}") from error
 

@@ -8,10 +8,10 @@ that a repair puts back anyway (`known`, by id, and modules) are left out, with 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from types import MemberDescriptorType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ NUMBERS = frozenset((int, float))
 """Exactly these: True is a flag."""
 _LOOKED_AT = 64
 """Items of a list or dict."""
+Spot = tuple[int, Any]
+"""An object, by id, and the name or key of what it has."""
 Path = tuple[tuple[bool, Any], ...]
 """Each time whether it is an attribute, and its name or key."""
 
@@ -105,6 +107,17 @@ class Place:
             name += f".{key.removeprefix(_CELL)}" if is_attribute else f"[{key!r}]" if name else str(key)
         return None if found is NOTHING else (name, found)
 
+    def spots(self, root: Any) -> Iterator[int | Spot]:
+        """Where it is, and the object that is there; for any key, what has it."""
+        *path, (_, key) = self.path
+        owner = _follow(root, path, frozenset())
+        if key is ANY:
+            yield id(owner)
+        elif owner is not NOTHING:
+            cell = _cell(owner, key) if type(key) is str else None
+            yield (id(owner), key) if cell is None else (id(cell), None)
+            yield from object_at(self.found(root))
+
     def put(self, root: Any, value: Any) -> None:
         """Let it be this, if there is a number."""
         *path, (is_attribute, _) = self.path
@@ -131,6 +144,12 @@ class Place:
             dict.__setitem__(owner, name, value)
         elif issubclass(type(owner), list) and type(name) is int and -len(owner) <= name < len(owner):
             list.__setitem__(owner, name, value)
+
+
+def object_at(found: Any) -> Iterator[int]:
+    """Which one it is, if it may hold numbers of its own."""
+    if not issubclass(type(found), (type, ModuleType, FunctionType)) and found is not NOTHING:
+        yield id(found)
 
 
 def kept_in(function: Place, name: str) -> Place:

@@ -27,7 +27,7 @@ import torch
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
 from taskd.state.leaves import Thing
-from taskd.state.places import NUMBERS
+from taskd.state.places import NUMBERS, Spot
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -164,6 +164,15 @@ class Variables:
             things |= script.reached(self._of(script).found)
             script = script.user()
         return [*things.items()]
+
+    def written(self) -> set[int | str | Spot]:
+        """Where the loop that is here may set something, or change it in place, as its source says."""
+        spots, script = set[int | str | Spot](), Script.asking()
+        while script is not None:
+            loop = self._of(script)
+            spots.update(script.spots((*loop.written, *loop.counts.places)))
+            script = script.user()
+        return spots
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """The first step of a newcomer."""

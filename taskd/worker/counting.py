@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
-from taskd.state.note import Told
+from taskd.state.note import Told, as_said
 from taskd.state.settling import Settled, Table
 from taskd.worker.heal import Repair
 from taskd.worker.notes import Notes
@@ -132,6 +132,7 @@ class Counting:
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
         found, rank = self._repair.everyone(self.notes.told(variables.lacks(number)).pack())
         notes = [Told.unpack(one) for one in found]
+        self._doubt(DOUBTFUL, sorted({as_said(name) for one in notes for name in one.unseen}))
         if sentence := self.notes.heard(notes, rank):
             self._refuse(sentence)
         lacking = [one.lacks for one in notes]

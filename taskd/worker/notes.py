@@ -9,6 +9,7 @@ ranks (state/note.py).
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,10 @@ from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
 from taskd.state.found import plain_in
-from taskd.state.leaves import Thing, leaves_of, moved_between
+from taskd.state.leaves import NONE, Thing, leaves_of, moved_between, numbers_moved
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, to_refuse, to_take
+from taskd.state.places import Spot
 from taskd.state.plain import Noted
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -49,6 +51,8 @@ class Notes:
         """Of the loop before this one."""
         self._leaves = Noted()
         """All that is plain of what the loop uses, as it was when it began."""
+        self._clocks = _clocks()
+        """What they said then."""
         self._ended: tuple[Noted, list[float]] | None = None
         """The same as it was when the loop before had ended, and what the clocks said."""
         self._unsettled = repair.newcomer
@@ -74,16 +78,20 @@ class Notes:
     def _look(self, loop: int, loader: Any) -> Note:
         things = self._registered.local.variables.finds()
         kept = self._around.kept(self._registered.local.known())
-        self._leaves, moved = self._look_at_leaves(), Noted()
+        self._leaves, self._clocks, moved = self._look_at_leaves(), _clocks(), Noted()
         if self._ended is not None:
             before, clocks = self._ended
             moved = moved_between(before, self._leaves, zip(clocks, _clocks(), strict=True))
         self._ended = None
         return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
 
-    def _look_at_leaves(self) -> Noted:
+    def _look_at_leaves(self, but: Set[int | str | Spot] = NONE) -> Noted:
         local = self._registered.local
-        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known())
+        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known(), but)
+
+    def _unseen(self) -> list[str]:
+        now = self._look_at_leaves(self._registered.local.variables.written())
+        return numbers_moved(self._leaves, now, zip(self._clocks, _clocks(), strict=True))
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
         sets = self._around.sets(self._registered.local.known())
@@ -113,7 +121,9 @@ class Notes:
             sets, finds = map(_same, (self._mine.sets, self._mine.finds), now)
             note = replace(note, sets=sets, finds=finds)
         before = self._before if self._unsettled else Note()
-        return Told(lacks, self._unsettled, note, before, earlier if earlier.loop == note.loop - 1 else Note())
+        unseen = [] if self._unsettled else self._registered.doubts.look(WHAT, self._unseen) or []
+        earlier = earlier if earlier.loop == note.loop - 1 else Note()
+        return Told(lacks, self._unsettled, note, before, earlier, unseen)
 
     def heard(self, told: list[Told], rank: int) -> str:
         """What all have told. Why this rank must not go on, or nothing."""

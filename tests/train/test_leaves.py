@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from taskd.state.leaves import GONE, leaves_of, moved_between
+from taskd.state.leaves import GONE, leaves_of, moved_between, numbers_moved
+from taskd.state.places import Place
 from taskd.state.plain import Noted, packed
 from tests import verdicts
 
@@ -198,3 +199,28 @@ def test_what_is_long_is_looked_at_here_and_there() -> None:
     many[-1] = 1.0
     now = leaves_of([("rows", rows), ("many", many)], NONE)
     assert now["rows"] != before["rows"] and now["many"] != before["many"]
+
+
+@pytest.mark.parametrize("how", holding(1.0))
+def test_what_is_left_out_is_not_seen(how: str) -> None:
+    value, _ = holding(7.25)[how]
+    left_out = {id(value)} if how != "itself" else {"it"}
+    assert packed(7.25) not in leaves_of([("it", value)], NONE, left_out).values()
+
+
+def test_where_something_is_can_be_left_out() -> None:
+    held = {"in": Held(1.0), "beside": [1, 2.5, 3]}
+    place = Place("it['in'].value", "it", ((False, "in"), (True, "value")))
+    found = leaves_of([("it", held)], NONE, {*place.spots(held)})
+    assert "it['in'].value" not in found and found["it['beside']"] == packed([1, 2.5, 3]) and "Held.of_all" in found
+    listed = Place("it['beside']", "it", ((False, "beside"),))
+    found = leaves_of([("it", held)], NONE, {*listed.spots(held)})
+    assert "it['beside']" not in found and found["it['in'].value"] == packed(1.0)
+
+
+def test_numbers_that_have_moved() -> None:
+    now = time.perf_counter()
+    begun = leaves_of({"step": 3, "text": "a", "same": 4, "times": [1], "at": now - 9, "flag": False}.items(), NONE)
+    found = leaves_of({"step": 4, "text": "b", "same": 4, "times": [2], "at": now, "flag": True}.items(), NONE)
+    assert numbers_moved(begun, found, [(now - 5, now)]) == ["step"]
+    assert numbers_moved(begun, {**found, "fresh": b"\x01"}, [(now + 5, now + 9)]) == ["at", "step"]
