@@ -210,4 +210,13 @@ class Done:
     reason: str
 
 
-WorkerEvent = Order | Stop | Unmended | WorkerWelcome | Done | Tick
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error has left the step of this worker behind so many `updates`, and it could do that again. Without a reason:
+    it waits for that no longer."""
+
+    updates: int
+    reason: str
+
+
+WorkerEvent = Order | Stop | Unmended | WorkerWelcome | Done | Raised | Tick

@@ -15,6 +15,8 @@ from taskd.core import limits
 _MOST_SPANS = 8
 LEFT_EARLY = "left with exit code 0 in the middle of step"
 """The reason of a death that looks like a good end; the step's number follows."""
+RAISED_AGAIN = "raised once more when the step was done again: "
+"""How the words of an error begin that a repair has not mended."""
 WOULD_BE_WRONG = "going on would be wrong: "
 """How the words of a refusal begin that no newcomer could take back: all start over then."""
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")

@@ -8,6 +8,8 @@ a newer epoch interrupts it. What can go wrong, and what it does then:
 - *A newer epoch in the middle of any stage.* It starts over at PARK; what the shell still says of the older is void.
 - *Its seat has gone to a newer incarnation.* It quits: two incarnations of one rank never act in one epoch.
 - *A stage cannot be done.* It says so with the reason and stays STUCK until a newer epoch comes; it never guesses.
+- *An error has left its step.* It says that it runs and cannot go on, which is a level, too: until a repair begins, or
+  it is told that none will.
 
 Invariants: the epoch only grows; inside an epoch the stage only goes forward; at most one effect is under way.
 Not here: how anything is parked, rebuilt or restored (the shell), and when it has taken too long (the manager).
@@ -19,7 +21,7 @@ from enum import Enum, auto
 
 from taskd.core.counters import Counters
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
-from taskd.core.events import Done, WorkerEvent
+from taskd.core.events import Done, Raised, WorkerEvent
 from taskd.core.messages import Order, StageReached, Stop, Unmended, WorkerWelcome
 from taskd.core.table import Table
 from taskd.core.types import PROGRESS, Stage
@@ -110,6 +112,7 @@ class Worker:
         self.state = WorkerState.SETUP if newcomer else WorkerState.RUNNING
         self.updates = -1
         self.counters = Counters()
+        self._error = ""  # what has left its step, and is to be mended by a repair
         self._order: Order | None = None
         self._said: StageReached | None = None  # what the newest stage's end was, to be said again when asked
         self._reached = Stage.SETUP if newcomer else Stage.RUNNING
@@ -131,9 +134,11 @@ class Worker:
             if event.accepted and event.incarnation > self.incarnation:
                 self.incarnation = event.incarnation
             return []
+        if isinstance(event, Raised):
+            return self._raised(event.updates, event.reason)
         if isinstance(event, Unmended):
             holds = self.state is WorkerState.RUNNING and event.epoch >= self.epoch  # the first one it does not know
-            return [LetGo(self.epoch)] if holds else []
+            return [*self._raised(self.updates, ""), LetGo(self.epoch)] if holds else []
         if isinstance(event, Stop):
             if event.term < self.term:
                 self.counters.count("stop of an older term")
@@ -172,12 +177,13 @@ class Worker:
         if self.state is not WorkerState.RUNNING or order.stage is not Stage.RUNNING:
             self._reached = Stage.SETUP
         if order.stage is not Stage.RUNNING:
+            self._error = ""
             self._move(WorkerCause.PARK)
             return [Park(order.epoch)]
         self._move(WorkerCause.MEMBERSHIP)
         if self.state is WorkerState.RESUMING:
             return [Resume(order.epoch, order.updates)]
-        return self._say(self.stage, True, "")
+        return self._say(self.stage, not self._error, self._error)
 
     def _advance(self, told: bool) -> list[WorkerEffect]:
         """One stage further if the order wants it; else, when `told`, say again what has been reached."""
@@ -198,6 +204,13 @@ class Worker:
             return [Restore(order)]
         assert self.state is WorkerState.RESUMING
         return [Resume(order.epoch, order.updates)]
+
+    def _raised(self, updates: int, error: str) -> list[WorkerEffect]:
+        """An error waits for a repair, or waits no longer."""
+        if self.state is not WorkerState.RUNNING or error == self._error:
+            return []  # an order has come first
+        self._error, self.updates = cut(error), updates
+        return self._say(Stage.RUNNING, not error, error)
 
     # ---- the shell's answers ----------------------------------------------------------------------------------
 

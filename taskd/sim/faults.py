@@ -87,6 +87,11 @@ class Faults:
         victim.home.worker_says(victim, evidence)
         self.world.loop.after(self.world.rng.randint(0, 300 * MS), victim.die, 1, "ValueError: data")
 
+    def _raise(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            victim.raises("ValueError: data")
+
     # ---- nodes and agents --------------------------------------------------------------------------------------
 
     def _node(self) -> None:

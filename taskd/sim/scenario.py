@@ -23,6 +23,7 @@ FAULTS = {
     "kills": "several ranks die within some milliseconds",
     "double": "a rank dies while a repair is under way",
     "error": "a rank's own code raises and its process ends with exit code 1",
+    "raise": "an error leaves the step of a rank, whose process lives and waits to do it again",
     "node": "a whole node is lost, with its agent; it comes back later or never",
     "agent": "an agent's process dies; its workers start a side agent again, a launcher takes its workers along",
     "manager": "the manager dies and comes back from its journal: whole, without its last events, or empty",

@@ -133,7 +133,7 @@ def leaves_of(value: Any) -> list[Leaf]:
 
 
 def _walk(value: Any) -> tuple[list[Leaf], list[float]]:
-    """The first tensors and arrays in it; and its first numbers, and how long its containers are."""
+    """The first tensors and arrays in it; and its first numbers, text as one, and how long its containers are."""
     leaves, numbers = list[Leaf](), list[float]()
     todo, seen = [(value, _DEPTH)], 0
     while todo and seen < _LOOKED_AT:
@@ -143,8 +143,10 @@ def _walk(value: Any) -> tuple[list[Leaf], list[float]]:
             leaves.append(one)
         elif type(one) in NUMBERS:
             numbers.append(one)
+        elif type(one) is str:
+            numbers.append(zlib.crc32(one.encode(errors="replace")))
         elif depth:
-            if isinstance(one, (dict, list, tuple, deque)):
+            if isinstance(one, (dict, list, tuple, deque, set)):
                 numbers.append(len(one))
             todo += [(part, depth - 1) for part in reversed(_parts(one))]
     return leaves[:_MOST], numbers

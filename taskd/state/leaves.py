@@ -49,6 +49,7 @@ _HOLD = (types.SimpleNamespace, Mapping, list, tuple, set, deque)
 """What of others holds what a script has put there."""
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
 _Cached = type(lru_cache(lambda: None))
+_FLAGS = frozenset(packed(value) for value in (True, False, None))
 GONE = b""
 """What has moved is not there any more."""
 
@@ -88,11 +89,11 @@ def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]
     return gone | {name: data for name, data in moved.items() if not _is_time(data, spans)}
 
 
-def numbers_moved(begun: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> list[str]:
-    """The names of the numbers that were there and others, but for times."""
+def moved_meanwhile(begun: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> list[str]:
+    """The names of what was there and has changed, but for times and flags."""
     spans = [*clocks]
-    moved = [name for name, data in now.items() if begun.get(name, data) != data and can_be_given(data)]
-    return sorted(name for name in moved if is_number(unpacked(now[name])) and not _is_time(now[name], spans))
+    moved = [name for name, data in now.items() if begun.get(name, data) != data]
+    return sorted(name for name in moved if now[name] not in _FLAGS and not _is_time(now[name], spans))
 
 
 def _shortened(value: Any) -> Any:

@@ -81,7 +81,7 @@ class Told:
     earlier: Note = field(default_factory=Note)
     """Of the loop before this one."""
     unseen: list[str] = field(default_factory=list)
-    """Numbers that have moved since the loop began, and its source does not say so."""
+    """What has changed since the loop began, and its source does not say so."""
 
     def pack(self) -> bytes:
         """As it travels."""

@@ -8,10 +8,11 @@ that a repair puts back anyway (`known`, by id, and modules) are left out, with 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from types import FunctionType, MemberDescriptorType, ModuleType
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -107,16 +108,17 @@ class Place:
             name += f".{key.removeprefix(_CELL)}" if is_attribute else f"[{key!r}]" if name else str(key)
         return None if found is NOTHING else (name, found)
 
-    def spots(self, root: Any) -> Iterator[int | Spot]:
-        """Where it is, and the object that is there; for any key, what has it."""
+    def spots(self, root: Any) -> Iterator[int | str | Spot]:
+        """Where it is, how it is called, and the list or dict that is there; for any key, what has it."""
         *path, (_, key) = self.path
-        owner = _follow(root, path, frozenset())
+        owner, found = _follow(root, path, frozenset()), self.found(root)
         if key is ANY:
             yield id(owner)
-        elif owner is not NOTHING:
+        elif found is not NOTHING:
             cell = _cell(owner, key) if type(key) is str else None
             yield (id(owner), key) if cell is None else (id(cell), None)
-            yield from object_at(self.found(root))
+            yield from listed_at(found)
+            yield from (name for name, _ in filter(None, [self.reached(root)]))
 
     def put(self, root: Any, value: Any) -> None:
         """Let it be this, if there is a number."""
@@ -146,9 +148,9 @@ class Place:
             list.__setitem__(owner, name, value)
 
 
-def object_at(found: Any) -> Iterator[int]:
-    """Which one it is, if it may hold numbers of its own."""
-    if not issubclass(type(found), (type, ModuleType, FunctionType)) and found is not NOTHING:
+def listed_at(found: Any) -> Iterator[int]:
+    """Which list or dict it is; what its items are is known of the place, but not what an object does by itself."""
+    if issubclass(type(found), (list, dict, set, deque)):
         yield id(found)
 
 

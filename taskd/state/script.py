@@ -19,7 +19,7 @@ from typing import Any
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
-from taskd.state.places import NOTHING, NUMBERS, Place, Spot, object_at
+from taskd.state.places import NOTHING, NUMBERS, Place, Spot, listed_at
 from taskd.state.plain import filled
 from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
@@ -147,7 +147,7 @@ class Script:
         return dict(reached)
 
     def spots(self, places: Sequence[Place]) -> Iterator[int | str | Spot]:
-        """Where these places are, and the objects that are there; of a variable of its own, the name."""
+        """Where these places are, what is called so, and the lists and dicts that are there."""
         found = self._locals_for(places)
         own = own_names(self._frame.f_code) if self._function else frozenset[str]()
         for place in places:
@@ -156,7 +156,7 @@ class Script:
                 yield from place.spots(root)
             else:
                 yield place.root if place.root in own else (id(self.space), place.root)
-                yield from object_at(root)
+                yield from listed_at(root)
         self._let_go(found)
 
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:

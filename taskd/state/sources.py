@@ -56,11 +56,46 @@ def own_names(code: CodeType) -> frozenset[str]:
     return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
 
 
+def _spell_out(tree: ast.Module) -> ast.Module:
+    """`getattr(x, "n", 0)` becomes `x.n`, and `setattr(x, "n", value)` becomes `x.n = value`."""
+    todo: list[ast.AST] = [tree]
+    while todo:  # an expression may be deeper than a function can call itself
+        node = todo.pop()
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = map(_spelled_out, value)
+            elif isinstance(value, ast.AST):
+                setattr(node, field, _spelled_out(value))
+        todo += ast.iter_child_nodes(node)
+    return tree
+
+
+def _spelled_out(node: Any) -> Any:
+    match node:
+        case ast.Expr(value=ast.Call() as call) if _is_call_of("setattr", call, 3, 3):
+            return ast.copy_location(ast.Assign([_attribute(call, ast.Store())], call.args[2]), node)
+        case ast.Call() if _is_call_of("getattr", node, 2, 3):
+            return _attribute(node, ast.Load()) if isinstance(node.args[-1], ast.Constant) else node
+    return node
+
+
+def _is_call_of(name: str, node: ast.Call, least: int, most: int) -> bool:
+    """Whether it is called with so many arguments, of which the second one is a name."""
+    plain = isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
+    second = node.args[1] if plain and least <= len(node.args) <= most else None
+    return isinstance(second, ast.Constant) and isinstance(second.value, str)
+
+
+def _attribute(call: ast.Call, context: ast.expr_context) -> ast.Attribute:
+    assert isinstance(call.args[1], ast.Constant)
+    return ast.copy_location(ast.Attribute(call.args[0], str(call.args[1].value), context), call)
+
+
 @lru_cache(maxsize=16)
 def _parsed(source: str) -> tuple[ast.Module | None, dict[tuple[str, int], Node]]:
     """A source, and its functions by name and first line."""
     try:
-        tree = ast.parse(source)
+        tree = _spell_out(ast.parse(source))
     except (SyntaxError, ValueError):
         return None, {}
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]

@@ -32,6 +32,11 @@ DOUBTFUL = (
     "the script counts {names} in its loop in a way that no repair puts back: a step that is done again counts twice; "
     "use step.number, or count apart from what else is set there"
 )
+UNSEEN = (
+    "the loop has changed {names} in a way that its source does not show, and no repair puts that back: a step that is "
+    "done again finds there what its first attempt has left, and a newcomer what its script begins with; use "
+    "step.number for what is counted, or register what has the rest"
+)
 PERHAPS = (
     "the loop may hand {names} on from step to step, and no repair puts that back: a step that is done again finds "
     "there what its first attempt has left; set it at the beginning of each step, or register what holds it"
@@ -132,7 +137,7 @@ class Counting:
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
         found, rank = self._repair.everyone(self.notes.told(variables.lacks(number)).pack())
         notes = [Told.unpack(one) for one in found]
-        self._doubt(DOUBTFUL, sorted({as_said(name) for one in notes for name in one.unseen}))
+        self._doubt(UNSEEN, sorted({as_said(name) for one in notes for name in one.unseen}))
         if sentence := self.notes.heard(notes, rank):
             self._refuse(sentence)
         lacking = [one.lacks for one in notes]

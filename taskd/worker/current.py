@@ -38,6 +38,11 @@ def failed(sentence: str) -> None:
         _session[1].failed(sentence)
 
 
+def was_tried_again() -> bool:
+    """Whether the error by which the script ends has left its step twice."""
+    return _session is not None and _session[0] == os.getpid() and _session[1].was_tried_again
+
+
 def leaves() -> None:
     """The script takes its process group down, or is through: its session has to know, if there is one."""
     if _session is not None and _session[0] == os.getpid():

@@ -31,6 +31,8 @@ from taskd.state.record import Occasion, Record
 from taskd.worker.groups import Groups
 from taskd.worker.orders import Orders, leave_at_once
 
+APPEAL_SECONDS = 15.0
+"""Within which the manager answers whoever has raised an error, if it can be reached."""
 _logger = log.get(__name__)
 
 
@@ -70,6 +72,10 @@ class Repair:
 
     def ordered(self) -> bool:
         """Whether the step under way is given up."""
+        return False
+
+    def appeal(self, updates: int, error: str) -> bool:
+        """An error of the script's has left the step behind so many updates. Waits; whether all do it again."""
         return False
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
@@ -151,6 +157,9 @@ class LaunchedRepair(Repair):
 
     def ordered(self) -> bool:
         return self.orders.interrupted()
+
+    def appeal(self, updates: int, error: str) -> bool:
+        return self.orders.appeal(updates, error, APPEAL_SECONDS)
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
         self._kept(lambda: self._record.write(occasion, step, pieces))

@@ -17,7 +17,7 @@ from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
 from taskd.state.found import plain_in
-from taskd.state.leaves import NONE, Thing, leaves_of, moved_between, numbers_moved
+from taskd.state.leaves import NONE, Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, to_refuse, to_take
 from taskd.state.places import Spot
@@ -91,7 +91,7 @@ class Notes:
 
     def _unseen(self) -> list[str]:
         now = self._look_at_leaves(self._registered.local.variables.written())
-        return numbers_moved(self._leaves, now, zip(self._clocks, _clocks(), strict=True))
+        return moved_meanwhile(self._leaves, now, zip(self._clocks, _clocks(), strict=True))
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
         sets = self._around.sets(self._registered.local.known())

@@ -24,7 +24,7 @@ from typing import Any
 from taskd import log
 from taskd.comm import aside
 from taskd.core.effects import LetGo, Park, Quit, Reach, WorkerEffect
-from taskd.core.events import Done, WorkerEvent
+from taskd.core.events import Done, Raised, WorkerEvent
 from taskd.core.messages import StageReached
 from taskd.core.repair.notices import NO_SESSION
 from taskd.core.types import Stage
@@ -50,6 +50,9 @@ class Orders:
         self._normal = type(control.mode).NORMAL
         self._say = say
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
+        self._let_go_in = -1  # the last epoch in which what had failed was raised in the script after all
+        self._answered = threading.Event()
+        """A repair has begun, or none will for an error that this rank has raised."""
 
     def session_begins(self) -> None:
         """From now on a step can be given up."""
@@ -71,6 +74,21 @@ class Orders:
         """Whether the step under way is given up."""
         return bool(self._control.mode != self._normal)
 
+    def appeal(self, updates: int, error: str, seconds: float) -> bool:
+        """An error has left the step behind so many updates: ask for a repair after which all do it again, and wait so
+        long for an answer. Whether one has begun."""
+        with self.lock:
+            if self.core.state is not WorkerState.RUNNING or self._let_go_in == self.core.epoch:
+                return self.interrupted()
+            self._answered.clear()
+            for effect in self.core.step(time.monotonic_ns(), Raised(updates, error)):
+                self._carry_out(effect)
+        self._answered.wait(seconds)
+        with self.lock:
+            for effect in self.core.step(time.monotonic_ns(), Raised(updates, "")):  # if nobody has answered
+                self._carry_out(effect)
+            return self.interrupted()
+
     def let_go(self, epoch: int) -> None:
         """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
         with self.lock:
@@ -82,6 +100,7 @@ class Orders:
         elif isinstance(effect, Quit):
             leave_at_once(effect)
         elif isinstance(effect, LetGo):
+            self._answered.set()
             if self.hold.end() >= 0:
                 self._raise_what_failed(effect.epoch)
         elif isinstance(effect, Park) and self.core.state is not WorkerState.SETUP:
@@ -89,6 +108,7 @@ class Orders:
                 self._control.drain(effect.epoch)
                 _end_on_devices(effect.epoch)
                 self._todo.put(effect)
+                self._answered.set()
                 return
             for answer in self.core.step(time.monotonic_ns(), Done(effect.epoch, Stage.PARKED, -1, False, NO_SESSION)):
                 self._carry_out(answer)
@@ -109,6 +129,7 @@ class Orders:
             self._control.resume(epoch)
         except ValueError:
             return  # a repair has begun just now
+        self._let_go_in = epoch
         _logger.warning("a collective has failed and nobody repairs it: its error is raised in the script")
 
 

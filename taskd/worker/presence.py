@@ -16,7 +16,7 @@ from taskd.comm import counters
 from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
-from taskd.core.words import cut
+from taskd.core.words import RAISED_AGAIN, cut
 from taskd.worker import compiling, gloo_threads, hooks
 from taskd.worker import current as current_session
 from taskd.worker.exits import ExitWatch
@@ -89,7 +89,8 @@ class Presence:
 
     def _crash(self, sentence: str) -> None:
         rank = self.identity.rank
-        text = cut(f"rank {rank} raised {sentence}")
+        again = RAISED_AGAIN if current_session.was_tried_again() else ""
+        text = cut(f"rank {rank} raised {again}{sentence}")
         incarnation = self.link.introduction.incarnation
         self.link.channel.say(Evidence(EvidenceKind.EXCEPTION, rank, incarnation, rank, EXCEPTION_EXIT, text))
         current_session.failed(sentence)

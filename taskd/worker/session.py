@@ -81,6 +81,11 @@ class Session:
         return self._registered.replica
 
     @property
+    def was_tried_again(self) -> bool:
+        """Whether the error that has left a step had left it before."""
+        return self._transaction.was_tried_again
+
+    @property
     def proof_ns(self) -> tuple[int, int]:
         """What the proofs that this rank holds the same as others have taken of its steps: slices, and the last one of
         the whole state."""

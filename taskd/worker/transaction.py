@@ -14,11 +14,14 @@ optimizer, no file, no log; nothing of a rehearsal is kept.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from taskd import log
 from taskd.core.types import Phase
+from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.ledger import Ledger
@@ -31,6 +34,7 @@ from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
 from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
+from taskd.worker.exits import first_line
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.loaders import Loaders
@@ -44,6 +48,7 @@ from taskd.worker.step_state import StepEvent, StepMachine, StepState
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
+_logger = log.get(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,6 +89,7 @@ class Transaction:
         """The one that an error of the script's has left."""
         self.checked = False
         """A step of this life was seen to its end, and what it changed was looked at."""
+        self._tried = -1  # the last step that was done again since it had raised
         self._handed: Step | None = None
         self._last = -1, b""  # which step was handed out, and the generators when it was for the first time
         self._forward: Noted | None = None  # modules, when the last step's backward began
@@ -227,8 +233,10 @@ class Transaction:
         if error is None:
             self.variables.body_ended(step.number)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
-        follows = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
-        if error is not None and not (given_up and follows):
+        ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
+        if error is not None and ordinary and not given_up:
+            given_up = self._is_tried_again(step, error)
+        if error is not None and not (given_up and ordinary):
             self.failed = step
             self.step.happens(StepEvent.RAISED)
             return False  # the user's own error, or an interrupt: neither is ours to swallow
@@ -238,6 +246,27 @@ class Transaction:
             self._end(step)
         self.step.happens(StepEvent.HANDED_OUT)
         return True
+
+    def _is_tried_again(self, step: Step, error: BaseException) -> bool:
+        """Whether all ranks do this step again after the script's error: once, and before anything has moved that they
+        share. What another rank's end has made of a collective is no error of the script's."""
+        if (
+            self.step.state is not StepState.BODY
+            or self._tried == step.number
+            or follows(first_line(type(error), error))
+        ):
+            return False
+        _logger.warning("step %d was left by %s: all ranks are asked to do it again", step.number, told(error))
+        begun = self._repair.appeal(step.number, f"{told(error)} in step {step.number}")
+        if begun:
+            self._tried = step.number
+            traceback.clear_frames(error.__traceback__)  # they may hold more than there is room for
+        return begun
+
+    @property
+    def was_tried_again(self) -> bool:
+        """Whether the error that has left a step has come once more."""
+        return self.failed is not None and self._tried == self.failed.number
 
     def _end(self, step: Step) -> None:
         self.step.happens(StepEvent.COMMITTED)

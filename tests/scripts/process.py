@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
-from taskd.core.events import Done, Reading, WorkerEvent
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.events import Done, Raised, Reading, WorkerEvent
 from taskd.core.limits import MS, SECOND
 from taskd.core.messages import Order, RailOrder, WorkerHello
 from taskd.core.types import Phase, Stage
-from taskd.core.words import WOULD_BE_WRONG
+from taskd.core.words import RAISED_AGAIN, WOULD_BE_WRONG
 from taskd.core.worker import Worker
 from taskd.sim.rails import RailHands
 
@@ -39,6 +39,7 @@ class Process:
         self.works_since = -1  # it is at work, and shows it, in a stage that takes long
         self.compiles = False
         self.redoes = False
+        self.error = ""  # has left its step
         self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
         world.after(2 * MS, self.hello)
@@ -83,7 +84,10 @@ class Process:
             self.node.hear(effect.message, self)
             return
         self.world.saw(self.rank, effect)
-        if isinstance(effect, Park):
+        if isinstance(effect, LetGo) and self.error:
+            self.world.after(1 * MS, self.die, 1, self.error)
+        elif isinstance(effect, Park):
+            self.error = ""
             if self.phase is not Phase.SETUP or self.updates >= 0:
                 self.begin("park", effect.epoch)
         elif isinstance(effect, Rebuild):
@@ -134,7 +138,15 @@ class Process:
 
     @property
     def training(self) -> bool:
-        return self.alive and self.phase is Phase.BODY and self.core.stage is Stage.RUNNING
+        return self.alive and self.phase is Phase.BODY and self.core.stage is Stage.RUNNING and not self.error
+
+    def raises(self, error: str) -> None:
+        """An error leaves its step, for the first time or, if it says so, once more."""
+        self.error = error
+        if error.startswith(RAISED_AGAIN):
+            self.die(1, error)
+        else:
+            self.hear(Raised(self.updates, error))
 
     def step_made(self) -> None:
         self.updates += 1

@@ -54,6 +54,11 @@ from tests.train.test_counters import found_in
         ("with step as batch:\n    batch['x'] = batch['x'] / 255\n    batch['x'].clamp_(0, 1)", ""),
         ("for group in self.optimizer.param_groups:\n    group['lr'] *= 0.9", "self.optimizer.param_groups"),
         ("noise = step.noise()\nnoise.clamp_(0, 1)", ""),
+        (
+            "setattr(self, 'hidden', self.model(step, getattr(self, 'hidden', None)))\nself.hidden.backward()",
+            "self.hidden",
+        ),
+        ("getattr(getattr(self, 'hidden'), 'loss', 0).backward()\nself.hidden = step", "self.hidden"),
     ],
 )
 def test_what_is_handed_on(body: str, carried: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from taskd.state.leaves import GONE, leaves_of, moved_between, numbers_moved
+from taskd.state.leaves import GONE, leaves_of, moved_between, moved_meanwhile
 from taskd.state.places import Place
 from taskd.state.plain import Noted, packed
 from tests import verdicts
@@ -218,9 +218,9 @@ def test_where_something_is_can_be_left_out() -> None:
     assert "it['beside']" not in found and found["it['in'].value"] == packed(1.0)
 
 
-def test_numbers_that_have_moved() -> None:
+def test_what_has_changed_in_a_loop() -> None:
     now = time.perf_counter()
     begun = leaves_of({"step": 3, "text": "a", "same": 4, "times": [1], "at": now - 9, "flag": False}.items(), NONE)
     found = leaves_of({"step": 4, "text": "b", "same": 4, "times": [2], "at": now, "flag": True}.items(), NONE)
-    assert numbers_moved(begun, found, [(now - 5, now)]) == ["step"]
-    assert numbers_moved(begun, {**found, "fresh": b"\x01"}, [(now + 5, now + 9)]) == ["at", "step"]
+    assert moved_meanwhile(begun, found, [(now - 5, now)]) == ["step", "text", "times"]
+    assert moved_meanwhile(begun, {**found, "fresh": b"\x01"}, [(now + 5, now + 9)]) == ["at", "step", "text", "times"]

@@ -12,32 +12,46 @@ from tests.launched import Launched
 from tests.verdicts import same_bits
 
 Check = Callable[[str, str, int], Launched]
+Train = Callable[..., Launched]
 _calm: dict[tuple[Path, str], list[str]] = {}
 
 
 @pytest.fixture
-def check(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Check:
-    """The script that this file is the test of, to its end: rank 1 dies at this place of this step. It ends as if
-    nobody had died. The first argument says what the script has."""
-    script = request.path.with_name(f"{request.path.stem.removeprefix('test_')}.py")
+def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Train:
+    """The script that this file is the test of, to its end: rank 1 has a fault at this place of this step. The first
+    argument says what the script has, the last one is the job's exit code."""
+    script = script_of(request)
 
-    def start(kind: str, place: str, at: int) -> Launched:
+    def start(kind: str, place: str, at: int, code: int = 0) -> Launched:
         folder = tmp_path / f"{kind}-{place}{at}"
         folder.mkdir()
         words = [str(script), "--folder", str(folder), "--place", f"{kind}, {place}", "--at", str(at)]
         name = f"{script.stem}-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
         with Launched(folder, free_port(), "--nproc-per-node", "2", *words, job=name, warm=True) as job:
-            job.end()
+            job.end(code)
         return job
+
+    return start
+
+
+@pytest.fixture
+def check(request: pytest.FixtureRequest, train: Train) -> Check:
+    """The same, and it ends as if nothing had happened."""
+    script = script_of(request)
 
     def compared(kind: str, place: str, at: int) -> Launched:
         if (script, kind) not in _calm:
-            _calm[script, kind] = last_words(start(kind, "nowhere", -1))
-        job = start(kind, place, at)
+            _calm[script, kind] = last_words(train(kind, "nowhere", -1))
+        job = train(kind, place, at)
         same_bits(last_words(job), _calm[script, kind], job.text)
         return job
 
     return compared
+
+
+def script_of(request: pytest.FixtureRequest) -> Path:
+    """Beside the test."""
+    return request.path.with_name(f"{request.path.stem.removeprefix('test_')}.py")
 
 
 def last_words(job: Launched) -> list[str]:

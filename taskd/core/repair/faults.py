@@ -4,6 +4,7 @@ What can go wrong, and what follows:
 
 - *A fault in any stage of a repair*: the incident grows, the ladder is asked again.
 - *Several ranks die before anything was trained*: others may be dying of the same cause, so it is let settle first.
+- *An error leaves a step, and its process lives*: a repair in which nobody is replaced, unless that cannot help.
 - *Somebody else's launcher starts ranks again*: what it has replaced is missing until it is back, and no more.
 
 Nothing is decided here (decider), and nobody is found dead here (detector, membership).
@@ -23,6 +24,7 @@ from taskd.core.repair.incident import IncidentState
 from taskd.core.repair.ladder import describe
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
+from taskd.core.types import RankState, Strategy
 from taskd.core.words import rank_words, verb
 
 
@@ -81,6 +83,16 @@ class Faults:
             self._case.decision.want(DecisionCause.TROUBLE, when.at + (limits.REFUSAL_NS if kind == "refusal" else 0))
         else:
             self._decider.decide_soon(DecisionCause.TROUBLE, when)
+
+    def raised(self, rank: int, error: str, when: Moment) -> bool:
+        """An error has left the step of this rank, whose process lives and can do it again. False: no repair comes of
+        that alone, so it is the script's to deal with, as under any launcher."""
+        members, rules = self._members, self._rules
+        gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
+        if gone or not (rules.recover and members.trained and Strategy.IN_PLACE in rules.strategies):
+            return False
+        self.troubled("exception", f"rank {rank} raised {error}", [rank], when)
+        return True
 
     def doubted(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
         """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""

@@ -4,6 +4,7 @@
 
 - *A strategy has failed too often in this incident*: it is exhausted and the next rung is taken; EXIT is always there.
 - *A script that fails at start on every rank*: one EXIT with the cause, no restart storm.
+- *A step that raises whenever it is done*: EXIT with that error, and no newcomer to raise it once more.
 - *Nothing is lost* (the dead had done their work), or only somebody else's launcher can start ranks: OBSERVE.
 
 Not here: who counts as lost and where there is room (placement), and how a strategy is carried out (attempts).
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taskd.core.types import Strategy
-from taskd.core.words import LEFT_EARLY, cut, exit_words, follows, join, rank_words, shell_code, verb
+from taskd.core.words import LEFT_EARLY, RAISED_AGAIN, cut, exit_words, follows, join, rank_words, shell_code, verb
 
 _MOST_REASON = 200
 ALL_AGAIN = ", so all start again: respawn"
@@ -39,6 +40,11 @@ class Loss:
     def left(self) -> bool:
         """It has left by itself, inside a step: the others may be about to do the same."""
         return self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def raised_again(self) -> bool:
+        """Its script raises the same whenever it does this step."""
+        return self.reason.startswith(RAISED_AGAIN)
 
     @property
     def words(self) -> str:
@@ -125,6 +131,8 @@ def _impossible(now: Situation) -> str:
     own = all(loss.exit_code > 0 for loss in now.losses)
     if now.losses and len(now.losses) == now.world_size and own and not now.trained:
         return "every rank failed in its set-up, so starting again would not help"
+    if again := [loss.rank for loss in now.losses if loss.raised_again]:
+        return f"what {rank_words(again)} {verb(len(again), 'raises', 'raise')} is no passing error"
     spent = [loss for loss in now.losses if loss.restarts >= now.max_restarts]
     if spent:
         times = spent[0].restarts

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 
 from taskd.core import limits
 from taskd.core.job import Job
+from taskd.core.messages import RankReport, Unmended
+from taskd.core.records import RankRecord
 from taskd.core.repair.attendance import Attendance
 from taskd.core.repair.case import Case
 from taskd.core.repair.course import Course
@@ -31,8 +33,8 @@ from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause, IncidentState
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment, earliest
-from taskd.core.types import Outcome, RankState
-from taskd.core.words import rank_words
+from taskd.core.types import Outcome, RankState, Stage
+from taskd.core.words import cut, rank_words
 
 
 class Repairs:
@@ -93,6 +95,8 @@ class Repairs:
             report, incident, attempt = record.report, self.case.incident, self.case.attempts.attempt
             if report is None or self._job.over is not None:
                 continue
+            if self._raised(record, report, when):
+                continue
             if attempt is not None:
                 assert incident is not None
                 if attempt.outrun(report) and not incident.overtaken:
@@ -107,6 +111,19 @@ class Repairs:
                     self._members.trained = True  # or there would have been nothing to repair
                     self.faults.troubled("stranded", text, [rank], when)
         self._course.go_on(when)
+
+    def _raised(self, record: RankRecord, report: RankReport, when: Moment) -> bool:
+        """A rank runs and cannot go on: an error has left its step. One of an older epoch is parked anyway."""
+        attempt = self.case.attempts.attempt
+        runs = report.state is RankState.ALIVE and report.stage is Stage.RUNNING
+        older = attempt is not None and report.epoch < attempt.epoch
+        if report.ok or not runs or older or self.case.decision.pending:
+            return False
+        if not self.faults.raised(record.rank, report.reason, when):
+            text = cut(f"no repair is made for what rank {record.rank} raised alone")
+            self._job.tell(record.where, Unmended(self._job.term, self._job.epoch, text))
+            self._job.note("unmended", f"rank {record.rank} raised {report.reason}: {text}", record.rank)
+        return True
 
     def roomier(self, when: Moment) -> None:
         """A node came up: it may have room for a rank that waits for a seat."""

@@ -1,0 +1,71 @@
+"""Errors in a step, of one rank and of all: --place says which, and where; --at in which step.
+
+"once": it does not come again; "hook": in the backward; "twice": it comes again with the same step; "all": on all
+ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+import taskd
+from tests.trust.scene import Net, Scene, average_gradients, loss_of, say
+
+scene = Scene()
+kind, _, place = scene.args.place.partition(", ")
+session = taskd.session()
+torch.manual_seed(7)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+session.register(model=model, optimizer=optimizer)
+loader = scene.loader()
+raised = False  # what is counted is put back when a step is done again
+
+
+class Stop(Exception):
+    """The script's own."""
+
+
+def here(step: Any, now: str) -> None:
+    """An error, if this is the place."""
+    global raised
+    if (step.number, now) != (scene.args.at, place) or step.rehearsal:
+        return
+    if kind in ("all", "stop") or (scene.rank == 1 and (kind == "twice" or not raised)):
+        raised = True
+        say(f"raises {scene.rank} {step.number}")
+        errors = {"memory": MemoryError("no more"), "stop": Stop("enough")}
+        raise errors.get(kind, ValueError(f"a bad sample of rank {scene.rank}"))
+
+
+def in_hook(step: Any, _gradient: torch.Tensor) -> None:
+    """Of a gradient."""
+    here(step, "backward")
+
+
+def train() -> None:
+    """All of it."""
+    for step in session.steps(loader, epochs=2):
+        with step as x:
+            optimizer.zero_grad()
+            here(step, "forward")
+            noise = 1 + 0.1 * torch.rand(())
+            loss = loss_of(model, x["x"] / 20) * noise
+            here(step, "loss")
+            if kind == "hook":
+                model.second.weight.register_hook(partial(in_hook, step))
+            loss.backward()
+            average_gradients(model)
+            here(step, "reduced")
+            optimizer.step()
+            here(step, "updated")
+
+
+try:
+    train()
+except Stop:
+    say(f"stopped {scene.rank}")
+scene.end(model)

@@ -1,0 +1,44 @@
+"""Errors of the script's in a step: all do it again and nobody is replaced; one that comes again ends the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust.conftest import Check, Train
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("at", [5, 9])
+@pytest.mark.parametrize(
+    ("kind", "place", "error"),
+    [
+        ("once", "forward", "ValueError: a bad sample of rank 1"),
+        ("once", "loss", "ValueError: a bad sample of rank 1"),
+        ("hook", "backward", "ValueError: a bad sample of rank 1"),
+        ("once", "reduced", "ValueError: a bad sample of rank 1"),
+        ("memory", "loss", "MemoryError: no more"),
+    ],
+)
+def test_a_passing_error_costs_nothing(check: Check, kind: str, place: str, error: str, at: int) -> None:
+    job = check(kind, place, at)
+    assert f"rank 1 raised {error}" in job.text and f"in step {at}: healed in" in job.text, job.text
+    assert job.text.count("begin 1") == 1 and "died" not in job.text and "Traceback" not in job.text, job.text
+
+
+@pytest.mark.parametrize("kind", ["twice", "all"])
+def test_an_error_that_comes_again_ends_the_job(train: Train, kind: str) -> None:
+    job = train(kind, "forward", 5, 1)
+    assert job.text.count("raises 1 5") == 2 and job.text.count("begin 1") == 1, job.text
+    assert "raised once more when the step was done again: ValueError: a bad sample of rank" in job.text, job.text
+    assert job.text.count("[rank1]: Traceback") == 1 and "is no passing error: exit" in job.text, job.text
+
+
+def test_an_error_in_the_first_step_ends_the_job_at_once(train: Train) -> None:
+    job = train("all", "forward", 0, 1)
+    assert job.text.count("raises") == 2 and "every rank failed in its set-up" in job.text, job.text
+
+
+def test_a_script_may_leave_its_loop_by_an_error(train: Train) -> None:
+    job = train("stop", "forward", 5)
+    assert len(job.said("stopped")) == 2 and len({line.split()[1] for line in job.said("weights")}) == 1, job.text
