@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import struct
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,6 +32,15 @@ class Buffers:
 
     models: dict[str, torch.Tensor]
     averages: dict[str, list[torch.Tensor]]
+
+
+class Left(NamedTuple):
+    """What a moment has left."""
+
+    loop: int
+    generators: bytes
+    versions: int
+    """Of all buffers."""
 
 
 @dataclass(slots=True)
@@ -125,6 +134,11 @@ class LocalState:
         for name, buffer in self._buffers():
             buffer.detach().copy_(buffers.models[name])
 
+    def drawn_and_written(self) -> Left:
+        """What tells whether generators or buffers have moved meanwhile."""
+        versions = sum(0 if one.is_inference() else one._version for _, one in self._buffers())
+        return Left(self.loop, rng.capture(), versions)
+
     def carried_gradients(self) -> dict[str, torch.Tensor]:
         """All gradients that there are, by the parameter's number."""
         found = {str(at): one.grad for at, one in enumerate(self.parameters())}
@@ -146,11 +160,12 @@ class LocalState:
                 parameter.grad.detach().zero_()
 
     def pack(
-        self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool
+        self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool, whole: bool = True
     ) -> list[bytes]:
         """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
         and how loaders were opened (`opened`): a newcomer does both again. `habits`: what this rank's
-        steps are made of; `late`: they go on to change attributes of modules after this moment."""
+        steps are made of; `late`: they go on to change attributes of modules after this moment; `whole`: all that the
+        step before has left is in it."""
         carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
         parts = {
             "generators": generators,
@@ -160,14 +175,15 @@ class LocalState:
             "local": moment.local,
             "gradients": carried,
             "habits": habits,
+            "whole": whole,
             "modules": self.modules.pack(moment.modules, late),
             "variables": self.variables.pack(),
         }
         return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
-    def adopt(self, data: bytes) -> tuple[bytes, dict[str, Any]]:
-        """Start from what a dead rank wrote down; returns its `opened` and `habits`. Raises PeerError if it does not
-        fit."""
+    def adopt(self, data: bytes) -> tuple[bytes, dict[str, Any], bool]:
+        """Start from what a dead rank wrote down; returns its `opened`, `habits` and `whole`. Raises PeerError if it
+        does not fit."""
         parts = tree.unpack(data[_HEAD.size :])
         self.origin = origin_of(data)
         try:
@@ -178,7 +194,7 @@ class LocalState:
             self.put_gradients(parts["gradients"])
             rng.restore(parts["generators"])
             self.variables.adopt(parts["variables"])
-            return parts["opened"], parts["habits"]
+            return parts["opened"], parts["habits"], parts["whole"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PeerError(
                 f"the local record of this rank does not fit what this process has set up: {error!r}"

@@ -62,7 +62,7 @@ def restore(
             f"rank {rank} cannot go on after {order.updates} updates: "
             f"the record of its life before holds {inherited.held()}"
         )
-    loop.take_over(order.updates, found[1])
+    loop.take_over(order.updates, *found)
     loop.carry(*carried)
 
 

@@ -29,6 +29,10 @@ class Habits:
     """Steps change attributes of modules after their backward has begun."""
     ends_late: bool = False
     """Steps call something after their last optimizer at which a step that is given up ends."""
+    moves_on: bool = False
+    """Steps draw, or write into buffers, after their forward has ended."""
+    moves_between: bool = False
+    """So does the loop between two of them."""
     called: set[str] = field(default_factory=set)
     """Schedulers and the like that were called, in a step or elsewhere."""
     with_arguments: set[str] = field(default_factory=set)
@@ -45,6 +49,8 @@ class Habits:
             "ends_late": self.ends_late,
             "unseen": self.unseen,
             "late": self.late,
+            "moves_on": self.moves_on,
+            "moves_between": self.moves_between,
             "called": self.called,
             "with_arguments": self.with_arguments,
             "closures": self.closures,
@@ -57,6 +63,8 @@ class Habits:
         self.ends_late |= packed["ends_late"]
         self.unseen |= packed["unseen"]
         self.late |= packed["late"]
+        self.moves_on |= packed["moves_on"]
+        self.moves_between |= packed["moves_between"]
         self.called |= packed["called"]
         self.with_arguments |= packed["with_arguments"]
         self.closures |= packed["closures"]

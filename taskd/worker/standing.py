@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from taskd.errors import PeerError
+from taskd.errors import PeerError, UsageError
 from taskd.state.local import Buffers
+from taskd.state.record import Occasion
 from taskd.state.replica import Replica
 from taskd.worker.between import Between
 from taskd.worker.heal import Repair
@@ -21,6 +22,11 @@ from taskd.worker.refusal import Refusal
 from taskd.worker.registered import Registered
 from taskd.worker.step_state import StepEvent, StepState
 from taskd.worker.transaction import Transaction
+
+MISSED = (
+    "the loop draws random numbers, or writes into buffers, {where}, and the rank that died may have done so since its "
+    "last record: what it has drawn nobody knows"
+)
 
 
 class Standing:
@@ -133,13 +139,17 @@ class Standing:
         transaction.updates, transaction.variables.restored = updates, True
         transaction.step.happens(StepEvent.MENDED)
 
-    def take_over(self, updates: int, data: bytes) -> None:
-        """Begin where the dead rank's record stands. Raises PeerError when it does not fit."""
+    def take_over(self, updates: int, occasion: Occasion, data: bytes) -> None:
+        """Begin where the dead rank's record stands. Raises PeerError when it does not fit, UsageError when something
+        is missing in it that nobody can know."""
         transaction, registered = self._transaction, self._registered
-        opened, habits = registered.local.adopt(data)
+        opened, packed, whole = registered.local.adopt(data)
         self._loaders.adopt(opened)
         self._refusal.begin_anew()
-        registered.calls.inherit(habits)
+        registered.calls.inherit(packed)
+        habits = registered.calls.habits
+        if (habits.moves_on and occasion is Occasion.FORWARD) or (habits.moves_between and not whole):
+            raise UsageError(MISSED.format(where="behind its backward" if habits.moves_on else "between two steps"))
         self._own_buffers = None
         transaction.updates, transaction.variables.restored = updates, True
         transaction.carried.updated = True

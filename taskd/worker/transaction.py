@@ -25,7 +25,7 @@ from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.ledger import Ledger
-from taskd.state.local import Captured
+from taskd.state.local import Captured, Left
 from taskd.state.manifest import contents
 from taskd.state.modules import Noted
 from taskd.state.record import Occasion
@@ -93,6 +93,7 @@ class Transaction:
         self._handed: Step | None = None
         self._last = -1, b""  # which step was handed out, and the generators when it was for the first time
         self._forward: Noted | None = None  # modules, when the last step's backward began
+        self._left: Left | None = None  # what the last forward, or step, of this loop has left
 
     # ---- handing out ------------------------------------------------------------------------------------------
 
@@ -165,15 +166,18 @@ class Transaction:
         self.registered.done_outside(self.outside())
         if local.origin < 0 and self._repair.records:
             local.origin = contents(self.registered.replica)
+        assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:
             rng.restore(before.moment.generators)  # whatever the loop's body has drawn before it came here again
             return
+        left = self._left
+        if left is not None and left.loop == local.loop and before is not None and before.number == step.number - 1:
+            calls.habits.moves_between |= left.generators != self.feed.before
         moment = local.capture(self.carries_on())
         calls.habits.unseen |= before is not None and not before.moment.modules.alike(moment.modules)
         calls.habits.late |= self._forward is not None and not self._forward.alike(moment.modules)
         self.begun = Begun(step.number, moment)
-        assert self.feed is not None
         self._write(Occasion.START, self.begun, moment, self.feed.before)
 
     def outside(self) -> list[str]:
@@ -185,6 +189,8 @@ class Transaction:
         step, doubts = self.current, self.registered.doubts
         self.registered.calls.forward_ended()
         doubts.look("models that reduce gradients", self.carried.forward_ended)
+        if step is not None and step.rehearsal:
+            self._left = doubts.look("what a forward has left", self.registered.local.drawn_and_written)
         if step is None or step.rehearsal or self.given_up():
             return
         self.effects.forward_ended(step.number)
@@ -194,15 +200,21 @@ class Transaction:
     def _record_forward(self) -> None:
         assert self.begun is not None
         moment = self.registered.local.capture(False)
-        self._forward = moment.modules
+        self._forward, self._left = moment.modules, self.registered.local.drawn_and_written()
         self._write(Occasion.FORWARD, self.begun, moment, moment.generators)
 
-    def _write(self, occasion: Occasion, begun: Begun, moment: Captured, generators: bytes) -> None:
+    def _learn_from_rehearsal(self) -> None:
+        left, self._left = self._left, None
+        if left is not None and left != self.registered.local.drawn_and_written():
+            self.registered.calls.habits.moves_on = True
+
+    def _write(self, occasion: Occasion, begun: Begun, moment: Captured, generators: bytes, whole: bool = True) -> None:
         if self._repair.records:
             calls = self.registered.calls
             late = calls.habits.late and occasion is Occasion.FORWARD
             opened = self._loaders.pack()
-            pieces = self.registered.local.pack(moment, generators, opened, calls.pack_habits(), late)
+            whole = whole and occasion is Occasion.START
+            pieces = self.registered.local.pack(moment, generators, opened, calls.pack_habits(), late, whole)
             self._repair.record(occasion, begun.number, pieces)
 
     def saves(self) -> None:
@@ -226,6 +238,7 @@ class Transaction:
         if step.rehearsal:
             if self.step.under_way:  # and no refusal has led to a repair
                 self.step.happens(StepEvent.REHEARSED)
+            self.registered.doubts.look("what a step has left", self._learn_from_rehearsal)
             self.registered.calls.rehearsed()
             if isinstance(error, Exception):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
@@ -274,7 +287,19 @@ class Transaction:
         doubts = self.registered.doubts
         self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
         self._commit(step)
+        doubts.look("what a step has left", self._record_end)
         doubts.look("what a step has left", self.prover.committed, self.updates)
+
+    def _record_end(self) -> None:
+        """Steps that go on to draw behind their forward leave a record of their end, too: whoever goes on behind them
+        would draw anew what they have drawn."""
+        if self._left is None or not self._repair.records:
+            return
+        before, self._left = self._left, self.registered.local.drawn_and_written()
+        if before != self._left:
+            self.registered.calls.habits.moves_on = True
+            moment = self.registered.local.capture(self.carries_on())
+            self._write(Occasion.START, Begun(self.updates, moment), moment, moment.generators, whole=False)
 
     def _give_up(self, step: Step, *, to_its_end: bool) -> None:
         self.step.happens(StepEvent.ABANDONED)
