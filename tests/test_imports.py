@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "manager": {"descriptors", "core", "wire", *COMMON},
     "backup": {"core", "wire", "_native", *COMMON},
     "agent": {"core", "wire", "backup", "_native", *COMMON},
-    "launch": {"core", "wire", "backup", "agent", "_native", *COMMON},
+    "launch": {"descriptors", "core", "wire", "backup", "agent", "_native", *COMMON},
     "worker": {"core", "wire", "backup", "comm", "state", "_native", "_c10d", *COMMON},
     "comm": {"descriptors", "core", "wire", "nics", "_native", "_c10d", *COMMON},
     "state": {"core", "wire", "backup", "comm", *COMMON},

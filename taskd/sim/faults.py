@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
+from taskd.sim import error_faults
 from taskd.sim.manager import TAIL
 from taskd.sim.node import SimNode
 from taskd.sim.rail_faults import RAIL_FAULTS, RailFaults
@@ -19,6 +20,9 @@ from taskd.sim.world import World
 
 MS = 1_000_000
 SECOND = 1_000_000_000
+
+
+ERRORS = {"error": error_faults.ends, "raise": error_faults.waits}
 
 
 class Faults:
@@ -39,7 +43,10 @@ class Faults:
         if fault.kind not in RAIL_FAULTS:
             self.world.harm()
         self.world.loop.tell("fault", fault.kind)
-        getattr(self, f"_{fault.kind}")()
+        if fault.kind not in ERRORS:
+            getattr(self, f"_{fault.kind}")()
+        elif (victim := self._victim()) is not None:
+            ERRORS[fault.kind](self.world, victim)
 
     # ---- processes ---------------------------------------------------------------------------------------------
 
@@ -78,19 +85,6 @@ class Faults:
             self._kill_later(world.rng.choice((5, 100, 1_000, 4_000)) * MS)
         else:
             world.loop.after(10 * MS, self._wait_for_repair, until)
-
-    def _error(self) -> None:
-        victim = self._victim()
-        if victim is None:
-            return
-        evidence = Evidence(EvidenceKind.EXCEPTION, victim.rank, victim.incarnation, victim.rank, 0, "ValueError: data")
-        victim.home.worker_says(victim, evidence)
-        self.world.loop.after(self.world.rng.randint(0, 300 * MS), victim.die, 1, "ValueError: data")
-
-    def _raise(self) -> None:
-        victim = self._victim()
-        if victim is not None:
-            victim.raises("ValueError: data")
 
     # ---- nodes and agents --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume
-from taskd.core.events import Done, Raised, Reading
+from taskd.core.events import Done, Reading
 from taskd.core.messages import Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase, Stage
 from taskd.core.words import WOULD_BE_WRONG
@@ -23,8 +23,8 @@ WORK_NS = 2_000 * MS
 """How much of it an agent sees as one more piece of work."""
 HELLO_AGAIN_NS = 1_000 * MS
 """A hello that nobody has acknowledged is said again after this."""
-UNREPAIRED_NS = 15_000 * MS
-"""An error that nobody repairs goes on its way after this."""
+RAISED = "raised"
+"""The plan of a worker whose step an error has left: it goes no further until it parks."""
 
 
 class Home(Protocol):
@@ -65,7 +65,6 @@ class SimWorker(Member):
         self._works_since = node.world.loop.now  # it uses its processor, as in its set-up; -1: it waits, or hangs
         self._worked_ns = 0  # before that
         self.busy = 0  # token of the command under way; older ones are void
-        self.raised = -1  # the same of an error that has left its step
         self.said_at = self.heard_at = 0  # when the last message on the node's socket arrives: the next is not sooner
         world = self.world
         self.core = world.machines.worker(rank, incarnation, epoch, newcomer)
@@ -147,24 +146,8 @@ class SimWorker(Member):
             world.loop.after(rng.randint(1 * MS, 20 * MS), self._resume, self.busy, effect)
         elif isinstance(effect, Quit):
             world.loop.after(rng.randint(0, 20 * MS), self.die, effect.exit_code, effect.reason)
-        elif isinstance(effect, LetGo):
-            self._let_go(self.raised)
-
-    def raises(self, error: str) -> None:
-        """An error leaves its step: whoever has come to the next collective waits for this rank there."""
-        if self.group is None or self.finished:
-            return
-        self.world.loop.tell(f"rank {self.rank}", f"raises {error}")
-        self.group.breaks()
-        self.busy += 1
-        self.raised = self.busy
-        self._step(Raised(self.group.held_by(self, self.world.loop.now), error))
-        self.world.loop.after(UNREPAIRED_NS, self._let_go, self.raised)
-
-    def _let_go(self, raised: int) -> None:
-        """No repair has come: the error is the script's own."""
-        if raised == self.busy:
-            self.die(1, "ValueError: data")
+        elif isinstance(effect, LetGo) and self.plan == RAISED:
+            self.die(1, "no repair is made for its error")
 
     def _done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
         """What was asked for is done (or not): tell the machine, and the agent."""
@@ -243,7 +226,7 @@ class SimWorker(Member):
         if self.group is not None:
             self.group.breaks()
         delay_ns = world.between(world.scenario.park_ns)
-        plan, self.plan = (self.plan, "") if self.plan in ("slow", "stuck") else ("", self.plan)
+        plan, self.plan = (self.plan, "") if self.plan in ("slow", "stuck", RAISED) else ("", self.plan)
         self._works(plan == "slow" and world.rng.random() < 0.7)
         if plan == "stuck":
             world.loop.tell(f"rank {self.rank}", "hangs and never parks")

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from taskd.state.counters import gives_locals
 from taskd.state.flow import Flow
 from taskd.state.leaves import Thing, code_of
-from taskd.state.places import Place
+from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, can_be_given, packed, unpacked
 from taskd.state.reach import Reach
 from taskd.state.script import Script
@@ -86,7 +86,7 @@ class Around:
         """What each of their turns finds and uses, whatever it is, and the code that may be run there."""
         things = list[Thing]()
         for way in self._ways():
-            things += [(way.prefix + name, value) for name, value in way.script.reached(way.sets.uses).items()]
+            things += [(way.prefix + name, value) for name, value in reached(way.script.rooted(way.sets.uses)).items()]
             named = way.script.everything(way.sets.names, frozenset())
             things += [code for name, value in named.items() for code in code_of(name, value)]
         return things

@@ -148,6 +148,11 @@ class Place:
             list.__setitem__(owner, name, value)
 
 
+def reached(rooted: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
+    """What is in these places, or has what is there, by its name."""
+    return dict(filter(None, (place.reached(root) for place, root in rooted)))
+
+
 def listed_at(found: Any) -> Iterator[int]:
     """Which list or dict it is; what its items are is known of the place, but not what an object does by itself."""
     if issubclass(type(found), (list, dict, set, deque)):

@@ -19,7 +19,7 @@ from typing import Any
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
-from taskd.state.places import NOTHING, NUMBERS, Place, Spot, listed_at
+from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.plain import filled
 from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
@@ -139,25 +139,12 @@ class Script:
                 yield place.text, value
         self._let_go(found)
 
-    def reached(self, places: Sequence[Place]) -> dict[str, Any]:
-        """What is in these places, or has what is there, by its name."""
+    def rooted(self, places: Sequence[Place]) -> list[tuple[Place, Any]]:
+        """These places, each with what it begins with."""
         found = self._locals_for(places)
-        reached = [*filter(None, (place.reached(self._root(found, place)) for place in places))]
+        rooted = [(place, self._root(found, place)) for place in places]
         self._let_go(found)
-        return dict(reached)
-
-    def spots(self, places: Sequence[Place]) -> Iterator[int | str | Spot]:
-        """Where these places are, what is called so, and the lists and dicts that are there."""
-        found = self._locals_for(places)
-        own = own_names(self._frame.f_code) if self._function else frozenset[str]()
-        for place in places:
-            root = self._root(found, place)
-            if place.path:
-                yield from place.spots(root)
-            else:
-                yield place.root if place.root in own else (id(self.space), place.root)
-                yield from listed_at(root)
-        self._let_go(found)
+        return rooted
 
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
         """What these variables hold."""

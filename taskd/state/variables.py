@@ -27,7 +27,7 @@ import torch
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop
 from taskd.state.leaves import Thing
-from taskd.state.places import NUMBERS, Spot
+from taskd.state.places import NUMBERS, Spot, listed_at, reached
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -161,7 +161,7 @@ class Variables:
         """What the loop that begins here finds and uses."""
         things, script = dict[str, Any](), Script.asking()
         while script is not None:
-            things |= script.reached(self._of(script).found)
+            things |= reached(script.rooted(self._of(script).found))
             script = script.user()
         return [*things.items()]
 
@@ -170,7 +170,11 @@ class Variables:
         spots, script = set[int | str | Spot](), Script.asking()
         while script is not None:
             loop = self._of(script)
-            spots.update(script.spots((*loop.written, *loop.counts.places)))
+            for place, root in script.rooted((*loop.written, *loop.counts.places)):
+                if place.path:
+                    spots.update(place.spots(root))
+                else:
+                    spots |= {place.root, (id(script.space), place.root), *listed_at(root)}
             script = script.user()
         return spots
 

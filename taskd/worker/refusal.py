@@ -40,7 +40,7 @@ class Refusal:
         """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
         if self._repair.newcomer and self._passage.under_way:
             self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
-        step = self._transaction.current or self._transaction.failed
+        step = self._transaction.current or self._transaction.raised.step
         at = step.number if step is not None else self._transaction.updates - 1
         if at < 0 or self._repair.newcomer:
             return

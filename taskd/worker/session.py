@@ -83,7 +83,7 @@ class Session:
     @property
     def was_tried_again(self) -> bool:
         """Whether the error that has left a step had left it before."""
-        return self._transaction.was_tried_again
+        return self._transaction.raised.came_again
 
     @property
     def proof_ns(self) -> tuple[int, int]:

@@ -14,33 +14,29 @@ optimizer, no file, no log; nothing of a rehearsal is kept.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from taskd import log
 from taskd.core.types import Phase
-from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.ledger import Ledger
-from taskd.state.local import Captured, Left
+from taskd.state.local import Captured
 from taskd.state.manifest import contents
-from taskd.state.modules import Noted
-from taskd.state.record import Occasion
 from taskd.worker import hooks
 from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
 from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
-from taskd.worker.exits import first_line
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.loaders import Loaders
 from taskd.worker.naming import told
 from taskd.worker.notes import Notes
 from taskd.worker.prover import Prover
+from taskd.worker.raised import Raised
+from taskd.worker.recorder import Begun, Recorder
 from taskd.worker.registered import Registered
 from taskd.worker.step import Step
 from taskd.worker.step_state import StepEvent, StepMachine, StepState
@@ -49,14 +45,6 @@ BETWEEN = "ranks communicate between two steps: if one dies there, all start ove
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
 _logger = log.get(__name__)
-
-
-@dataclass(slots=True, frozen=True)
-class Begun:
-    """A step as it found things."""
-
-    number: int
-    moment: Captured
 
 
 class Transaction:
@@ -82,18 +70,15 @@ class Transaction:
         self.effects = Effects(ledger, repair.operations)
         self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair))
         self.prover = Prover(registered.replica, repair)
+        self._recorder = Recorder(registered, repair, loaders)
         self.feed: Feed | None = None
         self.begun: Begun | None = None
         self.current: Step | None = None
-        self.failed: Step | None = None
-        """The one that an error of the script's has left."""
+        self.raised = Raised(repair)
         self.checked = False
         """A step of this life was seen to its end, and what it changed was looked at."""
-        self._tried = -1  # the last step that was done again since it had raised
         self._handed: Step | None = None
         self._last = -1, b""  # which step was handed out, and the generators when it was for the first time
-        self._forward: Noted | None = None  # modules, when the last step's backward began
-        self._left: Left | None = None  # what the last forward, or step, of this loop has left
 
     # ---- handing out ------------------------------------------------------------------------------------------
 
@@ -148,7 +133,7 @@ class Transaction:
         if self.step.in_repair:
             raise UsageError("an error has left the repair of this step: ask the loop for the next one")
         self.effects.begin()
-        self.current, self.failed = step, None
+        self.current, self.raised.step = step, None
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
             self.variables.body_begins(step.number)
@@ -171,14 +156,8 @@ class Transaction:
         if before is not None and before.number == step.number and step.again:
             rng.restore(before.moment.generators)  # whatever the loop's body has drawn before it came here again
             return
-        left = self._left
-        if left is not None and left.loop == local.loop and before is not None and before.number == step.number - 1:
-            calls.habits.moves_between |= left.generators != self.feed.before
-        moment = local.capture(self.carries_on())
-        calls.habits.unseen |= before is not None and not before.moment.modules.alike(moment.modules)
-        calls.habits.late |= self._forward is not None and not self._forward.alike(moment.modules)
-        self.begun = Begun(step.number, moment)
-        self._write(Occasion.START, self.begun, moment, self.feed.before)
+        self.begun = Begun(step.number, local.capture(self.carries_on()))
+        self._recorder.begins(self.begun, before, self.feed.before)
 
     def outside(self) -> list[str]:
         """What was done where nobody can do it again."""
@@ -190,32 +169,12 @@ class Transaction:
         self.registered.calls.forward_ended()
         doubts.look("models that reduce gradients", self.carried.forward_ended)
         if step is not None and step.rehearsal:
-            self._left = doubts.look("what a forward has left", self.registered.local.drawn_and_written)
+            doubts.look("what a forward has left", self._recorder.forward_rehearsed)
         if step is None or step.rehearsal or self.given_up():
             return
         self.effects.forward_ended(step.number)
-        if self._repair.records:
-            doubts.look("what a forward has left", self._record_forward)
-
-    def _record_forward(self) -> None:
-        assert self.begun is not None
-        moment = self.registered.local.capture(False)
-        self._forward, self._left = moment.modules, self.registered.local.drawn_and_written()
-        self._write(Occasion.FORWARD, self.begun, moment, moment.generators)
-
-    def _learn_from_rehearsal(self) -> None:
-        left, self._left = self._left, None
-        if left is not None and left != self.registered.local.drawn_and_written():
-            self.registered.calls.habits.moves_on = True
-
-    def _write(self, occasion: Occasion, begun: Begun, moment: Captured, generators: bytes, whole: bool = True) -> None:
-        if self._repair.records:
-            calls = self.registered.calls
-            late = calls.habits.late and occasion is Occasion.FORWARD
-            opened = self._loaders.pack()
-            whole = whole and occasion is Occasion.START
-            pieces = self.registered.local.pack(moment, generators, opened, calls.pack_habits(), late, whole)
-            self._repair.record(occasion, begun.number, pieces)
+        if self.begun is not None:
+            doubts.look("what a forward has left", self._recorder.forward_ended, self.begun)
 
     def saves(self) -> None:
         """The body saves something by itself. Raises StepAbandoned in a step that is given up."""
@@ -238,7 +197,7 @@ class Transaction:
         if step.rehearsal:
             if self.step.under_way:  # and no refusal has led to a repair
                 self.step.happens(StepEvent.REHEARSED)
-            self.registered.doubts.look("what a step has left", self._learn_from_rehearsal)
+            self.registered.doubts.look("what a step has left", self._recorder.rehearsed)
             self.registered.calls.rehearsed()
             if isinstance(error, Exception):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
@@ -248,9 +207,9 @@ class Transaction:
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
         if error is not None and ordinary and not given_up:
-            given_up = self._is_tried_again(step, error)
+            given_up = self.raised.is_tried_again(step, self.step.state, error)
         if error is not None and not (given_up and ordinary):
-            self.failed = step
+            self.raised.step = step
             self.step.happens(StepEvent.RAISED)
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if given_up:
@@ -260,46 +219,14 @@ class Transaction:
         self.step.happens(StepEvent.HANDED_OUT)
         return True
 
-    def _is_tried_again(self, step: Step, error: BaseException) -> bool:
-        """Whether all ranks do this step again after the script's error: once, and before anything has moved that they
-        share. What another rank's end has made of a collective is no error of the script's."""
-        if (
-            self.step.state is not StepState.BODY
-            or self._tried == step.number
-            or follows(first_line(type(error), error))
-        ):
-            return False
-        _logger.warning("step %d was left by %s: all ranks are asked to do it again", step.number, told(error))
-        begun = self._repair.appeal(step.number, f"{told(error)} in step {step.number}")
-        if begun:
-            self._tried = step.number
-            traceback.clear_frames(error.__traceback__)  # they may hold more than there is room for
-        return begun
-
-    @property
-    def was_tried_again(self) -> bool:
-        """Whether the error that has left a step has come once more."""
-        return self.failed is not None and self._tried == self.failed.number
-
     def _end(self, step: Step) -> None:
         self.step.happens(StepEvent.COMMITTED)
         self.registered.warn(self.effects.late(step.number))
         doubts = self.registered.doubts
         self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
         self._commit(step)
-        doubts.look("what a step has left", self._record_end)
+        doubts.look("what a step has left", self._recorder.ended, self.updates, self.carries_on())
         doubts.look("what a step has left", self.prover.committed, self.updates)
-
-    def _record_end(self) -> None:
-        """Steps that go on to draw behind their forward leave a record of their end, too: whoever goes on behind them
-        would draw anew what they have drawn."""
-        if self._left is None or not self._repair.records:
-            return
-        before, self._left = self._left, self.registered.local.drawn_and_written()
-        if before != self._left:
-            self.registered.calls.habits.moves_on = True
-            moment = self.registered.local.capture(self.carries_on())
-            self._write(Occasion.START, Begun(self.updates, moment), moment, moment.generators, whole=False)
 
     def _give_up(self, step: Step, *, to_its_end: bool) -> None:
         self.step.happens(StepEvent.ABANDONED)

@@ -75,7 +75,7 @@ def test_quiet_job_has_no_incident() -> None:
 def test_faults_really_strike_and_heal() -> None:
     """The stories are worth their time: every kind strikes somewhere, repairs happen, and ranks train on after them."""
     missing, heals = set(Options(4, 1, 0).kinds), 0
-    for seed in range(40):
+    for seed in range(120):
         summary = simulate(options_of(seed, seed)).summary
         heals += summary["heals"]
         missing -= set(summary["faults"])

@@ -243,6 +243,6 @@ def test_leaving_a_loop_early(start: Start, calm: list[str]) -> None:
 def test_an_error_of_the_user(start: Start) -> None:
     with start("error", options=("--max-restarts", "2")) as job:
         job.end(1)
-        assert job.text.count("begin 1") == 3 and job.text.count("begin 0") == 1, job.text
+        assert job.text.count("begin 1") == 1 and job.text.count("begin 0") == 1, job.text
         ends = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends:")]
         assert len(ends) == 1 and "ValueError: this batch cannot be used" in ends[0], job.text
