@@ -3,7 +3,8 @@
 The time runs from the signal to the moment at which the manager has heard of a completed step from every rank, by the
 time of day of one machine. One job is disturbed many times, each time as soon as all its ranks train again; then it is
 told its last step, and its weights are compared with those of a run to the same step that nobody disturbed. A node is
-lost by killing its launcher; another launcher then comes as the next spare.
+lost by killing its launcher; another launcher then comes as the next spare. A rank that is to raise is told so by a
+signal, and does it in its next step: the time has the rest of a step in it.
 
 Each kind of fault has its own limit: what it has found by then counts, and is said as it comes on standard error.
 Nothing is injected into the product.
@@ -55,13 +56,14 @@ class _Runs:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of fault: the job, and which ranks are killed at once; none: the launcher of a node is."""
+    """One kind of fault: the job, and which ranks are killed at once, or raise; none: the launcher of a node is."""
 
     name: str
     goal: float
     words: tuple[int, int, int]
     ranks: int
     victims: tuple[int, ...]
+    training: str = "ddp"
 
 
 KINDS = (
@@ -70,6 +72,7 @@ KINDS = (
     _Kind("kill_rank0", 0.6, SMALL, 4, (0,)),
     _Kind("two_kills", 0.8, SMALL, 4, (1, 2)),
     _Kind("node", 3.0, SMALL, 4, ()),
+    _Kind("exception", 0.1, SMALL, 4, (2,), "raises"),
 )
 TWO = _Kind("2 ranks", 0.0, SMALL, 2, (1,))
 SIXTEEN = _Kind("16 ranks", 0.0, SMALL, 16, (5,))
@@ -113,8 +116,10 @@ def _measured(kind: _Kind) -> _Runs:
 def _disturbed(kind: _Kind, runs: _Runs, ends: float) -> tuple[int, str]:
     """Disturb one job; its last step and its weights."""
     alone = bool(kind.victims)
-    with Job(kind.words, ranks=kind.ranks, nodes=1 if alone else 2, spares=0 if alone else 1) as job:
-        fault: Callable[[Job], int] = (lambda job: _kill(job, kind.victims)) if alone else _lose_node
+    number = signal.SIGUSR1 if kind.training == "raises" else signal.SIGKILL
+    spares = 0 if alone else 1
+    with Job(kind.words, ranks=kind.ranks, nodes=1 if alone else 2, spares=spares, kind=kind.training) as job:
+        fault: Callable[[Job], int] = (lambda job: _tell(job, kind.victims, number)) if alone else _lose_node
         while len(runs.seconds) < FAULTS and time.monotonic() < ends:
             begin_ns = fault(job)
             seconds, phases = _healed(job, begin_ns)
@@ -126,13 +131,13 @@ def _disturbed(kind: _Kind, runs: _Runs, ends: float) -> tuple[int, str]:
         return last, _weights(job)
 
 
-def _kill(job: Job, ranks: tuple[int, ...]) -> int:
-    """Kill these ranks as soon as the job trains; when that was."""
+def _tell(job: Job, ranks: tuple[int, ...], number: int) -> int:
+    """Send these ranks this signal as soon as the job trains; when that was."""
     found = job.settle(BETWEEN)
     pids = [found[rank]["pid"] for rank in ranks]
     begin_ns = time.time_ns()
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     return begin_ns
 
 

@@ -5,7 +5,8 @@ the session, with torchrun over the same lines, where the session does nothing. 
 one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
 with its median step time, and rank 0 the hash of the weights; begin and end of every step lie in times.RANK beside
 FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh; or flips: one bit becomes another
-one where the file "flip" beside FILE says so. It measures nothing else.
+one where the file "flip" beside FILE says so; or raises: an error in the step after a SIGUSR1. It measures nothing
+else.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import array
 import hashlib
 import json
+import signal
 import statistics
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -93,12 +96,17 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
     session.register(model=model, optimizer=optimizer)
-    times, ends = array.array("q"), None
+    times, ends, told = array.array("q"), None, SimpleNamespace(now=False)
+    if kind == "raises":
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(told, "now", True))
     for step in session.steps(loader):
         times.append(time.monotonic_ns())
         with step as rows:
             if kind == "flips":
                 flip_once(last, step.number, model, optimizer)
+            if told.now:
+                told.now = False
+                raise ValueError("told to raise")
             optimizer.zero_grad()
             model(rows).square().mean().backward()
             optimizer.step()
