@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ class Left(NamedTuple):
     generators: bytes
     versions: int
     """Of all buffers."""
+    objects: int
+    """A digest of what is registered as this rank's own."""
 
 
 @dataclass(slots=True)
@@ -135,9 +138,11 @@ class LocalState:
             buffer.detach().copy_(buffers.models[name])
 
     def drawn_and_written(self) -> Left:
-        """What tells whether generators or buffers have moved meanwhile."""
+        """What tells whether generators, buffers or objects of its own have moved meanwhile."""
         versions = sum(0 if one.is_inference() else one._version for _, one in self._buffers())
-        return Left(self.loop, rng.capture(), versions)
+        own = {name: _state_of(item) for name, item in self.objects.items()}
+        objects = zlib.crc32(b"".join(tree.pack(own, "what is registered as local"))) if own else 0
+        return Left(self.loop, rng.capture(), versions, objects)
 
     def carried_gradients(self) -> dict[str, torch.Tensor]:
         """All gradients that there are, by the parameter's number."""

@@ -109,12 +109,12 @@ class Place:
         return None if found is NOTHING else (name, found)
 
     def spots(self, root: Any) -> Iterator[int | str | Spot]:
-        """Where it is, how it is called, and the list or dict that is there; for any key, what has it."""
-        *path, (_, key) = self.path
+        """Where it is, how it is called, and the list or dict that is there; of an item, the whole."""
+        *path, (is_attribute, key) = self.path
         owner, found = _follow(root, path, frozenset()), self.found(root)
-        if key is ANY:
+        if not is_attribute:
             yield id(owner)
-        elif found is not NOTHING:
+        if found is not NOTHING and key is not ANY:
             cell = _cell(owner, key) if type(key) is str else None
             yield (id(owner), key) if cell is None else (id(cell), None)
             yield from listed_at(found)

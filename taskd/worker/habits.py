@@ -30,7 +30,7 @@ class Habits:
     ends_late: bool = False
     """Steps call something after their last optimizer at which a step that is given up ends."""
     moves_on: bool = False
-    """Steps draw, or write into buffers, after their forward has ended."""
+    """Steps draw, or write into buffers or objects of this rank's own, after their forward has ended."""
     moves_between: bool = False
     """So does the loop between two of them."""
     called: set[str] = field(default_factory=set)

@@ -4,6 +4,9 @@ An error is tried again once in each step, and before anything has moved that ra
 error in a step). Failure modes: the script's collectives fail since another rank has (that is no error of the script's,
 and is told elsewhere); the error holds what there was no room for. It does NOT lead a repair (heal.py), and it does not
 know who answers (orders.py).
+
+What could not be healed in place is not tried again either: all would start over for an error that may be the script's
+own way out of its loop.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from taskd.core.words import follows
 from taskd.worker.exits import first_line
 from taskd.worker.heal import Repair
 from taskd.worker.naming import told
+from taskd.worker.registered import Registered
 from taskd.worker.step import Step
 from taskd.worker.step_state import StepState
 
@@ -24,8 +28,8 @@ _logger = log.get(__name__)
 class Raised:
     """Of one session."""
 
-    def __init__(self, repair: Repair) -> None:
-        self._repair = repair
+    def __init__(self, registered: Registered, repair: Repair) -> None:
+        self._registered, self._repair = registered, repair
         self.step: Step | None = None
         """The one that an error has left for good."""
         self._tried = -1
@@ -38,7 +42,9 @@ class Raised:
 
     def is_tried_again(self, step: Step, state: StepState, error: BaseException) -> bool:
         """Whether all ranks do this step again; asks, and waits for the answer."""
-        if state is not StepState.BODY or self._tried == step.number or follows(first_line(type(error), error)):
+        known = self._registered
+        healed = not (known.coverage.flaws or known.doubts.sentence) and state is StepState.BODY
+        if not healed or self._tried == step.number or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", step.number, told(error))
         begun = self._repair.appeal(step.number, f"{told(error)} in step {step.number}")

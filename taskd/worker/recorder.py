@@ -1,8 +1,9 @@
 """What a step leaves in this rank's record: as it begins, when its forward has ended, and at its end, if it went on.
 
 Whoever replaces this rank behind an update begins with the last of these. Failure modes: a step draws random numbers
-behind its forward, or writes into buffers there, and the newcomer would draw the same once more: so such steps leave a
-record of their end, too, and whether they are such is learned from them, in a rehearsal as well. The rank dies before
+behind its forward, or writes into buffers or objects of this rank's own there, and the newcomer would begin without
+that: so such steps leave a record of their end, too, and whether they are such is learned from them, in a rehearsal as
+well. The rank dies before
 that record, or the loop draws between two steps: then nobody knows what was drawn (standing.py refuses).
 It does NOT say what a record means (state/record.py, state/local.py), and decides nothing about a step.
 """

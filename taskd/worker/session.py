@@ -104,7 +104,7 @@ class Session:
         """Name what the training changes. Each of the first four is one object, a list or a dict of them.
 
         `replicated` objects have state_dict() and load_state_dict() and are the same on every rank; those in `local`
-        (also tensors, dicts, lists and torch.Generators) are this rank's own, and change before the step's backward.
+        (also tensors, dicts, lists and torch.Generators) are this rank's own.
         Raises UsageError.
         """
         if self._transaction.current is not None:

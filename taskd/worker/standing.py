@@ -24,8 +24,8 @@ from taskd.worker.step_state import StepEvent, StepState
 from taskd.worker.transaction import Transaction
 
 MISSED = (
-    "the loop draws random numbers, or writes into buffers, {where}, and the rank that died may have done so since its "
-    "last record: what it has drawn nobody knows"
+    "the loop draws random numbers, or writes into buffers or what is registered as local, {where}, and the rank that "
+    "died may have done so since its last record: what it has drawn or written nobody knows"
 )
 
 

@@ -74,7 +74,7 @@ class Transaction:
         self.feed: Feed | None = None
         self.begun: Begun | None = None
         self.current: Step | None = None
-        self.raised = Raised(repair)
+        self.raised = Raised(registered, repair)
         self.checked = False
         """A step of this life was seen to its end, and what it changed was looked at."""
         self._handed: Step | None = None

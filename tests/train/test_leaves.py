@@ -215,7 +215,7 @@ def test_where_something_is_can_be_left_out() -> None:
     assert "it['in'].value" not in found and found["it['beside']"] == packed([1, 2.5, 3]) and "Held.of_all" in found
     listed = Place("it['beside']", "it", ((False, "beside"),))
     found = leaves_of([("it", held)], NONE, {*listed.spots(held)})
-    assert "it['beside']" not in found and found["it['in'].value"] == packed(1.0)
+    assert "it['beside']" not in found and "it['in'].value" not in found  # a dict is looked at as one
 
 
 def test_what_has_changed_in_a_loop() -> None:

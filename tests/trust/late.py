@@ -1,7 +1,8 @@
 """Loops that draw random numbers, or write into buffers, behind their forward: --place says how, and where rank 1 dies.
 
 "dropout": an evaluation behind the update; "noise": added to gradients; "numbers": numpy's and Python's, for the next
-step; "buffers": a norm sees one more batch; "between": drawn in the loop, and outside of `with step:`; "none": nothing.
+step; "buffers": a norm sees one more batch; "local": what is registered so remembers the loss; "between": drawn in the
+loop, and outside of `with step:`; "none": nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ torch.manual_seed(7)
 for parameter in model.parameters():
     nn.init.normal_(parameter, std=0.1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-session.register(model=[model, norm], optimizer=optimizer)
-scale = [1.0]
+own = {"loss": 0.0}
+session.register(model=[model, norm], optimizer=optimizer, local={"own": own} if kind == "local" else None)
 
 for step in session.steps(scene.loader(), epochs=2):
     scene.here(step, "handed")
     with step as batch:
         x = batch["x"] / 20
         optimizer.zero_grad()
-        noise = torch.rand(())
+        noise = torch.rand(()) + own["loss"]
         if kind == "buffers":
             noise = noise + norm.eval()(x).mean().detach()
             norm.train()
-        (loss_of(model, x) * noise).backward()
+        loss = loss_of(model, x) * noise
+        loss.backward()
         average_gradients(model)
         scene.here(step, "reduced")
         if kind == "noise":
@@ -56,6 +58,8 @@ for step in session.steps(scene.loader(), epochs=2):
             torch.from_numpy(np.random.rand(1))
         elif kind == "buffers":
             norm(x)
+        elif kind == "local":
+            own["loss"] = 0.5 * own["loss"] + float(loss)
         scene.here(step, "drawn")
     if kind == "between" and not step.rehearsal:
         torch.rand(3)

@@ -1,7 +1,8 @@
 """Errors in a step, of one rank and of all: --place says which, and where; --at in which step.
 
 "once": it does not come again; "hook": in the backward; "twice": it comes again with the same step; "all": on all
-ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end.
+ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end; "flawed": the same in
+a loop that hands a tensor on.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def here(step: Any, now: str) -> None:
     global raised
     if (step.number, now) != (scene.args.at, place) or step.rehearsal:
         return
-    if kind in ("all", "stop") or (scene.rank == 1 and (kind == "twice" or not raised)):
+    if kind in ("all", "stop", "flawed") or (scene.rank == 1 and (kind == "twice" or not raised)):
         raised = True
         say(f"raises {scene.rank} {step.number}")
-        errors = {"memory": MemoryError("no more"), "stop": Stop("enough")}
+        errors = {"memory": MemoryError("no more"), "stop": Stop("enough"), "flawed": Stop("enough")}
         raise errors.get(kind, ValueError(f"a bad sample of rank {scene.rank}"))
 
 
@@ -48,12 +49,16 @@ def in_hook(step: Any, _gradient: torch.Tensor) -> None:
 
 def train() -> None:
     """All of it."""
+    hidden = torch.ones(8)
     for step in session.steps(loader, epochs=2):
         with step as x:
             optimizer.zero_grad()
             here(step, "forward")
             noise = 1 + 0.1 * torch.rand(())
             loss = loss_of(model, x["x"] / 20) * noise
+            if kind == "flawed":
+                loss = loss * hidden.mean()
+                hidden = 0.5 * hidden + 0.5 * x["x"][0] / 20
             here(step, "loss")
             if kind == "hook":
                 model.second.weight.register_hook(partial(in_hook, step))
