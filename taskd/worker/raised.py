@@ -6,7 +6,8 @@ and is told elsewhere); the error holds what there was no room for. It does NOT 
 know who answers (orders.py).
 
 What could not be healed in place is not tried again either: all would start over for an error that may be the script's
-own way out of its loop.
+own way out of its loop. And DistributedDataParallel cannot go on behind a backward that was left in its middle: its
+rank is replaced like one that was killed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from taskd.worker.registered import Registered
 from taskd.worker.step import Step
 from taskd.worker.step_state import StepState
 
+_BACKWARD = "/torch/autograd/"
 _logger = log.get(__name__)
 
 
@@ -44,7 +46,8 @@ class Raised:
         """Whether all ranks do this step again; asks, and waits for the answer."""
         known = self._registered
         healed = not (known.coverage.flaws or known.doubts.sentence) and state is StepState.BODY
-        if not healed or self._tried == step.number or follows(first_line(type(error), error)):
+        torn = bool(known.replica.parallel()) and _comes_from_a_backward(error)
+        if torn or not healed or self._tried == step.number or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", step.number, told(error))
         begun = self._repair.appeal(step.number, f"{told(error)} in step {step.number}")
@@ -52,3 +55,12 @@ class Raised:
             self._tried = step.number
             traceback.clear_frames(error.__traceback__)  # they may hold more than there is room for
         return begun
+
+
+def _comes_from_a_backward(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if _BACKWARD in trace.tb_frame.f_code.co_filename:
+            return True
+        trace = trace.tb_next
+    return False

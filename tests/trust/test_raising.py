@@ -26,6 +26,11 @@ def test_a_passing_error_costs_nothing(check: Check, kind: str, place: str, erro
     assert job.text.count("begin 1") == 1 and "died" not in job.text and "Traceback" not in job.text, job.text
 
 
+def test_a_backward_of_ddp_that_was_left_in_its_middle_takes_a_newcomer(check: Check) -> None:
+    job = check("ddp", "backward", 5)
+    assert job.text.count("begin 1") == 2 and "rank 1 died (exit code 1: ValueError: a bad sample" in job.text, job.text
+
+
 @pytest.mark.parametrize("kind", ["twice", "all"])
 def test_an_error_that_comes_again_ends_the_job(train: Train, kind: str) -> None:
     job = train(kind, "forward", 5, 1)
