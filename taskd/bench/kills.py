@@ -3,8 +3,9 @@
 The trainings lie in the source tree (tests/trust), one small file each, so that anybody can read what is covered. Each
 runs undisturbed first. Then a rank is killed in it, again and again; what it ends with must be the same, whether the
 rank was replaced or all started over. A run counts as wrong if it ends with exit code 0 and other weights. A rank kills
-itself at each chosen place, in a step that is drawn; or it gets SIGKILL at a moment that is drawn from all the time of
-its training. Both are drawn by a fixed seed. It repairs and explains nothing.
+itself at each chosen place, in a step that is drawn; or in front of a line of Python that is drawn from all that it
+runs, which finds the short moments; or it gets SIGKILL at a moment that is drawn from all the time of its training,
+which finds the long ones. All are drawn by a fixed seed. It repairs and explains nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import taskd
 from taskd.bench.job import Broken, free_port
 from taskd.bench.report import Figure, Goal, unmeasured
 
-KILLS = 20
-"""Of each training: at its chosen places and, at least as often as at those, at random moments."""
+MOMENTS = 10
+"""In each training: as many random moments, and as many random lines, besides its chosen places."""
 RANKS = 2
 STEPS = range(1, 7)
 """In which somebody dies: in the first one nobody knows yet that a step can be done at all."""
@@ -41,6 +42,8 @@ _BEFORE = "if a rank dies"
 @dataclass
 class _Tally:
     cases: int = 0
+    deaths: int = 0
+    """Asked for. A random moment may come when the rank is through."""
     kills: int = 0
     failed: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -48,11 +51,26 @@ class _Tally:
     started_over: int = 0
 
 
-class _Run:
-    """One training, and how it ends. `moment_s` after rank 1 has begun it is killed."""
+@dataclass(frozen=True)
+class _Death:
+    """Where rank 1 dies: at this place of this step, in front of this line, or this long after it has begun."""
 
-    def __init__(self, script: str, place: str, at: int, moment_s: float | None = None) -> None:
-        self._moment_s = moment_s
+    place: str
+    at: int = -1
+    line: int = 0
+    moment_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.moment_s is not None:
+            return f"{self.place} after {1000 * self.moment_s:.0f} ms"
+        return f"{self.place} at line {self.line}" if self.line else f"({self.place}) in step {self.at}"
+
+
+class _Run:
+    """One training, and how it ends."""
+
+    def __init__(self, script: str, death: _Death) -> None:
+        self._moment_s = death.moment_s
         self._lines: list[str] = []
         self._began_s = 0.0
         self.trained_s = 0.0
@@ -60,10 +78,13 @@ class _Run:
         self.killed = False
         """By a signal, while its rank lived."""
         with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
-            self.code = self._train(script, place, at, folder)
+            self.code = self._train(script, death, folder)
+            seen = Path(folder) / "lines"
+            self.lines = seen.read_text().splitlines() if seen.exists() else []
+            """What rank 1 has run, in this order, if nobody died."""
         self.text = "".join(self._lines)
 
-    def _train(self, script: str, place: str, at: int, folder: str) -> int:
+    def _train(self, script: str, death: _Death, folder: str) -> int:
         environment = os.environ | {
             "PYTHONPATH": str(FOLDER.parent.parent),
             "TASKD_RUN_DIR": folder,
@@ -72,7 +93,8 @@ class _Run:
             "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, "-m", "taskd.run", "--nproc-per-node", str(RANKS), "--master-port", str(free_port())]
-        command += [str(FOLDER / f"{script}.py"), "--folder", folder, "--place", place, "--at", str(at)]
+        command += [str(FOLDER / f"{script}.py"), "--folder", folder, "--place", death.place, "--at", str(death.at)]
+        command += ["--line", str(death.line)]
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as job:
@@ -126,7 +148,7 @@ def measure() -> dict[str, Figure]:
         _case(tally, draw, script, calm_place, places)
     return {
         "cases": Figure(tally.cases, "trainings"),
-        "kills": Figure(tally.kills, "kills", Goal("==", KILLS * tally.cases)),
+        "kills": Figure(tally.kills, "kills", Goal("==", tally.deaths)),
         "wrong": Figure(len(tally.wrong), "runs", Goal("==", 0), reason="; ".join(tally.wrong)),
         "failed": Figure(tally.failed, "runs", Goal("==", 0)),
         "refused": Figure(tally.refused, "runs"),
@@ -135,25 +157,33 @@ def measure() -> dict[str, Figure]:
 
 
 def _case(tally: _Tally, draw: random.Random, script: str, calm_place: str, places: tuple[str, ...]) -> None:
-    calm = _Run(script, calm_place, -1)
+    calm = _Run(script, _Death(calm_place))
     if len(calm.weights()) != RANKS:
         raise Broken(f"{script} {calm_place} does not train in peace:\n{calm.text}")
-    tally.cases += 1
+    deaths = [_Death(place, draw.choice(STEPS)) for place in places]
+    deaths += [_Death(calm_place, line=_line(draw, calm.lines)) for _ in range(MOMENTS)]
+    deaths += [_Death(calm_place, moment_s=draw.uniform(0, calm.trained_s)) for _ in range(MOMENTS)]
     before = tally.started_over
-    for number in range(KILLS):
-        if number < KILLS // 2:
-            place, at, moment_s = places[number % len(places)], draw.choice(STEPS), None
-            which = f"({place}) in step {at}"
-        else:
-            place, at, moment_s = calm_place, -1, draw.uniform(0, calm.trained_s)
-            which = f"{calm_place} after {1000 * moment_s:.0f} ms"
-        run = _Run(script, place, at, moment_s)
+    for death in deaths:
+        run = _Run(script, death)
         over = "all ranks start over" in run.text
         tally.kills += run.killed or run.begun() > RANKS
         tally.failed += run.code != 0
         tally.started_over += over
         tally.refused += over and _BEFORE in run.text.partition("died")[0]
         if run.code == 0 and run.weights() != calm.weights():
-            tally.wrong.append(f"{script} {which}")
-    said = f"{KILLS} kills, {tally.started_over - before} started over, {len(tally.wrong)} wrong so far"
+            tally.wrong.append(f"{script} {death}")
+            print(f"wrong: {script} {death}\n{run.text}", file=sys.stderr, flush=True)
+    tally.cases += 1
+    tally.deaths += len(deaths)
+    said = f"{len(deaths)} kills, {tally.started_over - before} started over, {len(tally.wrong)} wrong so far"
     print(f"{script} {calm_place}: {said}", file=sys.stderr, flush=True)
+
+
+def _line(draw: random.Random, lines: list[str]) -> int:
+    """A time of a line of a file, each drawn evenly: most of all lines are an optimizer's, or run once before a loop."""
+    files: dict[str, dict[str, list[int]]] = {}
+    for number, line in enumerate(lines, 1):
+        files.setdefault(line.partition(":")[0], {}).setdefault(line, []).append(number)
+    repeated = [[times for times in found.values() if len(times) > 1] for found in files.values()]
+    return draw.choice(draw.choice(draw.choice([times for times in repeated if times])))

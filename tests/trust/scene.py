@@ -1,7 +1,8 @@
 """What the small trainings of this folder have in common: two ranks, a loader, a death at one place of one step.
 
-A training says where it is (`here("forward")`); rank 1 kills itself where --place and --at say so, once. It prints
-"weights RANK HASH" at its end. What is done wrong in a step stands in the trainings themselves.
+A training says where it is (`here("forward")`); rank 1 kills itself where --place and --at say so, once, or in front of
+the line of Python that --line counts. It prints "weights RANK HASH" at its end. What is done wrong in a step stands in
+the trainings themselves.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import argparse
 import hashlib
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -55,6 +58,38 @@ class Net(nn.Module):
         return found
 
 
+class Lines:
+    """The lines of Python that this process runs, in the training itself, in this file and in optimizers."""
+
+    def __init__(self, last: int) -> None:
+        """`last`: in front of which it dies."""
+        self.seen: list[str] = []
+        """In their order, each as often as it runs."""
+        self._last = last
+        self._ours = (str(Path(__file__).parent), str(Path(torch.optim.__file__).parent))
+        sys.settrace(self._enter)
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            frame.f_trace = self._enter(frame, "call", None)
+            frame = frame.f_back
+
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(self._ours) else None
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self.seen.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            if len(self.seen) == self._last:
+                die()
+        return self._line
+
+
+def die() -> None:
+    """By SIGKILL, and not a line later."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
 class Scene:
     """The process group, the loader and the death."""
 
@@ -63,6 +98,7 @@ class Scene:
         parser.add_argument("--folder", type=Path, required=True)
         parser.add_argument("--at", type=int, required=True)
         parser.add_argument("--place", default="")
+        parser.add_argument("--line", type=int, default=-1)
         self.args = parser.parse_args()
         torch.set_num_threads(1)
         torch.manual_seed(7)
@@ -71,9 +107,26 @@ class Scene:
         self.number = -1
         say(f"begin {self.rank}")
         say(f"process {self.rank} {os.getpid()}")
+        self._lines: Lines | None = None
+
+    def trace(self) -> None:
+        """From here on, lines count. What stands before the first loop is set-up: a death in it starts all over."""
+        if self._lines is None and self._traced():
+            self._lines = Lines(self.args.line)
+
+    def _traced(self) -> bool:
+        """The first rank 1 of the training alone, if --line is given; 0 counts, and nobody dies."""
+        if self.rank != 1 or self.args.line < 0:
+            return False
+        try:
+            (self.args.folder / "traced").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def loader(self) -> DataLoader[Any]:
         """Batches that are dicts."""
+        self.trace()
         torch.manual_seed(100 + self.rank)
         data = Noise(STEPS * BATCH * dist.get_world_size())
         return DataLoader(data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), generator=torch.Generator())
@@ -86,8 +139,7 @@ class Scene:
         if dead.exists():  # a newcomer on its way may not write
             return
         dead.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-        signal.pause()
+        die()
 
     def end(self, *items: Any) -> None:
         """Say what these tensors, modules and numbers are, together with the others."""
@@ -97,6 +149,8 @@ class Scene:
 
     def weights(self, *items: Any) -> None:
         """Say what these tensors, modules and numbers are."""
+        if self._lines is not None:
+            (self.args.folder / "lines").write_text("\n".join(self._lines.seen))
         found: list[torch.Tensor] = []
         for item in items:
             values: Iterable[Any] = (*item.parameters(), *item.buffers()) if isinstance(item, nn.Module) else [item]
