@@ -181,7 +181,7 @@ def _case(tally: _Tally, draw: random.Random, script: str, calm_place: str, plac
 
 
 def _line(draw: random.Random, lines: list[str]) -> int:
-    """A time of a line of a file, each drawn evenly: most of all lines are an optimizer's, or run once before a loop."""
+    """A time of a line of a file, each drawn evenly: most of all lines are an optimizer's, or run once."""
     files: dict[str, dict[str, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         files.setdefault(line.partition(":")[0], {}).setdefault(line, []).append(number)

@@ -24,6 +24,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "off")
 PAUSE_LIMIT_MS_MAX = 7_200_000
 NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._:@+-]{0,63}"
 NAME_ALLOWED = "1 to 64 letters, digits and . _ : @ + -, starting with a letter, a digit or _"
+_ERROR = r"\s*[^\W\d]\w*(?:\.[^\W\d]\w*)*\s*"
 _RAIL = r"\s*(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,30}\s*=\s*)?[^\s,=]{1,64}\s*"
 RAILS_PATTERN = f"(?:{_RAIL}(?:,{_RAIL})*)?"
 
@@ -200,6 +201,19 @@ class RecoverConfig:
         low=0,
         high=3_600_000,
     )
+
+    never_retry: str = option(
+        "",
+        "Errors of the script's that are raised at once, and not tried again in their step: names of classes with "
+        "commas between them, each with its module or without; what is derived from one counts, too.",
+        pattern=rf"\s*(?:{_ERROR}(?:,{_ERROR})*)?",
+        allowed="a comma list of names like ValueError or module.Class",
+    )
+
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """The names in never_retry."""
+        return tuple(filter(None, map(str.strip, self.never_retry.split(","))))
 
     @property
     def allowed(self) -> tuple[str, ...]:

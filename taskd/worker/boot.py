@@ -199,6 +199,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     orders.hold.unattended = lambda: there.link.connector.unattended
     groups = Groups(orders, _c10d.control, _rebuild(request))
     repair = LaunchedRepair(orders, groups, _c10d.control, line.say, record, inherited)
+    repair.never_retry = settings.recover.meant
     there.link.on_message = line.to(orders)
     _copy(request, record, bell)
     cpu_settings.configure(settings, ran_before=request.incarnation > 1)

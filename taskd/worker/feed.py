@@ -3,7 +3,8 @@
 With a StepSampler a loader is opened where it is wanted without loading what came before; with any other sampler, and
 where the loader's processes draw at random, the batches before are loaded and thrown away, with one sentence about it.
 The random generators are left as opening left them on a rank that never failed: a newcomer opens its loader as its life
-before has opened it, with the generators of that moment (loaders.py), and goes on with its own.
+before has opened it, with the generators of that moment (loaders.py), and goes on with its own. Whoever asks again for
+a batch whose loading has raised an error gets it from a loader that is opened anew, in the same way.
 
 The sampler's epoch is the script's. A loop over several epochs counts on from it and puts it back (`Order`); no other
 loop moves it.
@@ -102,14 +103,14 @@ class Feed:
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
         self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
-        self.early = getattr(loader, "takes_steps_early", False) is True
-        """A newcomer may get a step long before its script uses it."""
         self.start = 0  # the number of this loop's first step
         self.before = b""  # generators before the last batch was loaded (and, if it was an epoch's first, that opened)
         self._iterator: Iterator[Any] | None = None
         self._next = -1
         self._batch: Any = None
         self._number = -1
+        self._loading = -1
+        """The batch whose loading has begun, and not ended."""
         self._handed = Handed(None)
         self._order = Order(loader, epochs)
         self._loaders = loaders if loaders is not None else Loaders()
@@ -119,17 +120,29 @@ class Feed:
     def __len__(self) -> int:
         return self.per_epoch * self.epochs
 
+    @property
+    def early(self) -> bool:
+        """Whether a newcomer may get a step long before its script uses it."""
+        return getattr(self.loader, "takes_steps_early", False) is True
+
     def batch(self, number: int) -> Any:
         """Batch `number`, counted over all epochs."""
         if number == self._number:
             if not self._handed.put_back():
                 self._again(number)  # the step wrote into its batch, or may have
             return self._batch
-        self.before = rng.capture()
-        if number != self._next or number % self.per_epoch == 0:
+        again = number == self._loading
+        if again:
+            rng.restore(self.before)
+        else:
+            self.before = rng.capture()
+        self._loading = number
+        if again or number != self._next or number % self.per_epoch == 0:
             at = self.start + number - number % self.per_epoch
-            self._open(number, self._loaders.inherited(at))
+            before = self._opening if again else None
+            self._open(number, before if before is not None and before.at == at else self._loaders.inherited(at))
         self._load(number)
+        self._loading = -1
         return self._batch
 
     def _again(self, number: int) -> None:

@@ -69,6 +69,8 @@ class Repair:
     records = False
     speaks = False
     """Whether what all ranks have to say is said by this one."""
+    never_retry: tuple[str, ...] = ()
+    """Names of the errors that the script means: see recover.never_retry."""
 
     def ordered(self) -> bool:
         """Whether the step under way is given up."""

@@ -40,11 +40,12 @@ class Refusal:
         """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
         if self._repair.newcomer and self._passage.under_way:
             self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
-        step = self._transaction.current or self._transaction.raised.step
-        at = step.number if step is not None else self._transaction.updates - 1
+        step, left = self._transaction.current, self._transaction.raised.left
+        inside = step.number if step is not None else left
+        at = inside if inside is not None else self._transaction.updates - 1
         if at < 0 or self._repair.newcomer:
             return
-        where = "in" if step is not None else "after"
+        where = "in" if inside is not None else "after"
         self._note(at, f"its script failed {where} step {at}, which the others have done: {sentence}")
 
     def script_leaves(self) -> None:

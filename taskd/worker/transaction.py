@@ -87,9 +87,10 @@ class Transaction:
         return self._repair.ordered() or self.step.in_repair
 
     def hand_out(self, feed: Feed, start: int) -> Step:
-        """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates."""
+        """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates, or
+        has raised an error and is asked once more."""
         begun, number = self._repair.operations(), self.updates
-        batch = feed.batch(number - start)
+        batch = self.raised.batch(feed, number, start)
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
         self.variables.handed_out(number, feed.early)
@@ -133,7 +134,7 @@ class Transaction:
         if self.step.in_repair:
             raise UsageError("an error has left the repair of this step: ask the loop for the next one")
         self.effects.begin()
-        self.current, self.raised.step = step, None
+        self.current, self.raised.left = step, None
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
             self.variables.body_begins(step.number)
@@ -206,10 +207,10 @@ class Transaction:
             self.variables.body_ended(step.number)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
-        if error is not None and ordinary and not given_up:
-            given_up = self.raised.is_tried_again(step, self.step.state, error)
+        if error is not None and ordinary and not given_up and self.step.state is StepState.BODY:
+            given_up = self.raised.is_tried_again(step.number, error)
         if error is not None and not (given_up and ordinary):
-            self.raised.step = step
+            self.raised.left = step.number
             self.step.happens(StepEvent.RAISED)
             return False  # the user's own error, or an interrupt: neither is ours to swallow
         if given_up:

@@ -49,6 +49,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.max_restarts": (3, "TASKD_RECOVER_MAX_RESTARTS"),
     "recover.spare_wait_ms": (20_000, "TASKD_RECOVER_SPARE_WAIT_MS"),
     "recover.unrepaired_ms": (15_000, "TASKD_RECOVER_UNREPAIRED_MS"),
+    "recover.never_retry": ("", "TASKD_RECOVER_NEVER_RETRY"),
     "rail.rails": ("", "TASKD_RAIL_RAILS TASKD_RAILS"),
     "rail.ports": ("", "TASKD_RAIL_PORTS"),
     "retry.levels": (("L0", "L1", "L2"), "TASKD_RETRY_LEVELS"),
@@ -85,6 +86,7 @@ def another(leaf: Leaf) -> tuple[str, Any]:
         value = next(choice for choice in leaf.meta["choices"] if choice != default)
         return value, value
     others = {"manager.key": "ab" * 32, "job.run_dir": "/var/run/elsewhere", "rail.ports": "20000-20999"}
+    others["recover.never_retry"] = "ValueError, script.Stop"
     text = others.get(leaf.path, "another-1")
     return text, text
 

@@ -2,19 +2,25 @@
 
 "once": it does not come again; "hook": in the backward; "twice": it comes again with the same step; "all": on all
 ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end; "flawed": the same in
-a loop that hands a tensor on; "ddp": in the backward of DistributedDataParallel.
+a loop that hands a tensor on; "ddp": under DistributedDataParallel; "amp": in half precision, with a scaler.
+"loader": a sample cannot be read, once; "twice loader", "all loader": as above; "processes": the same in a process of
+the loader's; "staying": in one that stays for the next epoch; "killed": that process dies instead. Where it is "drawn",
+too, each sample is augmented at random.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 import taskd
-from tests.trust.scene import Net, Scene, average_gradients, loss_of, say
+from tests.trust.scene import BATCH, STEPS, Net, Noise, Scene, average_gradients, loss_of, say
 
 scene = Scene()
 kind, _, place = scene.args.place.partition(", ")
@@ -23,14 +29,50 @@ torch.manual_seed(7)
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 trained = DistributedDataParallel(model, bucket_cap_mb=0.0001) if kind == "ddp" else model
-session.register(model=trained, optimizer=optimizer)
-loader = scene.loader()
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3, enabled=kind == "amp")
+session.register(model=trained, optimizer=optimizer, scaler=scaler if kind == "amp" else None)
 once = scene.args.folder / "raised"
 raised = False  # what is counted is put back when a step is done again
 
 
 class Stop(Exception):
     """The script's own."""
+
+
+class Files(Noise):
+    """Samples that may not be there."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self._is_lost(index):
+            if "killed" in kind:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise FileNotFoundError(f"no sample {index}")
+        found = super().__getitem__(index)
+        return found | {"x": found["x"] + torch.rand(())} if "drawn" in kind else found
+
+    def _is_lost(self, index: int) -> bool:
+        """Samples come in their order, and in each step each rank has as many."""
+        epoch, step = divmod(scene.args.at, STEPS)
+        alone = kind == "all loader" or scene.rank == 1
+        if not alone or index != (2 * step + scene.rank) * BATCH + 1 or scene.args.at < 0:
+            return False
+        count = scene.args.folder / f"asked {scene.rank}"
+        with count.open("a+") as asked:
+            asked.write("x")
+            asked.seek(0)
+            seen = len(asked.read())
+        return seen == epoch + 1 or (kind in ("twice loader", "all loader") and seen > epoch)
+
+
+def loader() -> DataLoader[Any]:
+    """The scene's, or one whose samples may not be there."""
+    if not {"loader", "processes", "staying", "killed"}.intersection(kind.split()):
+        return scene.loader()
+    torch.manual_seed(100 + scene.rank)
+    data = Files(STEPS * BATCH * 2)
+    mine = [index for index in range(len(data)) if index // BATCH % 2 == scene.rank]
+    processes = 0 if "loader" in kind else 2
+    return DataLoader(data, BATCH, sampler=mine, num_workers=processes, persistent_workers="staying" in kind)
 
 
 def here(step: Any, now: str) -> None:
@@ -43,7 +85,7 @@ def here(step: Any, now: str) -> None:
         if kind == "ddp":
             once.touch()
         say(f"raises {scene.rank} {step.number}")
-        errors = {"memory": MemoryError("no more"), "stop": Stop("enough"), "flawed": Stop("enough")}
+        errors = {"memory": torch.OutOfMemoryError("no more"), "stop": Stop("enough"), "flawed": Stop("enough")}
         raise errors.get(kind, ValueError(f"a bad sample of rank {scene.rank}"))
 
 
@@ -55,23 +97,25 @@ def in_hook(step: Any, _gradient: torch.Tensor) -> None:
 def train() -> None:
     """All of it."""
     hidden = torch.ones(8)
-    for step in session.steps(loader, epochs=2):
+    for step in session.steps(loader(), epochs=2):
         with step as x:
             optimizer.zero_grad()
             here(step, "forward")
             noise = 1 + 0.1 * torch.rand(())
-            loss = loss_of(trained, x["x"] / 20) * noise
+            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "amp"):
+                loss = loss_of(trained, x["x"] / 20) * noise
             if kind == "flawed":
                 loss = loss * hidden.mean()
                 hidden = 0.5 * hidden + 0.5 * x["x"][0] / 20
             here(step, "loss")
             if kind in ("hook", "ddp"):
                 model.second.weight.register_hook(partial(in_hook, step))
-            loss.backward()
+            scaler.scale(loss).backward()
             if kind != "ddp":
                 average_gradients(model)
             here(step, "reduced")
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             here(step, "updated")
 
 

@@ -107,12 +107,11 @@ class Scene:
         self.number = -1
         say(f"begin {self.rank}")
         say(f"process {self.rank} {os.getpid()}")
-        self._lines: Lines | None = None
 
     def trace(self) -> None:
         """From here on, lines count. What stands before the first loop is set-up: a death in it starts all over."""
-        if self._lines is None and self._traced():
-            self._lines = Lines(self.args.line)
+        if self._traced():
+            Lines(self.args.line)  # which the interpreter holds, and not the scene that the loop uses
 
     def _traced(self) -> bool:
         """The first rank 1 of the training alone, if --line is given; 0 counts, and nobody dies."""
@@ -149,8 +148,8 @@ class Scene:
 
     def weights(self, *items: Any) -> None:
         """Say what these tensors, modules and numbers are."""
-        if self._lines is not None:
-            (self.args.folder / "lines").write_text("\n".join(self._lines.seen))
+        if (tracer := sys.gettrace()) is not None:
+            (self.args.folder / "lines").write_text("\n".join(tracer.__self__.seen))
         found: list[torch.Tensor] = []
         for item in items:
             values: Iterable[Any] = (*item.parameters(), *item.buffers()) if isinstance(item, nn.Module) else [item]

@@ -28,6 +28,7 @@ class Talking(DataLoader[Any]):
 model = Net()
 torch.manual_seed(100 + scene.rank)
 generator = torch.Generator().manual_seed(scene.rank)
+scene.trace()
 loader = Talking(Noise(12), batch_size=4, shuffle=True, generator=generator)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session = taskd.session()
