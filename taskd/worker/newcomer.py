@@ -39,9 +39,10 @@ class Newcomer:
         """The script has come to a loop. Whether it is trained in; if not, the others have it behind them."""
         repair, place, doubts = self._repair, self._place, self._registered.doubts
         ordinal = place.loops
+        why_not = (doubts.sentence if repair.newcomer else "") or self._transaction.variables.notes.flaw(ordinal)
+        if why_not:
+            self._refusal.refuse(why_not)
         if repair.newcomer:
-            if why_not := doubts.sentence or self._transaction.variables.notes.flaw(ordinal):
-                self._refusal.refuse(why_not)
             self._passage.begin()
             if not place.epoch or ordinal >= repair.loop_before:
                 yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one

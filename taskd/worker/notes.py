@@ -63,7 +63,9 @@ class Notes:
         if not self._repair.records:
             return
         look = self._registered.doubts.look
-        if self._repair.newcomer and loop == self._before.loop:
+        if (
+            loop == self._before.loop
+        ):  # be it one that this newcomer begins like any other rank, since it has joined them
             look(WHAT, self._give, self._before.sets)
         self._earlier = self._mine if self._mine.loop > self._before.loop else self._before
         self._mine = look(WHAT, self._look, loop, loader) or Note(loop)

@@ -37,10 +37,22 @@ model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session = taskd.session()
 session.register(model=model, optimizer=optimizer)
-loader = scene.loader()
 held_out = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
 saved = scene.args.folder / "saved.pt"
 evaluated = SimpleNamespace(number=0, rehearsal=False)
+asked = SimpleNamespace(number=0, rehearsal=False)
+
+
+class Asked(Noise):
+    """Samples that tell when one is loaded: as long as the first of a loop is, no step of it has begun."""
+
+    def __getitem__(self, index: int) -> Any:
+        scene.here(asked, "loading")
+        asked.number += 1
+        return super().__getitem__(index)
+
+
+loader = scene.loader(Asked)
 """How many times."""
 
 

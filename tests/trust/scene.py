@@ -123,11 +123,11 @@ class Scene:
             return False
         return True
 
-    def loader(self) -> DataLoader[Any]:
+    def loader(self, samples: type[Noise] = Noise) -> DataLoader[Any]:
         """Batches that are dicts."""
         self.trace()
         torch.manual_seed(100 + self.rank)
-        data = Noise(STEPS * BATCH * dist.get_world_size())
+        data = samples(STEPS * BATCH * dist.get_world_size())
         return DataLoader(data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), generator=torch.Generator())
 
     def here(self, step: Any, place: str) -> None:

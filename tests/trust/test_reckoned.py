@@ -34,7 +34,8 @@ pytestmark = pytest.mark.slow
     ],
 )
 @pytest.mark.parametrize(
-    ("place", "at"), [("forward", 9), ("forward", 7), ("evaluated", 2), ("updated", 13), ("reduced", 16)]
+    ("place", "at"),
+    [("forward", 9), ("forward", 7), ("evaluated", 2), ("loading", 56), ("updated", 13), ("reduced", 16)],
 )
 def test_a_newcomer_takes_them(check: Check, kind: str, place: str, at: int) -> None:
     job = check(kind, place, at)
