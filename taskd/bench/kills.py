@@ -29,7 +29,6 @@ from taskd.bench.report import Figure, Goal, unmeasured
 
 MOMENTS = 10
 """In each training: as many random moments, and as many random lines, besides its chosen places."""
-RANKS = 2
 STEPS = range(1, 7)
 """In which somebody dies: in the first one nobody knows yet that a step can be done at all."""
 SEED = 7
@@ -57,19 +56,21 @@ class _Death:
 
     place: str
     at: int = -1
-    line: int = 0
+    line: int = -1
+    """0: all lines are counted, and nobody dies."""
     moment_s: float | None = None
 
     def __str__(self) -> str:
         if self.moment_s is not None:
             return f"{self.place} after {1000 * self.moment_s:.0f} ms"
-        return f"{self.place} at line {self.line}" if self.line else f"({self.place}) in step {self.at}"
+        return f"{self.place} at line {self.line}" if self.line > 0 else f"({self.place}) in step {self.at}"
 
 
 class _Run:
     """One training, and how it ends."""
 
-    def __init__(self, script: str, death: _Death) -> None:
+    def __init__(self, script: str, death: _Death, ranks: int) -> None:
+        self._ranks = ranks
         self._moment_s = death.moment_s
         self._lines: list[str] = []
         self._began_s = 0.0
@@ -92,9 +93,9 @@ class _Run:
             "TASKD_MANAGER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "taskd.run", "--nproc-per-node", str(RANKS), "--master-port", str(free_port())]
-        command += [str(FOLDER / f"{script}.py"), "--folder", folder, "--place", death.place, "--at", str(death.at)]
-        command += ["--line", str(death.line)]
+        command = [sys.executable, "-m", "taskd.run", "--nproc-per-node", str(self._ranks)]
+        command += ["--master-port", str(free_port()), str(FOLDER / f"{script}.py"), "--folder", folder]
+        command += ["--place", death.place, "--at", str(death.at), "--line", str(death.line)]
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as job:
@@ -125,13 +126,15 @@ class _Run:
         finally:
             os.close(process)
 
-    def weights(self) -> list[str]:
-        """What each rank has said of its weights; several processes write, and a line may begin behind another."""
-        return sorted(set(re.findall(r"weights \d+ [0-9a-f]{64}", self.text)))
+    def weights(self) -> list[tuple[str, str]]:
+        """What each rank has said of its weights, the last time. Several processes write, and a line may begin behind
+        another; one that is refused at its script's end has said something before."""
+        found = re.findall(r"weights (\d+) ([0-9a-f]{64})", self.text)
+        return sorted(dict(found).items())
 
-    def begun(self) -> int:
-        """How many processes of ranks have begun to train."""
-        return len(re.findall(r"begin \d", self.text))
+    def replaced(self) -> bool:
+        """Whether more processes have begun to train than there are ranks."""
+        return len(re.findall(r"begin \d", self.text)) > self._ranks
 
 
 def measure() -> dict[str, Figure]:
@@ -144,8 +147,9 @@ def measure() -> dict[str, Figure]:
             for name in names
         }
     tally, draw = _Tally(), random.Random(SEED)
-    for (script, calm_place), places in runpy.run_path(str(table))["CASES"].items():
-        _case(tally, draw, script, calm_place, places)
+    known = runpy.run_path(str(table))
+    for (script, calm_place), places in known["CASES"].items():
+        _case(tally, draw, (script, calm_place, places), known["RANKS"].get(script, 2))
     return {
         "cases": Figure(tally.cases, "trainings"),
         "kills": Figure(tally.kills, "kills", Goal("==", tally.deaths)),
@@ -156,18 +160,19 @@ def measure() -> dict[str, Figure]:
     }
 
 
-def _case(tally: _Tally, draw: random.Random, script: str, calm_place: str, places: tuple[str, ...]) -> None:
-    calm = _Run(script, _Death(calm_place))
-    if len(calm.weights()) != RANKS:
+def _case(tally: _Tally, draw: random.Random, case: tuple[str, str, tuple[str, ...]], ranks: int) -> None:
+    script, calm_place, places = case
+    calm = _Run(script, _Death(calm_place, line=0), ranks)
+    if len(calm.weights()) != ranks:
         raise Broken(f"{script} {calm_place} does not train in peace:\n{calm.text}")
     deaths = [_Death(place, draw.choice(STEPS)) for place in places]
     deaths += [_Death(calm_place, line=_line(draw, calm.lines)) for _ in range(MOMENTS)]
     deaths += [_Death(calm_place, moment_s=draw.uniform(0, calm.trained_s)) for _ in range(MOMENTS)]
     before = tally.started_over
     for death in deaths:
-        run = _Run(script, death)
+        run = _Run(script, death, ranks)
         over = "all ranks start over" in run.text
-        tally.kills += run.killed or run.begun() > RANKS
+        tally.kills += run.killed or run.replaced()
         tally.failed += run.code != 0
         tally.started_over += over
         tally.refused += over and _BEFORE in run.text.partition("died")[0]

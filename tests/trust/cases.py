@@ -32,5 +32,10 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     **_kinds("handed", ("hidden", "dict", "sum", "kept"), *_STEP),
     ("everyday", "nowhere"): ("begun", "reduced", "counted", "updated"),
     ("newcomer/averages", ""): ("backward", "reduced", "averaged"),
+    **_kinds("late", ("dropout", "noise", "numbers", "buffers", "local"), "reduced", "updated", "drawn", "handed"),
+    **_kinds("found", ("teacher", "order", "given", "drawn", "ahead"), "forward", "updated"),
+    **_kinds("reckoned", ("weight", "best", "history", "rate", "own"), "forward", "updated"),
 }
 """By script and by the --place with which nobody dies: the places where somebody does."""
+RANKS: dict[str, int] = {}
+"""Of those that have other than two."""
