@@ -131,19 +131,24 @@ class Feed:
             if not self._handed.put_back():
                 self._again(number)  # the step wrote into its batch, or may have
             return self._batch
+        with self._loaders.asks():
+            self._ask(number)
+        return self._batch
+
+    def _ask(self, number: int) -> None:
         again = number == self._loading
+        self._loading = number
         if again:
             rng.restore(self.before)
         else:
             self.before = rng.capture()
-        self._loading = number
+            self._loaders.look()
         if again or number != self._next or number % self.per_epoch == 0:
             at = self.start + number - number % self.per_epoch
             before = self._opening if again else None
             self._open(number, before if before is not None and before.at == at else self._loaders.inherited(at))
         self._load(number)
         self._loading = -1
-        return self._batch
 
     def _again(self, number: int) -> None:
         """Load a batch once more, drawing what was drawn the first time."""

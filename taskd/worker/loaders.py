@@ -38,6 +38,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import signal_handling
 
 from taskd.errors import PeerError
 from taskd.state import rng, tree
@@ -274,6 +275,8 @@ class Loaders:
         self._inherited: Opening | None = None
         self._open: tuple[Known, Opening] | None = None
         self._ours = False
+        self.asked = False
+        """A loop waits for a batch."""
         self.as_always = False
         """What the script opens is opened outside of loops, and draws: a newcomer catches up with its own draws."""
 
@@ -306,6 +309,20 @@ class Loaders:
             return make(loader)
         known = self._of_script[loader] = Known(loader, -1, self._watches)
         return known.make_for_script(loader, make)
+
+    @contextlib.contextmanager
+    def asks(self) -> Iterator[None]:
+        """A loop waits for a batch. That a process of a loader has died is raised then, and not wherever the rank is at
+        that moment: in its optimizer, say (patches.py)."""
+        self.asked = True
+        try:
+            yield
+        finally:
+            self.asked = False
+
+    def look(self) -> None:
+        """Raises RuntimeError if a process has died meanwhile."""
+        signal_handling._error_if_any_worker_fails()
 
     def closed(self) -> None:
         """The loop is over."""

@@ -1,5 +1,5 @@
-"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer, and
-loaders that the script opens itself.
+"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer,
+loaders that the script opens itself, and torch's look at processes of loaders that have ended.
 
 They are replaced while any session's loop runs, and put back when the last one has ended. Whoever began last is told.
 A loop that was left in its middle ends when its generator is collected, which may be in the middle of another one's. So
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from taskd.worker.loaders import Loaders
 
@@ -74,7 +75,9 @@ class _Torch:
 
     def _put_in(self) -> None:
         backward, save, iterate = torch.autograd.backward, torch.save, DataLoader.__iter__
+        look = signal_handling._error_if_any_worker_fails
         self._kept = [(torch.autograd, "backward", backward), (torch, "save", save), (DataLoader, "__iter__", iterate)]
+        self._kept.append((signal_handling, "_error_if_any_worker_fails", look))
         data: Any = torch.Tensor.data
 
         def backward_of_step(*args: Any, **kwargs: Any) -> Any:
@@ -88,6 +91,10 @@ class _Torch:
         def opened_by_script(loader: DataLoader[Any]) -> Any:
             told = self._told()
             return told[0].loaders.opened_by_script(loader, iterate) if told else iterate(loader)
+
+        def process_of_loader_ended() -> None:
+            if all(one.loaders.asked for one in self._told()):
+                look()
 
         def get(parameter: torch.nn.Parameter) -> torch.Tensor:
             for one in self._told():
@@ -105,6 +112,7 @@ class _Torch:
                 one.listener.optimizer_steps(optimizer)
 
         DataLoader.__iter__ = opened_by_script  # type: ignore[method-assign]
+        signal_handling._error_if_any_worker_fails = process_of_loader_ended
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
         torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
