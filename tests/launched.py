@@ -65,6 +65,7 @@ class Launched:
             **(env or {}),
         }
         self.environment = {name: value for name, value in merged.items() if value is not None}
+        self.stands = False  # a rank of it is made to stand still; in any other job no hang may be said
         self.lines: list[str] = []
         self.launchers: list[subprocess.Popen[str] | forked.Forked] = []
         self._readers: list[threading.Thread] = []
@@ -149,6 +150,8 @@ class Launched:
             reader.join()
         if not self.unlike:
             verdicts.no_difference(self.text)
+        if not self.stands:
+            verdicts.no_hang(self.text)
         if code is not None:
             verdicts.exit_codes(codes, code, self.text)
         return codes

@@ -13,6 +13,8 @@ import pytest
 
 UNLIKE = re.compile(r"after update \d+ ranks? .* (holds? other contents of|do not hold the same of) ")
 """What the manager says of a difference (core/proof/proofs.py)."""
+HANGS = re.compile(r"no progress for \d+\.\d s: ")
+"""What it says of a hang (core/hangs.py)."""
 
 
 def same_bits(found: Any, wanted: Any, text: str) -> None:
@@ -26,6 +28,13 @@ def no_difference(text: str) -> None:
     for line in text.splitlines():
         if UNLIKE.search(line):
             pytest.fail(f"wrong bits: {line}\n{text}", pytrace=False)
+
+
+def no_hang(text: str) -> None:
+    """Fails the test if a job was said to stand still."""
+    for line in text.splitlines():
+        if HANGS.search(line):
+            pytest.fail(f"a false alarm: {line}\n{text}", pytrace=False)
 
 
 def exit_codes(found: list[int], wanted: int, text: str) -> None:

@@ -213,6 +213,11 @@ class Desk:
                 worker.incarnation = message.incarnation
             self.tell(worker, message)
 
+    def greet(self, worker: Worker) -> None:
+        """Tell this process again what it was told last of itself: nothing follows, but that it takes it."""
+        if worker.welcome is not None:
+            self.tell(worker, worker.welcome)
+
     def tell(self, worker: Worker, message: ToWorker) -> None:
         """Send to this process, and write an order into its page; what it does not take now comes with the next
         repetition."""

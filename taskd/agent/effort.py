@@ -16,7 +16,7 @@ BUSY_SHARE = 50
 """One part of this many of a processor is work: a process that waits takes less for its beat and its link."""
 MOVED_BYTES = 1 << 20
 """As much, read, written, or carried by the node's rails since the last look, is work, too."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Effort:
@@ -45,7 +45,7 @@ def processor_time_ns(pid: int) -> int:
     """What all threads of a process have used; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * _TICK_NS
+        return (int(fields[11]) + int(fields[12])) * TICK_NS
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -2,8 +2,8 @@
 
 All at once at each interval, and one by itself when its process has ended: where in its step it has left is in the last
 word that it wrote. A beat that is overdue makes the process' state be looked up. Work is looked at only where something
-is to be repaired, since it costs more. A page may hold any numbers; what leaves here is sound.
-It does NOT judge what it reads: the core does.
+is to be repaired, since it costs more, and what a rank does only where it makes no progress (stillness.py). A page may
+hold any numbers; what leaves here is sound. It does NOT judge what it reads: the core does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Callable
 from taskd import _native
 from taskd.agent.deaths import Deaths
 from taskd.agent.memory_kills import MemoryKills
+from taskd.agent.stillness import StillWatch
 from taskd.agent.workers import Worker, Workers
 from taskd.core import events
 from taskd.core.limits import MS
+from taskd.core.messages import Place, Still
 from taskd.core.types import PageFlag, Phase
 
 BEAT_AGE_MS_MAX = 2**31
@@ -31,6 +33,7 @@ class Pages:
         self._workers = workers
         self._deaths = deaths
         self._memory = memory
+        self.still = StillWatch(workers)
         self._carried = 0  # bytes, by all rails of this node
 
     def read(self, now: int, closely: bool) -> events.Readings | None:
@@ -51,7 +54,7 @@ class Pages:
             if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
                 self._deaths.doubt(worker, now)
             work = worker.effort.look(now, self._carried) if closely else 0
-            readings.append(_reading(worker, beat, age_ns, work))
+            readings.append(_reading(worker, beat, age_ns, work, self.still.read(worker, beat, now, self._carried)))
             if beat.flags & PageFlag.COMPILES:
                 self.on_compiles()
         return events.Readings(tuple(readings), rails) if readings or rails else None
@@ -67,7 +70,12 @@ class Pages:
         return events.Readings((_reading(worker, beat, 0, worker.effort.work),), ())
 
 
-def _reading(worker: Worker, beat: _native.Beat, age_ns: int, work: int) -> events.Reading:
+_MOVES: tuple[None, tuple[Place, ...]] = (None, ())
+
+
+def _reading(
+    worker: Worker, beat: _native.Beat, age_ns: int, work: int, still: tuple[Still | None, tuple[Place, ...]] = _MOVES
+) -> events.Reading:
     """A look at a page as the core takes it."""
     step = max(-1, min(beat.step, 2**62))
     return events.Reading(
@@ -80,4 +88,6 @@ def _reading(worker: Worker, beat: _native.Beat, age_ns: int, work: int) -> even
         step_ms=worker.note_step(step, beat.progress_ns, beat.phase == Phase.PARKED),
         work=work,
         compiling=bool(beat.flags & PageFlag.COMPILING),
+        still=still[0],
+        places=still[1],
     )

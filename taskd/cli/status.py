@@ -165,6 +165,10 @@ def _row(rank: dict[str, Any]) -> tuple[Any, ...]:
 def _footer(facts: dict[str, Any], colour: bool) -> str:
     manager = facts["manager"]
     lines = []
+    hang = facts.get("hang")
+    if hang is not None:
+        text = f"the job stands still, for {span(hang['age_ms'])} by now: {table.clean(hang['text'])}"
+        lines.append(table.paint(text, "red", colour))
     left_out = facts["world_size"] - len(facts["ranks"])
     if left_out:
         lines.append(f"{left_out} more ranks; `taskd status` prints all")

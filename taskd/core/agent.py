@@ -10,9 +10,9 @@ What can go wrong, and what follows:
 - *This agent was stopped for a while*: it says for how long, and looks at what happened meanwhile.
 
 Its parts: what they share (post), the records of ranks (crew), reports (reporter), orders (seating), the end of its
-work (departure), and what is relayed of rails and proofs. Invariants: term and epoch only grow; an incarnation starts
-at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and whether a rank is
-worth replacing.
+work (departure), and what is relayed of rails, proofs and stillness. Invariants: term and epoch only grow; an
+incarnation starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and
+whether a rank is worth replacing.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from taskd.core.proof.relay import ProofRelay
 from taskd.core.rails.relay import RailRelay
 from taskd.core.reporter import Reporter
 from taskd.core.seating import Seating
+from taskd.core.still_relay import StillRelay
 from taskd.core.types import EvidenceKind, Stage
 from taskd.core.words import cut, milliseconds
 
@@ -53,7 +54,8 @@ class Agent:
         self.crew = Crew(who.job, self.post.counters, who.spawns)
         self._rails = RailRelay(self.crew, self.post.counters)
         self._proofs = ProofRelay(self.crew, self.post.counters)
-        self._reporter = Reporter(self.post, self.crew, self._rails, self._proofs)
+        self._still = StillRelay(self.crew)
+        self._reporter = Reporter(self.post, self.crew, self._rails, self._proofs, self._still)
         self._seating = Seating(self.post, self.crew)
         self._departure = Departure(self.post, self.crew, self._seating)
         self._tick_at = 0
@@ -66,6 +68,7 @@ class Agent:
             return []
         if isinstance(event, events.Readings):
             self.crew.read(event)
+            self._still.read(event.readings)
             self._rails.news.read(event.rails, now_ns)
         elif isinstance(event, events.Tick):
             self._tick(now_ns)

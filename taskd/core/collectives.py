@@ -3,9 +3,8 @@
 *Late* (far beyond its rhythm): it says so, once, and does nothing else. A slow rank is not a failed collective. Who
 waits tells that it waits; that proves nothing about anybody, so it is no witness for silence, opens no incident and
 ends no rank. Every rank of a group may wait for the same operation: the first one's word is the event, the others' add
-nothing to it. What the manager knows of the others goes with it: whom the word names, and who is silent. It does NOT
-guess who is waited for: how far each rank is in its step is told in quiet beats, which no journal holds and no decision
-may rest on.
+nothing to it. What the manager knows of the others goes with it: whom the word names, and who is silent. Who is
+waited for is found where the whole job stands still (hangs.py).
 
 *Failed*: a rank holds what has failed until a repair comes. None can come once a rank has left the job in good order.
 Under another launcher they would have had the error at once. Only the manager knows that there is no repair: the

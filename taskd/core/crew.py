@@ -123,6 +123,7 @@ class Crew:
             record = self.ranks[hello.rank] = LocalRank(hello.rank, incarnation, hello.epoch, hello.stage)
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
+        record.updates, record.part = hello.updates, hello.part
         record.order_told_at = None
         self._idle_since = None
         record.move(LocalCause.HELLO)
@@ -164,10 +165,11 @@ class Crew:
         if said.epoch <= record.epoch and said.ok and (said.epoch, PROGRESS[said.stage], said.updates) < stands:
             self.counters.count("stage of the past")
             return None
-        before = (record.epoch, record.stage, record.updates, record.ok)
+        before = (record.epoch, record.stage, record.updates, record.ok, record.part)
         record.epoch, record.stage, record.updates = said.epoch, said.stage, said.updates
         record.ok, record.reason = said.ok, "" if said.ok else cut(said.reason)
-        if before == (record.epoch, record.stage, record.updates, record.ok):
+        record.part = said.part
+        if before == (record.epoch, record.stage, record.updates, record.ok, record.part):
             return None
         record.order_told_at = None
         record.news = True

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core.messages import FromAgent, FromWorker, Order, RailReport, Stop, ToAgent, Unmended, WorkerWelcome
-from taskd.core.types import Phase, ProofFinding, RailFinding, RankState, Stage
+from taskd.core.messages import (
+    FromAgent,
+    FromWorker,
+    Order,
+    Place,
+    RailReport,
+    Still,
+    Stop,
+    ToAgent,
+    Unmended,
+    WorkerWelcome,
+)
+from taskd.core.types import HangFinding, Phase, ProofFinding, RailFinding, RankState, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,19 @@ class ProofVerdict:
     reason: str
 
 
-ManagerEvent = Said | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Reached | Restarted | Verdict | Tick
+@dataclass(frozen=True, slots=True)
+class HangVerdict:
+    """The job stands still, or goes on: like a Verdict, in place of what nodes have told of ranks without progress."""
+
+    finding: HangFinding
+    age_ns: int  # how long it has stood still by now
+    ranks: tuple[int, ...]  # who is waited for; none: nobody, or nobody knows
+    reason: str
+
+
+ManagerEvent = (
+    Said | HangVerdict | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Reached | Restarted | Verdict | Tick
+)
 
 
 # ---- to the agent ---------------------------------------------------------------------------------------------
@@ -180,6 +203,8 @@ class Reading:
     step_ms: int
     work: int = 0
     compiling: bool = False
+    still: Still | None = None  # it makes no progress
+    places: tuple[Place, ...] = ()  # where it is in its groups, if so
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +233,7 @@ class Done:
     updates: int
     ok: bool
     reason: str
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from taskd.core import limits
 from taskd.core.counters import Counters
+from taskd.core.hangs import Hang
 from taskd.core.job import Job
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
@@ -59,6 +60,13 @@ def of_proofs(proofs: Proofs, found: int, at: int) -> dict[str, Any]:
         "differences": found,
         "not_compared": proofs.excepted[:_MOST_EXCEPTED],
     }
+
+
+def of_hang(hang: Hang | None, at: int) -> dict[str, Any] | None:
+    """That the job stands still; None: it does not, as far as anybody has said."""
+    if hang is None:
+        return None
+    return {"age_ms": milliseconds(max(at - hang.since, 0)), "ranks": list(hang.ranks), "text": hang.text}
 
 
 def _node(node: NodeRecord, at: int) -> dict[str, Any]:

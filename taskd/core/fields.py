@@ -32,6 +32,8 @@ Incarnation = Annotated[int, Between(0, limits.MAX_INCARNATION)]
 Epoch = Annotated[int, Between(0, limits.MAX_EPOCH)]
 Step = Annotated[int, Between(-1, limits.MAX_STEP)]
 Count = Annotated[int, Between(0, 2**63 - 1)]
+Part = Annotated[int, Between(0, limits.MAX_RANKS)]
+"""Of the model: ranks of one part hold the same, and none of another can replace them. 0: every rank has all of it."""
 Small = Annotated[int, Between(0, limits.MAX_NODES)]
 Pid = Annotated[int, Between(0, limits.MAX_PID)]
 ExitCode = Annotated[int, Between(-255, 255)]

@@ -154,7 +154,7 @@ PROOF_SELDOM = 1 << 20
 """Updates between two slices, at most."""
 PROOF_REPAIRED = 2
 """Updates after a repair whose whole state is compared: what was put together wrongly shows after the first one."""
-PROOF_LAYOUTS = 16
+PROOF_LAYOUTS = 256
 """Ways to divide a state that are remembered: a script that makes more optimizer state has another one."""
 PROOF_KEPT = 8
 """Proofs of different updates that are open at once; the oldest is judged by whoever has told it."""
@@ -205,6 +205,40 @@ MAX_KEPT_LATE = 64
 """Late operations that are remembered, so that each is said once; the oldest go first."""
 SLEPT_NS = 400 * MS
 """A gap of the manager's own clock beyond this means that the manager slept, not the nodes."""
+
+# ---- a job that stands still --------------------------------------------------------------------------------------
+STILL_NS = 700 * MS
+"""A rank without progress for so long is looked at more closely, and told of."""
+STILL_LOOK_NS = 500 * MS
+STILL_REPEAT_NS = 1 * SECOND
+"""Which ranks are still is said again after so long, and at once when something of it has changed."""
+STILL_STOPPED_NS = 1 * SECOND
+"""A rank that a signal or a debugger has stopped while the job stands still is named after this: nothing that is usual
+looks like it."""
+STILL_STOPPED_SEEN_NS = 1 * SECOND
+"""But it has to be seen so for this long, for tools that read a stack stop a process for a moment."""
+STILL_ASLEEP_NS = 5 * SECOND
+"""One that others wait for and that does nothing. Every script has pauses of some seconds: a request to a server that
+answers late, a name that has to be looked up."""
+STILL_GIL_NS = 5 * SECOND
+"""One that lets no other thread of its interpreter on. Large objects that are packed or swept up take seconds."""
+STILL_BLOCKED_NS = 10 * SECOND
+"""One that the kernel keeps: a disk that is written out, memory that comes back from swap."""
+STILL_TOGETHER_NS = 15 * SECOND
+"""All wait in one operation, or for each other: the network may have a pause, too."""
+STILL_WORKS_NS = 30 * SECOND
+"""One that others wait for and that works: an evaluation, a checkpoint, a table that is built."""
+STILL_COMPILES_NS = 600 * SECOND
+STILL_UNKNOWN_NS = 120 * SECOND
+"""While the job's rhythm is not known yet. One that works is then not named at all."""
+STILL_FACTOR = 5
+"""And in any case so many times the longest pause that the job has had in such a phase, and come out of by itself."""
+STILL_WARM_STEPS = 5
+"""Steps of an epoch before its rhythm is known; their pauses teach nothing, for caches are filled in them."""
+STILL_JUDGE_NS = 50_000
+"""For each rank of the job: it is looked at so seldom at most, since a look takes a hundredth of that."""
+MAX_PLACES = 60
+"""Groups of one rank, as many as a beat page has slots for."""
 
 # ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3

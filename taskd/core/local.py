@@ -5,7 +5,7 @@ A flat record that turns into a `RankReport`. It decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from taskd.core.messages import Order, RankReport
@@ -36,6 +36,17 @@ LOCAL = Table(
 )
 
 
+@dataclass(slots=True)
+class RailsAnswer:
+    """What one rank has been told of rails, and has answered."""
+
+    order: int = 0  # the last rail order that its process has answered; 0: none
+    trouble: str = ""  # why it cannot follow that one
+    words: str = ""  # what its transport knows of it, where it can
+    told: int = 0  # the rail order that it was told last, and when
+    told_at: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class LocalRank:
     """The newest incarnation of one rank on this node."""
@@ -49,6 +60,7 @@ class LocalRank:
     exit_code: int = 0
     reason: str = ""
     updates: int = -1
+    part: int = 0
     ok: bool = True
     acknowledged: bool = False  # the manager knows this incarnation
     refused: bool = False  # the manager does not take it, as things stand
@@ -66,11 +78,7 @@ class LocalRank:
     raised: bool = False  # an exception that nobody caught: its process is ending by itself
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int | None = None
-    rail_order: int = 0  # the last rail order that its process has answered; 0: none
-    rail_trouble: str = ""  # why it cannot follow that one
-    rail_words: str = ""  # what its transport knows of it, where it can
-    rail_told: int = 0  # the rail order that it was told last, and when
-    rail_told_at: int | None = None
+    rails: RailsAnswer = field(default_factory=RailsAnswer)
 
     @property
     def live(self) -> bool:
@@ -116,8 +124,9 @@ class LocalRank:
             step_ms=self.step_ms,
             reason=self.reason,
             ok=self.ok,
-            rail_order=self.rail_order,
-            rail_trouble=self.rail_trouble,
-            rail_words=self.rail_words,
+            rail_order=self.rails.order,
+            rail_trouble=self.rails.trouble,
+            rail_words=self.rails.words,
             work=self.work,
+            part=self.part,
         )

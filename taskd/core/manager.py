@@ -19,6 +19,7 @@ from taskd.core.detector import Detector
 from taskd.core.effects import ManagerEffect
 from taskd.core.events import (
     ConnectionLost,
+    HangVerdict,
     ManagerEvent,
     ProofVerdict,
     RailVerdict,
@@ -31,7 +32,7 @@ from taskd.core.events import (
 )
 from taskd.core.job import Job
 from taskd.core.membership import Membership
-from taskd.core.messages import Evidence, Report
+from taskd.core.messages import Evidence, Report, Stillness
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.nodes import Nodes
 from taskd.core.proof.doubts import Doubts
@@ -98,6 +99,8 @@ class Manager:
             effects += self._judge_rails(now)
         if isinstance(event, Said) and isinstance(event.message, ProofsTold):
             effects += self._judge_proofs(now)
+        if isinstance(event, Tick) or (isinstance(event, Said) and isinstance(event.message, Report | Stillness)):
+            effects += self._judge_hangs(now)
         return effects
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
@@ -152,7 +155,10 @@ class Manager:
         job, rails = self._job, self._rails
         found = facts.of_job(self.name, self.node_count, job, self._repairs.case, rails, self.counters, at, first)
         found["incidents"]["known"] += len(self._doubts.history)
-        return found | {"proof": facts.of_proofs(self._proofs, self._doubts.found, at)}
+        return found | {
+            "proof": facts.of_proofs(self._proofs, self._doubts.found, at),
+            "hang": facts.of_hang(self._nodes.hangs.hang, at),
+        }
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Every incident that is remembered, the oldest first, ready for JSON."""
@@ -193,6 +199,9 @@ class Manager:
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
             self._doubts.take(event, when)
+        elif isinstance(event, HangVerdict):
+            self._job.mattered = True
+            self._nodes.hangs.apply(event, when.at)
         elif isinstance(event, Reached):
             self._members.reached = event.steps
         elif isinstance(event, Restarted):
@@ -238,6 +247,16 @@ class Manager:
         while self._job.over is None and not self._repairs.case.busy and (verdict := self._proofs.find()) is not None:
             self._doubts.take(verdict, self._clocks.read(now))
             self._job.journal.append(verdict)  # behind what of it a replay has to know before
+            effects += self._job.take_effects(now)
+        return effects
+
+    def _judge_hangs(self, now: int) -> list[ManagerEffect]:
+        """What it means that ranks make no progress."""
+        effects: list[ManagerEffect] = []
+        at = self._clocks.read(now).at
+        while (verdict := self._nodes.hangs.find(at)) is not None:
+            self._nodes.hangs.apply(verdict, at)
+            self._job.journal.append(verdict)
             effects += self._job.take_effects(now)
         return effects
 

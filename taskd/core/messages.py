@@ -21,6 +21,7 @@ from taskd.core.fields import (
     ExitCode,
     Incarnation,
     Name,
+    Part,
     Pid,
     RankId,
     Signed,
@@ -34,7 +35,7 @@ from taskd.core.rails.messages import CountersShown as CountersShown
 from taskd.core.rails.messages import RailOrder as RailOrder
 from taskd.core.rails.messages import RailReport as RailReport
 from taskd.core.rails.messages import RailsFollowed as RailsFollowed
-from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+from taskd.core.types import PROGRESS, Doing, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
 
 # ---- worker and agent -----------------------------------------------------------------------------------------
 
@@ -53,6 +54,8 @@ class WorkerHello:
     epoch: Epoch
     stage: Stage
     key: Annotated[bytes, AtMost(limits.KEY_BYTES)]  # the job's key if this worker learned it, else empty
+    updates: Step = -1  # with which it has reached that stage
+    part: Part = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class StageReached:
     updates: Step  # optimizer updates that its parameters hold; -1: it holds none (a newcomer)
     ok: bool
     reason: Text
+    part: Part = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ class Proof:
     digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: of this one none can be computed
     names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one a line; only the first rank gives them
     missing: Text  # what is not compared, and why
+    part: Part = 0  # it is compared with those of the same one
 
 
 # ---- agent and manager ----------------------------------------------------------------------------------------
@@ -162,6 +167,7 @@ class RankReport:  # large: a message has as many fields as it tells
     rail_trouble: Text = ""  # why it cannot follow that one
     rail_words: Text = ""  # what its transport knows of it, where it can
     work: Count = 0  # grows while its process uses the processor or moves bytes; 0: nobody has looked
+    part: Part = 0
 
     @property
     def steps_done(self) -> int:
@@ -188,6 +194,38 @@ class Proofs:
     """What the ranks of one node have told of their state since the last beat."""
 
     proofs: Annotated[tuple[Proof, ...], AtMost(limits.MAX_PROOFS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A rank that makes no progress just now, be it for a good reason."""
+
+    rank: RankId
+    incarnation: Incarnation
+    mark: Count  # of its last progress: another number means that it has made some since
+    still_ms: Count  # no step, no phase and no operation has begun for so long
+    doing: Doing
+    doing_ms: Count  # it was seen to do so for as long
+    words: Text  # where, in words that follow what it does; empty: nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where such a rank is in one of its groups."""
+
+    rank: RankId
+    group: Annotated[int, Between(0, 2**32 - 1)]  # its number in the beat page
+    kind: Annotated[int, Between(0, 2**16 - 1)]  # of the operation, by c10d's number
+    entered: Count  # the operation that it entered last
+    left: Count  # the one that it left last; of messages: how many it has left
+
+
+@dataclass(frozen=True, slots=True)
+class Stillness:
+    """The ranks of one node that make no progress: all others do. Said again while there are some."""
+
+    ranks: Annotated[tuple[Still, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
+    places: Annotated[tuple[Place, ...], AtMost(limits.MAX_RANKS_PER_NODE * limits.MAX_PLACES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,10 +462,11 @@ MESSAGES: tuple[type, ...] = (
     Proof,
     Proofs,
     Unmended,
+    Stillness,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
-FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs
+FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness
 ToAgent = Answer | Order | Stop | RailOrder | Unmended
 FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed | Proof
 ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended

@@ -19,8 +19,9 @@ from taskd.core.collectives import FailedCollectives, LateCollectives
 from taskd.core.detector import Detector
 from taskd.core.events import Sender, Verdict
 from taskd.core.filing import Filed, Filing
+from taskd.core.hangs import Hangs
 from taskd.core.job import Job
-from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report
+from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report, Stillness
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
@@ -58,6 +59,7 @@ class Nodes:
         self._proofs = proofs
         self._late = LateCollectives(job)
         self._failed = FailedCollectives(job)
+        self.hangs = Hangs(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
         self._idle_said = False  # that recovery is on and cannot be
 
@@ -87,6 +89,8 @@ class Nodes:
             self._evidence(node, message, when)
         elif isinstance(message, ProofsTold):
             self._proofs.file(node.name, message.proofs, when.at)
+        elif isinstance(message, Stillness):
+            self.hangs.file(node, message, when.at)
 
     def judged(self, verdict: Verdict, when: Moment) -> None:
         """What the silence of a node means by now."""
@@ -112,6 +116,7 @@ class Nodes:
     def restarted(self) -> None:
         """The manager was away: everybody may be told everything again."""
         self._strangers.clear()
+        self.hangs.restarted()
         for node in self._members.nodes.values():
             node.order_told_at = None
 

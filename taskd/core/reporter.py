@@ -20,16 +20,18 @@ from taskd.core.messages import AgentHello, Evidence, RailReport, RankReport, Re
 from taskd.core.post import Post
 from taskd.core.proof.relay import ProofRelay
 from taskd.core.rails.relay import RailRelay
+from taskd.core.still_relay import StillRelay
 
 
 class Reporter:
     """Beats, and what cannot wait for the next one."""
 
-    def __init__(self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay) -> None:
+    def __init__(self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay, still: StillRelay) -> None:
         self._post = post
         self._crew = crew
         self._rails = rails
         self._proofs = proofs
+        self._still = still
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
         self._beat_at = self._full_at = 0
 
@@ -53,6 +55,8 @@ class Reporter:
         self._report(full, tuple(reports), self._rails.news.due(now))
         if (proofs := self._proofs.due()) is not None:
             self._post.send(proofs)
+        if (still := self._still.due(now)) is not None:
+            self._post.send(still)
 
     def tell(self, record: LocalRank) -> None:
         """Something about one rank that the manager should know before the next beat."""
@@ -71,6 +75,7 @@ class Reporter:
         named = (who.job, who.node, who.host, who.pid)
         self._post.send(AgentHello(*named, self._crew.world_size, who.spawns, who.slots, interval_ms))
         self._rails.news.again()
+        self._still.again()
         self.beat(now, full=True)
         while self._evidence:
             self._post.send(self._evidence.popleft())

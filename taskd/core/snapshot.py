@@ -16,21 +16,35 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Set
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from taskd.core.hangs import Hangs
 from taskd.core.job import Job
 from taskd.core.manager import Manager
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.attention import Attention
 from taskd.core.rails.sightings import Sightings
 from taskd.core.rails.watch import RailWatch
+from taskd.core.rhythm import Rhythm
 
 TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     Job: {"effects": list, "journal": list, "_parts": lambda: None},
+    Hangs: {
+        "_before": lambda: None,
+        "_calm_since": int,
+        "_judge_at": int,
+        "_outside": Counter,
+        "_resumed": bool,
+        "_rhythm": Rhythm,
+        "_since": lambda: None,
+        "_stands": dict,
+        "_stopped": bool,
+        "_told_at": dict,
+    },
     Proofs: {"_open": dict, "_ready": list},
     Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
     Attention: dict.fromkeys(("odd", "_now"), dict),

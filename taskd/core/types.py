@@ -68,6 +68,26 @@ class EvidenceKind(IntEnum):
     COMPILING = 11  # a repair waits for a rank that compiles: nothing is wrong
 
 
+class Doing(IntEnum):
+    """What a process does that makes no progress, as its node's agent sees it from outside."""
+
+    UNSEEN = 0  # nobody has looked for long enough, or nobody may
+    WORKS = 1  # it, or a process that it has started, uses the processor, waits for one, or moves bytes
+    COMPILES = 2  # by torch's compiler
+    SLEEPS = 3  # it waits for something, and nothing of it works
+    BLOCKED = 4  # the same, in a place where the kernel lets nobody interrupt it: a disk, a file server
+    HOLDS_GIL = 5  # no other thread of its interpreter gets on
+    STOPPED = 6  # by a signal
+    TRACED = 7  # by a debugger
+
+
+class HangFinding(IntEnum):
+    """What the manager found about the progress of the job."""
+
+    STANDS = 0
+    GOES_ON = 1
+
+
 class RailState(IntEnum):
     """How a rail to one peer stands; csrc/rail/counters.hpp has the same numbers."""
 

@@ -111,6 +111,8 @@ class Worker:
         self.term = 0
         self.state = WorkerState.SETUP if newcomer else WorkerState.RUNNING
         self.updates = -1
+        self.part = 0
+        """Of the model, that its process holds: see core/fields.py."""
         self.counters = Counters()
         self._error = ""  # what has left its step, and is to be mended by a repair
         self._order: Order | None = None
@@ -229,15 +231,18 @@ class Worker:
         if not done.ok and done.stage is Stage.PARKED and self.state is WorkerState.PARKING:
             # A survivor that has stopped but holds nothing of use (inside its update, say) is as good as a newcomer.
             self._move(WorkerCause.DONE)
-            self.updates, self._reached = -1, Stage.PARKED
+            self.updates, self._reached, self.part = -1, Stage.PARKED, done.part
             return [*self._say(Stage.PARKED, False, done.reason), *self._advance(told=False)]
         self._move(WorkerCause.DONE if done.ok else WorkerCause.FAILED)
         if done.ok:
             self.updates, self._reached = done.updates, done.stage
+            self.part = done.part if done.stage is Stage.PARKED else self.part
         return [*self._say(done.stage, done.ok, done.reason), *self._advance(told=False)]
 
     def _say(self, stage: Stage, ok: bool, reason: str) -> list[WorkerEffect]:
-        self._said = StageReached(self.rank, self.incarnation, self.epoch, stage, self.updates, ok, cut(reason))
+        self._said = StageReached(
+            self.rank, self.incarnation, self.epoch, stage, self.updates, ok, cut(reason), self.part
+        )
         return [Reach(self._said)]
 
     def _quit(self, exit_code: int, reason: str) -> list[WorkerEffect]:

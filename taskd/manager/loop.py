@@ -27,18 +27,7 @@ from taskd.config import Config
 from taskd.core import limits
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import ConnectionLost, Said, Sender, Tick
-from taskd.core.messages import (
-    AgentHello,
-    Answer,
-    Evidence,
-    Goodbye,
-    Order,
-    Proofs,
-    Question,
-    Reply,
-    Report,
-    StoreAsk,
-)
+from taskd.core.messages import Answer, FromAgent, Goodbye, Order, Question, Reply, StoreAsk
 from taskd.core.words import cut
 from taskd.errors import UsageError
 from taskd.manager import answers
@@ -63,7 +52,7 @@ OPERATORS_MAX = 256
 """Connections beside those of the agents that a manager is prepared for."""
 FILES = 128
 """That it has open beside its connections."""
-ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle"})
+ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle", "hang"})
 """Kinds of notes that every job's terminal shows. That all begin to start over is said by the launchers, each on its
 own."""
 
@@ -211,7 +200,7 @@ class ManagerLoop:
         elif isinstance(message, StoreAsk) and envelope.job == self.job:
             now_ns = self._memory.now_ns()
             self._serve_store(self._store.ask(now_ns, envelope.life, message, arrived.routing))
-        elif not isinstance(message, (AgentHello, Report, Evidence, Goodbye, Proofs)) or not _is_name(envelope):
+        elif not isinstance(message, FromAgent) or not _is_name(envelope):
             sentence = f"{type(message).__name__} from {arrived.address} was dropped: no agent says that to a manager"
             self.refusals.count("unexpected", arrived.address, sentence)
         elif envelope.job != self.job:

@@ -18,6 +18,7 @@ import msgpack
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import (
     ConnectionLost,
+    HangVerdict,
     ManagerEvent,
     ProofVerdict,
     RailVerdict,
@@ -41,7 +42,7 @@ from taskd.core.messages import (
     ToAgent,
     Unmended,
 )
-from taskd.core.types import ProofFinding, RailFinding, RankState, Stage
+from taskd.core.types import HangFinding, ProofFinding, RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
 
@@ -71,6 +72,8 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
     if isinstance(event, RailVerdict):
         named = (event.rail, list(event.nodes), list(event.peers), event.reason, list(event.borrowers))
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
+    if isinstance(event, HangVerdict):
+        return ["hang", int(event.finding), event.age_ns, list(event.ranks), event.reason]
     if isinstance(event, ProofVerdict):
         where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
         return ["proof", int(event.finding), *where, event.named, event.harmless, event.item, event.reason]
@@ -106,6 +109,9 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         finding, updates, layout, total, units, ranks, named, harmless, item, reason = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
         return ProofVerdict(ProofFinding(finding), *where, bool(named), bool(harmless), _text(item), _text(reason))
+    if kind == "hang":
+        finding, age_ns, ranks, reason = values
+        return HangVerdict(HangFinding(finding), int(age_ns), _numbers(ranks), _text(reason))
     if kind != "said":
         raise Unreadable(f"an event of the unknown kind {kind!r}")
     decoded = codec.decode(values[0], older.OLDEST)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from taskd.core.types import Phase
+from taskd.core.types import Doing, Phase
 from taskd.sim.loop import Loop
 from taskd.sim.model import FRESH, MASK, mix, updated, weight
 from taskd.sim.watch import Watch
@@ -28,20 +28,43 @@ class Pace:
     apply_ns: int  # the slowest rank has applied its update this long after the collective; below compute_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How a rank stands still."""
+
+    doing: Doing
+    since: int
+
+
 class Member:
     """The training side of one process: what model it holds, and in which group it stands."""
 
-    __slots__ = ("damage", "group", "model", "node", "parked_at", "parked_epoch", "pid", "rank", "taken", "updates")
+    __slots__ = (
+        "damage",
+        "group",
+        "model",
+        "node",
+        "parked_at",
+        "parked_epoch",
+        "part",
+        "pid",
+        "rank",
+        "stand",
+        "taken",
+        "updates",
+    )
 
-    def __init__(self, rank: int, pid: int, node: str) -> None:
+    def __init__(self, rank: int, pid: int, node: str, part: int = 0) -> None:
         self.rank = rank
         self.pid = pid
         self.node = node
+        self.part = part  # of the model
         self.updates = -1  # as in the messages: -1 is no model at all
         self.model = 0
         self.damage = 0  # what is different in its model from what the crowd has trained; 0: nothing
         self.taken = False  # its model came from another rank
         self.group: Group | None = None
+        self.stand: Stand | None = None  # it stands still
         self.parked_epoch = -1
         self.parked_at = -1
 

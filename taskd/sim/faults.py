@@ -22,7 +22,12 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 
 
-ERRORS = {"error": error_faults.ends, "raise": error_faults.waits}
+OF_ONE = {
+    "error": error_faults.ends,
+    "raise": error_faults.waits,
+    "still": lambda world, victim: world.stands.strike(victim),
+}
+"""Faults of one rank that live elsewhere."""
 
 
 class Faults:
@@ -43,10 +48,10 @@ class Faults:
         if fault.kind not in RAIL_FAULTS:
             self.world.harm()
         self.world.loop.tell("fault", fault.kind)
-        if fault.kind not in ERRORS:
+        if fault.kind not in OF_ONE:
             getattr(self, f"_{fault.kind}")()
         elif (victim := self._victim()) is not None:
-            ERRORS[fault.kind](self.world, victim)
+            OF_ONE[fault.kind](self.world, victim)
 
     # ---- processes ---------------------------------------------------------------------------------------------
 
@@ -310,6 +315,7 @@ class Faults:
         self._active = False
         world.planted.clear()
         self.rails.stop()
+        world.stands.stop()
         for node, full in list(self._cuts):
             self._heal(node, full)
         if not world.manager.alive:

@@ -24,9 +24,10 @@ from taskd.core.events import (
     Tick,
     WorkerSaid,
 )
-from taskd.core.messages import Order, Proofs, WorkerWelcome
+from taskd.core.messages import Order, Proofs, Stillness, WorkerWelcome
 from taskd.core.post import Identity
 from taskd.sim.setting import JOB, NAME, Setting
+from taskd.sim.stands import seen
 from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
 
@@ -108,7 +109,7 @@ class SimNode:
         now = self.world.loop.now
         self._step(
             Readings(
-                tuple(worker.reading(now) for worker in self.workers.values() if worker.alive and worker.incarnation)
+                tuple(seen(worker, now) for worker in self.workers.values() if worker.alive and worker.incarnation)
             )
         )
         self.world.loop.after(self.world.scenario.interval_ns, self._look, life)
@@ -179,7 +180,7 @@ class SimNode:
             self.sequence += 1
             message = world.with_rails(self.name, effect.message)
             world.check_wire(message)
-            world.proofs_told += isinstance(message, Proofs)
+            world.asides += isinstance(message, Proofs | Stillness)
             world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), message))
         elif isinstance(effect, Relay):
             self._relay(effect, speaker)

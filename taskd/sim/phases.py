@@ -181,7 +181,7 @@ class Play:
 
     def _quiet(self) -> None:
         """A healthy job: one message per node and beat, hardly an answer, no order, steps all the time."""
-        proofs, sent = self.world.proofs_told, self.world.network.traffic.sent
+        asides, sent = self.world.asides, self.world.network.traffic.sent
         orders, steps = self.world.orders, self.world.crowd.steps
         told = sum(self.world.manager.told.values())
         step_ns = self.world.crowd.step_ms * MS
@@ -190,7 +190,7 @@ class Play:
         sent, told = self.world.network.traffic.sent - sent, sum(self.world.manager.told.values()) - told
         if self.world.orders > orders:
             raise Violation("quiet", f"{self.world.orders - orders} orders to a healthy job in {QUIET_NS // SECOND} s")
-        if sent - told - (self.world.proofs_told - proofs) > beats or told > len(self.world.nodes) * 2:
+        if sent - told - (self.world.asides - asides) > beats or told > len(self.world.nodes) * 2:
             raise Violation(
                 "quiet", f"{sent - told} reports (expected {beats}) and {told} answers in {QUIET_NS // SECOND} s"
             )

@@ -42,6 +42,7 @@ FAULTS = {
     "unable": "a rank cannot follow rail orders for a while, or does not answer them",
     "flip": "a bit flips in what one rank holds, and nothing fails",
     "orphan": "the manager dies and never comes back",
+    "still": "a rank stands still for a while: stopped, asleep, at work, or holding up its interpreter",
     "railkill": "a rail is lost just before or during the repair of a killed rank",
 }
 """Every kind of fault by the name that `--faults` takes."""
@@ -98,6 +99,12 @@ class Scenario:
     faults: tuple[Fault, ...]
     ends: bool  # the training loop comes to its end when the faults have stopped
     salt: int
+
+    def part_of(self, rank: int) -> int:
+        """Of the model: in some stories ranks hold two parts of it in turn, in most all of it."""
+        ranks = self.options.ranks
+        divided = self.salt % 4 == 0 and ranks >= 4 and ranks % 2 == 0
+        return 1 + rank % 2 if divided else 0
 
     @property
     def duration_ns(self) -> int:

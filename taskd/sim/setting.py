@@ -60,7 +60,7 @@ class Setting(ABC):
         self.generation = 0  # of starts by a launcher that is not ours
         self.struck = Counter[str]()  # faults, by kind
         self.planted = Counter[str]()  # faults that wait for somebody to do something
-        self.proofs_told = 0  # messages with proofs that agents have sent
+        self.asides = 0  # messages with proofs, or of ranks that are still, that agents have sent
         self._pids = 1_000
         self._checked = 0
 

@@ -26,7 +26,9 @@ RULES = {
     "one-incarnation": "two processes of one rank never act in one epoch",
     "parked-first": "nobody rebuilds before every member has parked, and nobody steps between parked and resume",
     "one-point": "all ranks resume from the same number of updates with the same model",
-    "nothing-lost": "a repair goes on from the newest update that a member holds",
+    "nothing-lost": "a repair goes on from the newest update that a member holds, or all begin anew if no member of "
+    "some part of the model holds it",
+    "own-part": "nobody takes the state of another part of the model",
     "same-model": "the model after n updates is that of the run without faults",
     "updates-once": "updates come one after the other: none twice, none left out, none in an old epoch",
     "epochs-grow": "no worker and no agent ever sees an epoch go back",
@@ -42,6 +44,8 @@ RULES = {
     "rails-return": "when all cables are whole again, every rail comes back",
     "proof-true": "ranks that hold the same are not said to differ, and one that is sound is not accused by most",
     "proof-found": "ranks that do not hold the same do not train on so unsaid",
+    "hang-true": "a hang is said only where a rank stands still, and nobody else is named",
+    "hang-named": "a rank that is stopped in a job that nothing else troubles is named",
     "core": "no machine of the core raises, whatever it is told",
 }
 """Every rule by name."""
@@ -54,6 +58,7 @@ class Actor(Protocol):
     pid: int
     updates: int
     model: int
+    part: int
     parked_epoch: int
     parked_at: int
 
@@ -71,7 +76,7 @@ class Watch:
         self.actions = 0
         self._world_size = world_size
         self._acted: dict[tuple[int, int], int] = {}
-        self._parked: dict[int, dict[int, tuple[int, int]]] = {}  # epoch -> rank -> (process, updates)
+        self._parked: dict[int, dict[int, tuple[int, int]]] = {}  # epoch -> rank -> (part, updates)
         self._rebuilding: dict[int, int] = {}  # epoch -> when the first member began to rebuild
         self._stepping = 0  # the greatest key of a group that has stepped
         self._done = -1  # updates of the group that steps
@@ -94,7 +99,12 @@ class Watch:
     def parks(self, epoch: int, member: Actor) -> None:
         """A process stands still, with the updates it then holds."""
         self.actions += 1
-        self._parked.setdefault(epoch, {})[member.rank] = (member.pid, member.updates)
+        self._parked.setdefault(epoch, {})[member.rank] = (member.part, member.updates)
+
+    def fetches(self, member: Actor, holder: Actor | None) -> None:
+        """A process takes its state from another one."""
+        if holder is not None and holder.part != member.part:
+            raise Violation("own-part", f"{member} fetches from {holder}, which has another part of the model")
 
     def rebuilds(self, epoch: int, member: Actor, now: int) -> None:
         """A process begins to make the communicators of an epoch."""
@@ -117,11 +127,24 @@ class Watch:
         if member.model != self.oracle.model(updates):
             raise Violation("same-model", f"{member} resumes from {updates} updates with another model")
         if base < 0 and key > 0:
-            held = max((held for _, held in self._parked.get(key, {}).values()), default=-1)
+            held = self._newest(key)
             if max(held, 0) != updates:
                 raise Violation(
                     "nothing-lost", f"epoch {key} goes on from {updates} updates; a member parked with {held}"
                 )
+
+    def apart(self) -> bool:
+        """Whether those that have parked last, of several parts of the model, hold no update that all parts have."""
+        epoch = max(self._parked, default=-1)
+        parts = {part for part, _ in self._parked.get(epoch, {}).values()}
+        return parts != {0} and self._newest(epoch) < 0
+
+    def _newest(self, epoch: int) -> int:
+        """Among those that have parked in it, the newest that some member of each part holds; -1: there is none."""
+        newest: dict[int, int] = {}
+        for part, held in self._parked.get(epoch, {}).values():
+            newest[part] = max(newest.get(part, -1), held)
+        return min(newest.values()) if len({*newest.values()}) == 1 else -1
 
     def stepped(self, key: int, done: int, model: int, members: Sized) -> None:
         """All members of a group apply update `done`."""

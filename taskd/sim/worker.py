@@ -45,7 +45,7 @@ class SimWorker(Member):
     """One training process."""
 
     def __init__(self, node: Home, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
-        super().__init__(rank, node.world.next_pid(), node.name)
+        super().__init__(rank, node.world.next_pid(), node.name, node.world.scenario.part_of(rank))
         self.home = node
         self.world = node.world
         self.incarnation = incarnation
@@ -94,6 +94,8 @@ class SimWorker(Member):
             self.core.epoch,
             self.core.stage,
             b"",
+            self.core.updates,
+            self.core.part,
         )
         self.connected = self.home.core is not None
         self.home.worker_says(self, hello)
@@ -153,7 +155,7 @@ class SimWorker(Member):
         """What was asked for is done (or not): tell the machine, and the agent."""
         if not self.alive or token != self.busy:
             return
-        self._step(Done(epoch, stage, self.updates, ok, reason))
+        self._step(Done(epoch, stage, self.updates, ok, reason, self.part))
 
     def reading(self, now: int) -> Reading:
         """What the slot of its beat page says."""
@@ -309,6 +311,7 @@ class SimWorker(Member):
             return
         if source >= 0 and not reason:
             holder = self.world.crowd.group(order.epoch).members.get(source)
+            self.world.watch.fetches(self, holder)
             if not isinstance(holder, SimWorker) or not holder.alive or holder.updates != order.updates:
                 reason = f"rank {source} does not serve {order.updates} updates"
             else:

@@ -22,6 +22,7 @@ from taskd.sim.rail_watch import RailChecks
 from taskd.sim.rails import Cables, crews_of
 from taskd.sim.scenario import RAIL_RANKS, RAILS, Options
 from taskd.sim.setting import Machines, Setting
+from taskd.sim.stand_watch import StandWatch
 from taskd.sim.watch import Violation
 from taskd.sim.worker import SimWorker
 
@@ -54,6 +55,7 @@ class World(Setting):
         self.cables = Cables(RAILS) if options.ranks <= RAIL_RANKS and options.kinds else None
         self.rail_checks = RailChecks(self.manager, self.nodes, self.cables)
         self.proofs = SimProofs(self)
+        self.stands = StandWatch(self, self.manager, self.nodes, lambda: len(self.harms) + sum(self.struck.values()))
 
     # ---- what shells ask ---------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class World(Setting):
         repairs = [incident for incident in self.manager.incidents() if incident["kind"] != "rail"]
         since = max((incident["opened_at_ns"] for incident in repairs), default=0)
         held = max((held for at, held in self.wasted.items() if at >= since), default=0)
-        if held and not self._earned():
+        if held and not self._earned() and not self.watch.apart():
             raise Violation(
                 "nothing-lost", f"all ranks start from nothing; one that held {held} updates was ended for it"
             )
@@ -185,6 +187,7 @@ class World(Setting):
     def wrote(self, event: ManagerEvent) -> None:
         """The manager has written this into its journal."""
         self.proofs.verdict(event)
+        self.stands.verdict(event)
 
     def rails_ordered(self, node: str, order: RailOrder) -> None:
         """The manager tells a node how its rails shall stand."""

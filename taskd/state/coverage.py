@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.state import movers
+from taskd.state import movers, parts
 from taskd.state.held import Held, is_array, leaves_of, place_of
 from taskd.state.living import living
 from taskd.state.movers import Mover
@@ -42,6 +42,7 @@ _TAKES = (
     "the loop takes what comes next from {names} by itself, and no repair puts an iterator back: {over}; let "
     "taskd.session().steps() go over one loader that gives all that a step needs"
 )
+_SHARED_BY_SOME = "the model's replicas are on some ranks, not on all, and which ranks hold the same is not known"
 _HANDED_ON = (
     "the loop hands {names} on from step to step, and nobody registered that: {over}; keep it in an object with "
     "state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
@@ -135,10 +136,9 @@ class Coverage:
         for name, optimizer in self.replica.optimizers.items():
             if isinstance(optimizer, _kind("torch.distributed.optim", "ZeroRedundancyOptimizer")):
                 return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {STARTS_OVER}"]
-        for module in (*self.replica.models.values(), *self.replica.wrappers):
-            if isinstance(module, DistributedDataParallel) and module.process_group.size() < dist.get_world_size():
-                some, every = module.process_group.size(), dist.get_world_size()
-                return [f"the model's replicas are on {some} of {every} ranks, not on all: {STARTS_OVER}"]
+        self.replica.part = parts.part_of(self.replica) if dist.is_initialized() else parts.WHOLE
+        if self.replica.part == parts.UNKNOWN:
+            return [f"{_SHARED_BY_SOME}: {STARTS_OVER}"]
         kept = movers.hook_with_state((*self.replica.models.values(), *self.replica.wrappers))
         if kept:
             return [

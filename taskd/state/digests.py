@@ -26,6 +26,7 @@ from taskd.core import limits
 from taskd.core.words import cut, join
 from taskd.errors import UsageError
 from taskd.state import tree
+from taskd.state.parts import WHOLE
 from taskd.state.replica import Replica, follows
 
 _ODD = 0x1E3779B97F4A7C15
@@ -102,7 +103,7 @@ class Digests:
         values = (piece.fetch(states) for piece in pieces if piece.form)
         self.on_device = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
         forms = [[piece.name, piece.form, piece.begin, piece.length] for piece in pieces]
-        text = json.dumps([each, forms]).encode()
+        text = json.dumps([each, forms, *([replica.part] if replica.part > WHOLE else [])]).encode()
         self.number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         return True
 

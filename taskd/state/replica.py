@@ -46,7 +46,7 @@ _HEADS = 10
 
 @dataclass(slots=True)
 class Replica:
-    """The objects of one rank whose state all data-parallel ranks share."""
+    """The objects of one rank whose state all ranks share, or all that have the same part of the model."""
 
     models: dict[str, torch.nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -55,6 +55,8 @@ class Replica:
     )  # schedulers, scalers: anything with state_dict/load_state_dict
     wrappers: list[torch.nn.Module] = field(default_factory=list)
     """DistributedDataParallel modules around registered ones, which were found and not named."""
+    part: int = 0
+    """Of the model, if ranks have different ones: see parts.py."""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the models, and what optimizers train besides; named, each once, in an order that is the same

@@ -13,6 +13,7 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,16 +31,34 @@ _MEETING = 0x7461736B64766172
 """What a rank sends first that is where `everyone` is."""
 
 
+@dataclass(slots=True, frozen=True)
+class Circle:
+    """Who takes part: this `rank`, which of all are `newcomers`, and which `parts` of the model they have, by rank."""
+
+    rank: int
+    newcomers: set[int]
+    parts: list[int]
+
+    @property
+    def alike(self) -> list[int]:
+        """The ranks that have this rank's part."""
+        return self.having(self.parts[self.rank])
+
+    def having(self, part: int) -> list[int]:
+        """The ranks that have this one."""
+        return [rank for rank, one in enumerate(self.parts) if one == part]
+
+
 def restore(
     order: Order, rank: int, loop: Any, inherited: Record | None, alone: Callable[[int], AbstractContextManager[None]]
 ) -> None:
     """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
     # An order names the seats of this rank's node alone, so each says for itself whether it is new.
-    newcomers = _begin(loop.refusal(order.updates), any(seat.rank == rank for seat in order.seats))
-    _compare(manifest.describe(loop.replica, guard.groups()), rank, newcomers)
-    _settle(order.epoch, loop, alone, rank, newcomers)
+    circle = _begin(loop.refusal(order.updates), rank, any(seat.rank == rank for seat in order.seats), loop.part)
+    _compare(manifest.describe(loop.replica, guard.groups()), circle)
+    _settle(order.epoch, loop, alone, circle)
     found = inherited.find(order.updates) if inherited is not None else None
-    _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin)
+    _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin, circle)
     peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
     carried: tuple[int, bytes, dict[str, torch.Tensor]] = 0, b"", {}
     source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
@@ -82,27 +101,34 @@ def _gather(values: list[int]) -> list[list[int]]:
     return [row.tolist() for row in _all(torch.tensor(values, dtype=torch.int64))]
 
 
+def _rows(values: list[int]) -> list[list[int]]:
+    """Every rank's numbers, of which each may have as many as it likes."""
+    longest = max(row[0] for row in _gather([len(values)]))
+    rows = _gather([len(values), *values, *[0] * (longest - len(values))])
+    return [row[1 : 1 + row[0]] for row in rows]
+
+
 def _all(mine: torch.Tensor) -> list[torch.Tensor]:
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     return everyone
 
 
-def _begin(refusal: str, newcomer: bool) -> set[int]:
-    """Which ranks are newcomers. One may know why this repair would go on wrongly: raises UsageError with its words, on
-    every rank."""
+def _begin(refusal: str, rank: int, newcomer: bool, part: int) -> Circle:
+    """Who takes part. One may know why this repair would go on wrongly: raises UsageError with its words, on every
+    rank."""
     text = refusal.encode()
-    rows = _gather([len(text), newcomer])
+    rows = _gather([len(text), newcomer, part])
     longest = max(row[0] for row in rows)
     if not longest:
-        return {other for other, row in enumerate(rows) if row[1]}
+        return Circle(rank, {other for other, row in enumerate(rows) if row[1]}, [row[2] for row in rows])
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
     theirs = [bytes(row.tolist()).decode().strip() for row in _all(padded)]
     raise UsageError(next(filter(None, theirs)))
 
 
-def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
-    """All ranks agree on what they have set up.
+def _compare(own: manifest.Manifest, circle: Circle) -> None:
+    """All ranks agree on what they have set up, and those that have the same part of the model, on all of it.
 
     A newcomer that differs raises Misfit, and the others leave this epoch by StepAbandoned: it ends, and that makes the
     next one. Where ranks differ that have trained together, every one raises UsageError with the first difference.
@@ -110,19 +136,15 @@ def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
     digests = _gather([manifest.digest(own)])
     if all(row == digests[0] for row in digests):
         return
+    rank, newcomers = circle.rank, circle.newcomers
     text = json.dumps(own).encode()
     longest = max(row[0] for row in _gather([len(text)]))
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
     theirs = [json.loads(bytes(row.tolist())) for row in _all(padded)]
-    old = [other for other in range(len(theirs)) if other not in newcomers] or [*range(len(theirs))]
-    bare = [manifest.digest(one, groups=False) for one in theirs]
-    usual = max(old, key=lambda at: (bare.count(bare[at]), -at))
     differences = manifest.groups_apart(theirs, newcomers)
-    for other in range(len(theirs)):
-        sentence = manifest.difference(theirs[usual], theirs[other], usual, other)
-        if sentence:
-            differences[other] = sentence
-    for other in old:
+    for part in {*circle.parts}:
+        _differences(theirs, circle.having(part), newcomers, differences)
+    for other in [at for at in range(len(theirs)) if at not in newcomers] or [*range(len(theirs))]:
         if other in differences:
             raise UsageError(differences[other])
     if rank in differences:
@@ -131,12 +153,22 @@ def _compare(own: manifest.Manifest, rank: int, newcomers: set[int]) -> None:
         raise StepAbandoned("a newcomer is not set up like the others, and ends")
 
 
-def _replicas(updates: int, loop: Any, origin: int) -> None:
+def _differences(theirs: list[manifest.Manifest], ranks: list[int], newcomers: set[int], found: dict[int, str]) -> None:
+    """Which of these ranks are not set up like most of them; into `found`."""
+    old = [rank for rank in ranks if rank not in newcomers] or ranks
+    bare = {rank: manifest.digest(theirs[rank], groups=False) for rank in ranks}
+    usual = max(old, key=lambda rank: ([*bare.values()].count(bare[rank]), -rank))
+    for other in ranks:
+        if sentence := manifest.difference(theirs[usual], theirs[other], usual, other):
+            found[other] = sentence
+
+
+def _replicas(updates: int, loop: Any, origin: int, circle: Circle) -> None:
     """All have begun with the same, and whoever holds the agreed update holds the same, or one rank's state is no
-    other's. Raises UsageError."""
+    other's. So it is among those that have the same part of the model. Raises UsageError."""
     rows = _gather([origin, loop.held(), manifest.contents(loop.replica)])
-    began = {rank: row[0] for rank, row in enumerate(rows) if row[0] >= 0}
-    hold = {rank: row[2] for rank, row in enumerate(rows) if row[1] == updates}
+    began = {rank: rows[rank][0] for rank in circle.alike if rows[rank][0] >= 0}
+    hold = {rank: rows[rank][2] for rank in circle.alike if rows[rank][1] == updates}
     for found, words in ((began, "have begun with"), (hold, f"hold after the same {updates} updates")):
         first = min(found, default=0)
         other = next((rank for rank in found if found[rank] != found[first]), None)
@@ -147,22 +179,22 @@ def _replicas(updates: int, loop: Any, origin: int) -> None:
             )
 
 
-def _settle(
-    epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], rank: int, newcomers: set[int]
-) -> None:
-    """Ranks agree on where the loops that are over have ended, on the work between them that is over, and on the
-    buckets that DDP has settled on where any rank has."""
-    own = manifest.rebuilt(loop.replica)
+def _settle(epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], circle: Circle) -> None:
+    """Ranks agree on where the loops that are over have ended, on the work between them that is over, and, those with
+    the same part of the model, on the buckets that DDP has settled on where any of them has."""
     loop.settle(max(row[0] for row in _gather([loop.passed])))
-    rows = _gather([len(loop.ends), *map(int, own)])
-    longest = max(row[0] for row in rows)
-    if longest:
-        ends = _gather([*loop.ends, *[-1] * (longest - len(loop.ends))])
-        loop.ends[:] = next(row for row in ends if row[-1] >= 0)
-    wanted = [any(row[1 + at] for row in rows) for at in range(len(own))]
-    if any([*map(bool, row[1:])] != wanted for row in rows):
-        orders = _gather(manifest.orders(loop.replica))
-        if wanted != own:
+    ends = _rows([*loop.ends])
+    loop.ends[:] = max(ends, key=len)
+    own = manifest.rebuilt(loop.replica)
+    rows = _rows([*map(int, own)])
+    wanted = [
+        [max(column) for column in zip(*(rows[other] for other in circle.having(part)), strict=True)]
+        for part in circle.parts
+    ]
+    if rows != wanted:
+        orders = _rows(manifest.orders(loop.replica))
+        mine = [*map(bool, wanted[circle.rank])]
+        if mine != own:
             with alone(epoch):
-                manifest.settle_buckets(loop.replica, wanted, orders)
-    _compare({"DDP buckets, by module": manifest.buckets(loop.replica)}, rank, newcomers)
+                manifest.settle_buckets(loop.replica, mine, [orders[rank] for rank in circle.alike])
+    _compare({"DDP buckets, by module": manifest.buckets(loop.replica)}, circle)

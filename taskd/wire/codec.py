@@ -40,6 +40,7 @@ from taskd.core.messages import (
     SetupPiece,
     SetupWanted,
     StageReached,
+    Stillness,
     Stop,
     StoreAnswer,
     StoreAsk,
@@ -52,7 +53,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 9
+VERSION = 10
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -85,6 +86,7 @@ Message = (
     | Proof
     | Proofs
     | Unmended
+    | Stillness
 )
 
 

@@ -91,7 +91,7 @@ class Between:
         number, self._place.works = self._place.works, self._place.works + 1
         if self._doubts.sentence:  # a death makes all start over
             result = work()
-            self._repair.all_arrived(self._heal)
+            self._repair.together.all_arrived(self._heal)
             self._follow(then, result)
             return result
         ledger = self._ledger
@@ -119,7 +119,7 @@ class Between:
                 self._result = work()
             after = self._local.capture(self._host.carries_on())
             self._ledger.ended(number, self._result, self._host.pack(after))
-            if self._repair.all_arrived(self._heal):
+            if self._repair.together.all_arrived(self._heal):
                 self._ledger.passed = number + 1
                 self._ledger.save()
         except StepAbandoned:

@@ -170,6 +170,14 @@ def _show_as(words: list[str]) -> None:
         ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
 
 
+def _leave_page() -> None:
+    """In a forked child: what it does with groups is no progress of this rank."""
+    fd = os.memfd_create("taskd-page", os.MFD_CLOEXEC)
+    os.ftruncate(fd, _native.PAGE_BYTES)
+    _c10d.control.attach_page(fd)
+    os.close(fd)
+
+
 # ---- joining the job ------------------------------------------------------------------------------------------
 
 
@@ -206,6 +214,8 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     guard.install()
     _offer_store(request)
     _c10d.control.attached = True
+    _c10d.control.attach_page(there.link.page.fd)
+    os.register_at_fork(after_in_child=_leave_page)
     if request.newcomer:
         _c10d.control.sandbox(setup)
     else:
@@ -260,7 +270,7 @@ class _Line:
 
     def say(self, message: FromWorker) -> bool:
         if isinstance(message, StageReached):
-            self._introduction.reached(message.epoch, message.stage)
+            self._introduction.reached(message.epoch, message.stage, message.updates, message.part)
         return self._channel.say(message)
 
     def to(self, orders: Orders) -> Any:

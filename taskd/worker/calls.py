@@ -57,9 +57,9 @@ class Calls:
         self._given_up = given_up
         self.moving = Moving(replica)
         self.habits = Habits()
+        self.come_to_gate: Callable[[], None] = lambda: None
+        """Is called before an optimizer steps, and raises StepAbandoned (gate.py)."""
         self.reversal = Reversal(replica, self.moving)
-        self.torn_by = ""
-        """Why the last step that was given up is torn."""
         self.followed: set[str] = set()
         """Schedulers and the like whose calls are noticed."""
         self._communication = Communication(operations)
@@ -88,6 +88,8 @@ class Calls:
 
     def optimizer_begins(self, name: str, given: tuple[Any, ...] = ()) -> None:
         """An optimizer is about to step; `given`: what its step was called with. Raises StepAbandoned, as above."""
+        if self._step.state is StepState.BODY and not self._rehearsal and not self._given_up():
+            self.come_to_gate()  # where objects are not understood, too: the other ranks wait there
         if not self._watching:
             return
         if self._given_up():
@@ -200,7 +202,7 @@ class Calls:
         rest = self.habits.rest(tuple(self._made), self._replica.optimizers, self.followed)
         if rest is None or moved or not may_be_finished:
             why = self.reversal.take_back(optimizers)
-            self.torn_by = why or self.torn_by
+            self.reversal.torn_by = why or self.reversal.torn_by
             return Outcome.TORN if why else Outcome.NOTHING
         for name in rest:
             item = self._replica.others[name]

@@ -135,14 +135,14 @@ class Counting:
         self._hands_on(closely=True, again=True)
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
-        found, rank = self._repair.everyone(self.notes.told(variables.lacks(number)).pack())
+        found, rank = self._repair.together.everyone(self.notes.told(variables.lacks(number)).pack())
         notes = [Told.unpack(one) for one in found]
         self._doubt(UNSEEN, sorted({as_said(name) for one in notes for name in one.unseen}))
         if sentence := self.notes.heard(notes, rank):
             self._refuse(sentence)
         lacking = [one.lacks for one in notes]
         if any(lacking):
-            told, _ = self._repair.everyone(look(WHAT, variables.tell, number) or _NOTHING)
+            told, _ = self._repair.together.everyone(look(WHAT, variables.tell, number) or _NOTHING)
             settled = look(WHAT, variables.hear, number, told, rank) or Settled()
             speaks = rank == next(other for other, lacks in enumerate(lacking) if lacks)
             if settled.refused and speaks:

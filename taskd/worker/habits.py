@@ -33,6 +33,8 @@ class Habits:
     """Steps draw, or write into buffers or objects of this rank's own, after their forward has ended."""
     moves_between: bool = False
     """So does the loop between two of them."""
+    gated: bool = False
+    """No rank updates its part of the model before all have come so far (gate.py)."""
     called: set[str] = field(default_factory=set)
     """Schedulers and the like that were called, in a step or elsewhere."""
     with_arguments: set[str] = field(default_factory=set)
@@ -51,6 +53,7 @@ class Habits:
             "late": self.late,
             "moves_on": self.moves_on,
             "moves_between": self.moves_between,
+            "gated": self.gated,
             "called": self.called,
             "with_arguments": self.with_arguments,
             "closures": self.closures,
@@ -65,6 +68,7 @@ class Habits:
         self.late |= packed["late"]
         self.moves_on |= packed["moves_on"]
         self.moves_between |= packed["moves_between"]
+        self.gated |= packed["gated"]
         self.called |= packed["called"]
         self.with_arguments |= packed["with_arguments"]
         self.closures |= packed["closures"]

@@ -27,9 +27,11 @@ from taskd.core.worker import WorkerState
 from taskd.errors import Misfit, StepAbandoned, UsageError
 from taskd.state.digests import Digests
 from taskd.state.local import loop_of
+from taskd.state.parts import WHOLE
 from taskd.state.record import Occasion, Record
 from taskd.worker.groups import Groups
 from taskd.worker.orders import Orders, leave_at_once
+from taskd.worker.together import LaunchedTogether, Together
 
 APPEAL_SECONDS = 15.0
 """Within which the manager answers whoever has raised an error, if it can be reached."""
@@ -43,6 +45,8 @@ class Loop(Protocol):
     def ends(self) -> list[int]: ...
     @property
     def replica(self) -> Any: ...
+    @property
+    def part(self) -> int: ...
     @property
     def origin(self) -> int: ...
     @property
@@ -69,6 +73,8 @@ class Repair:
     records = False
     speaks = False
     """Whether what all ranks have to say is said by this one."""
+    together = Together()
+    """With all other ranks."""
     never_retry: tuple[str, ...] = ()
     """Names of the errors that the script means: see recover.never_retry."""
 
@@ -118,14 +124,6 @@ class Repair:
     def run(self, loop: Loop) -> None:
         """Go through a repair that was ordered; returns when training goes on."""
 
-    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
-        """What each rank says where all of them are, and which one this is. Raises StepAbandoned."""
-        return [mine], 0
-
-    def all_arrived(self, heal: Callable[[], None]) -> bool:
-        """Wait until every rank has ended its loop; False when a repair came instead, and the loop must look again."""
-        return True
-
 
 class LaunchedRepair(Repair):
     """The real one, in a process that taskd's launcher started."""
@@ -144,9 +142,10 @@ class LaunchedRepair(Repair):
         """`control`: the guard's; `say`: sends a message to the agent; `inherited`: the record of the life before, for
         a newcomer."""
         self.orders = orders
+        self.speaks = orders.core.rank == 0
+        self.together = LaunchedTogether(orders.core.rank)
         self.newcomer = orders.core.state is WorkerState.SETUP
         self.records = True
-        self.speaks = orders.core.rank == 0
         self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
         self._groups = groups
         self._control = control
@@ -202,7 +201,8 @@ class LaunchedRepair(Repair):
             self._answer(self.orders.core.epoch, Stage.RUNNING, updates)
 
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
-        core = self.orders.core
+        core, part = self.orders.core, max(digests.replica.part, WHOLE)
+        names_them = core.rank == max(part - 1, 0)
         self._say(
             Proof(
                 rank=core.rank,
@@ -216,8 +216,9 @@ class LaunchedRepair(Repair):
                 taken=digests.taken,
                 first=first,
                 digests=digests.of(first, end),
-                names=digests.names(first, end) if self.speaks else "",
+                names=digests.names(first, end) if names_them else "",
                 missing=digests.missing,
+                part=part,
             )
         )
 
@@ -227,27 +228,11 @@ class LaunchedRepair(Repair):
     def apart(self) -> AbstractContextManager[None]:
         return self._groups.apart(self.orders.core.epoch)
 
-    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
-        from taskd.state.restore import everyone
-
-        return everyone(mine), self.orders.core.rank
-
-    def all_arrived(self, heal: Callable[[], None]) -> bool:
-        import torch.distributed as dist
-
-        try:
-            if dist.is_initialized():
-                dist.barrier()
-            return True
-        except StepAbandoned:
-            heal()
-            return False
-
     # ---- a repair ---------------------------------------------------------------------------------------------
 
     def run(self, loop: Loop) -> None:
         if self.newcomer:
-            self._answer(self.orders.core.epoch, Stage.PARKED, -1)
+            self._parked(self.orders.core.epoch, -1, loop)
         while True:
             effect = self.orders.next()
             try:
@@ -271,7 +256,7 @@ class LaunchedRepair(Repair):
             flaw = loop.flaw()
             if not flaw and held < 0 and not self.newcomer:  # a newcomer holds nothing, and nobody expects it to
                 flaw = "its update is torn"
-            self._answer(effect.epoch, Stage.PARKED, -1 if flaw else held, ok=not flaw, reason=cut(flaw))
+            self._parked(effect.epoch, -1 if flaw else held, loop, cut(flaw))
         elif isinstance(effect, Rebuild):
             self._groups.rebuild(effect.order.epoch)
             self._answer(effect.order.epoch, Stage.REBUILT, loop.held())
@@ -290,6 +275,9 @@ class LaunchedRepair(Repair):
 
     def _answer(self, epoch: int, stage: Stage, updates: int, *, ok: bool = True, reason: str = "") -> None:
         self.orders.take(Done(epoch, stage, updates, ok, reason))
+
+    def _parked(self, epoch: int, updates: int, loop: Loop, flaw: str = "") -> None:
+        self.orders.take(Done(epoch, Stage.PARKED, updates, not flaw, flaw, max(loop.part, WHOLE)))
 
     def _failed(self, effect: WorkerEffect, error: Exception) -> None:
         _logger.warning("a stage of the repair failed: %s", error)

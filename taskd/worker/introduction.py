@@ -24,14 +24,16 @@ class Introduction:
         """The agent may give it a later one than its launcher did."""
         self.epoch = 0
         self.stage = Stage.RUNNING
+        self.updates = -1
+        self.part = 0
         self.descriptors = (page.fd, *records)
         self._framework = framework
         self._page = page
         self._pid = os.getpid()
 
-    def reached(self, epoch: int, stage: Stage) -> None:
-        """This is how far it is now; the page says the epoch, too."""
-        self.epoch, self.stage = epoch, stage
+    def reached(self, epoch: int, stage: Stage, updates: int = -1, part: int = 0) -> None:
+        """This is how far it is now, and what it holds; the page says the epoch, too."""
+        self.epoch, self.stage, self.updates, self.part = epoch, stage, updates, part
         self._page.store_epoch(epoch)
 
     def hello(self, key: bytes) -> WorkerHello:
@@ -47,4 +49,6 @@ class Introduction:
             epoch=self.epoch,
             stage=self.stage,
             key=key,
+            updates=self.updates,
+            part=self.part,
         )

@@ -23,6 +23,7 @@ from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
 from taskd.worker.calls import Calls
 from taskd.worker.following import follow_call, follow_optimizer
+from taskd.worker.gate import Gate
 from taskd.worker.heal import Repair
 from taskd.worker.naming import named
 from taskd.worker.step_state import StepMachine
@@ -40,6 +41,8 @@ class Registered:
         self.doubts = Doubts(self.warn)
         self.coverage = Coverage(self.replica, self.local.objects)
         self.calls = Calls(self.replica, repair.ordered, repair.operations, step, self.doubts)
+        self.gate = Gate(repair, self.calls.habits)
+        self.calls.come_to_gate = self.gate.come
 
     def add(
         self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, local: dict[str, Any], replicated: dict[str, Any]
@@ -96,6 +99,12 @@ class Registered:
         self.coverage.flaws += unfit
         if self._repair.records:
             self.warn([*unfit, *self.coverage.look()])
+
+    def agree(self) -> None:
+        """All ranks are where their first loop begins."""
+        if why := self.gate.agree(self.replica.part):
+            self.coverage.flaws.append(f"{why}: {STARTS_OVER}")
+            self.warn(self.coverage.flaws[-1:])
 
     def check(self) -> None:
         """Say what has moved, or was changed, though nobody registered it."""

@@ -22,6 +22,8 @@ class Reversal:
 
     def __init__(self, replica: Replica, moving: Moving) -> None:
         self.copies = Undo(replica)
+        self.torn_by = ""
+        """Why the last step that was given up is torn."""
         self._replica = replica
         self._moving = moving
 

@@ -145,6 +145,7 @@ class Session:
             self._registered.warn([OLD_SHAPE])
         self._registered.local.loop = place.loops
         self._registered.loop_begins()
+        self._registered.agree()
         self._transaction.variables.notes.loop_begins(place.loops, loader)
         return place.loops
 
@@ -154,7 +155,7 @@ class Session:
         while len(ends) < ordinal:
             owes = transaction.effects.owes(self.updates)
             if self.updates >= end and not owes:
-                arrived = self._repair.all_arrived(transaction.heal) and len(ends) < ordinal
+                arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
                 if arrived and transaction.variables.loop_ends(end, transaction.heal):
                     ends.append(end)
             elif transaction.given_up():

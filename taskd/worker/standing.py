@@ -54,6 +54,11 @@ class Standing:
         return self._registered.replica
 
     @property
+    def part(self) -> int:
+        """Of the model: see state/parts.py."""
+        return self.replica.part
+
+    @property
     def origin(self) -> int:
         """What the parameters were before the first step, as a number; -1: there was none yet."""
         return self._registered.local.origin
@@ -89,8 +94,8 @@ class Standing:
         registered.done_outside(transaction.outside())
         if transaction.checked:
             registered.warn(registered.coverage.check())
-        if transaction.step.state is StepState.TORN and registered.calls.torn_by:
-            return registered.calls.torn_by
+        if transaction.step.state is StepState.TORN and registered.calls.reversal.torn_by:
+            return registered.calls.reversal.torn_by
         if registered.coverage.flaws:
             return registered.coverage.flaws[0]
         if flaw := self._between.flaw() or self._loaders.flaw():

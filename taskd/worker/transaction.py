@@ -14,6 +14,7 @@ optimizer, no file, no log; nothing of a rehearsal is kept.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,7 @@ class Transaction:
         self.current, self.raised.left = step, None
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
+            self.registered.gate.begin()
             self.variables.body_begins(step.number)
         self.registered.doubts.look("what a step begins with", self._note, step)
         if not step.rehearsal:
@@ -205,6 +207,8 @@ class Transaction:
             return error is None or isinstance(error, StepAbandoned)
         if error is None:
             self.variables.body_ended(step.number)
+            with contextlib.suppress(StepAbandoned):  # which says that it is given up
+                self.registered.gate.come()
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
         if error is not None and ordinary and not given_up and self.step.state is StepState.BODY:

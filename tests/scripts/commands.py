@@ -4,7 +4,7 @@ start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,resp
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
-late RANK 51s operation | raise RANK error
+still RANK sleeps|works|compiles|stopped|... [words] | moves RANK | late RANK 51s operation | raise RANK error
 relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
@@ -12,7 +12,7 @@ flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
 plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
 prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
-last-proof
+last-proof | hang
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 from taskd.core.events import ConnectionLost, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage, Strategy
+from taskd.core.types import Doing, EvidenceKind, Phase, RankState, Stage, Strategy
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
@@ -68,7 +68,9 @@ class Story:
         launcher: str = "taskd",
         broken: str = "",
         rails: str = "",
+        parts: str = "0",
     ) -> None:
+        self.world.parts = int(parts)
         self.world.cables = Cables(rails.split(",")) if rails else None
         ours = launcher == "taskd"
         names = "abcdefgh"[: int(nodes) + int(spares)]
@@ -236,6 +238,18 @@ class Story:
         incarnation = self.process(against).incarnation if against >= 0 else 0
         process.node.hear(Evidence(kind, against, incarnation, int(rank), 0, " ".join(words)), process)
 
+    def do_still(self, rank: str, doing: str, *words: str) -> None:
+        self.process(rank).stands(Doing[doing.upper()], " ".join(words))
+
+    def do_moves(self, rank: str) -> None:
+        self.process(rank).stands(None, "")
+
+    def do_hang(self) -> None:
+        assert self.world.manager is not None
+        hang = self.world.manager.facts(self.world.now)["hang"]
+        text = "no hang" if hang is None else f"for {hang['age_ms']} ms, ranks {hang['ranks']}: {hang['text']}"
+        self.world.say("facts", text)
+
     def do_late(self, rank: str, time: str, *words: str) -> None:
         process, kind = self.process(rank), EvidenceKind.COLLECTIVE_LATE
         waited_ms = duration_ns(time) // MS
@@ -250,12 +264,13 @@ class Story:
         told = ranks_of(ranks) if ranks else [*self.world.processes]
         for number in told:
             process = self.process(number)
-            words = [50 if number == int(rank) and name == differs else at for at, name in enumerate(UNITS, 1)]
+            part = process.part
+            words = [50 if number == int(rank) and name == differs else at + part for at, name in enumerate(UNITS, 1)]
             who = (number, process.incarnation, process.core.epoch)
             data = b"".join(word.to_bytes(DIGEST_WORD, "little") for word in words)
-            names = "\n".join(UNITS) if number == 0 else ""
+            names = "\n".join(UNITS) if number == max(part - 1, 0) else ""
             process.node.hear(
-                Proof(*who, int(updates), 64, 7, len(UNITS), 1, process.taken, 0, data, names, ""), process
+                Proof(*who, int(updates), 64, 7 + part, len(UNITS), 1, process.taken, 0, data, names, "", part), process
             )
 
     def do_order(self, rank: str, epoch: str, term: str, stage: str) -> None:

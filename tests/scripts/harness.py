@@ -64,6 +64,7 @@ class World:
         self.settings: dict[str, Any] = {}
         self.asleep_until = -1
         self.cables: Cables | None = None
+        self.parts = 0  # into which the model is divided; rank r has part r % parts
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -106,7 +107,10 @@ class World:
         together = len(ranks) == self.size and all(process.training for process in crowd)
         if together and (len(epochs) == 1 or max(epochs) <= 1):
             for process in crowd:
-                process.step_made()
+                if any(other.still is not None for other in crowd):
+                    process.enters()
+                else:
+                    process.step_made()
         self.after(STEP_NS, self._train)
 
     def _wake(self) -> None:

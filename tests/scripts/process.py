@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, Raised, Reading, WorkerEvent
-from taskd.core.limits import MS, SECOND
-from taskd.core.messages import Order, RailOrder, WorkerHello
-from taskd.core.types import Phase, Stage
+from taskd.core.limits import MS, SECOND, STILL_NS
+from taskd.core.messages import Order, Place, RailOrder, Still, WorkerHello
+from taskd.core.types import Doing, Phase, Stage
+from taskd.core.waits import digest
 from taskd.core.words import RAISED_AGAIN, WOULD_BE_WRONG
 from taskd.core.worker import Worker
 from taskd.sim.rails import RailHands
@@ -33,12 +34,17 @@ class Process:
         self.alive = True
         self.phase = Phase.SETUP
         self.updates = -1 if newcomer else 0
+        self.part = rank % world.parts + 1 if world.parts else 0
         self.taken = False  # what it holds came from another rank
         self.planted: dict[str, str] = {}
         self.step_ms = 100  # what its page tells, which may be longer than its steps here take
         self.works_since = -1  # it is at work, and shows it, in a stage that takes long
         self.compiles = False
         self.redoes = False
+        self.still: Doing | None = None  # it stands still in its step, and its process shows this
+        self.still_in, self.still_at = "", 0
+        self.waits = False  # it has entered the step's collective, which some rank has not entered
+        self.progress_at = 0
         self.error = ""  # has left its step
         self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
@@ -54,7 +60,21 @@ class Process:
             job, size = world.job, world.size
             incarnation = self.incarnation
             self.node.hear(
-                WorkerHello(job, self.rank, size, 0, self.pid, incarnation, "pt", core.epoch, core.stage, b""), self
+                WorkerHello(
+                    job,
+                    self.rank,
+                    size,
+                    0,
+                    self.pid,
+                    incarnation,
+                    "pt",
+                    core.epoch,
+                    core.stage,
+                    b"",
+                    core.updates,
+                    core.part,
+                ),
+                self,
             )
 
     def is_set_up(self) -> None:
@@ -122,7 +142,7 @@ class Process:
     def succeed(self, what: str, epoch: int, order: Order | None) -> None:
         if what in ("setup", "park"):
             self.phase = Phase.PARKED
-            self.hear(Done(epoch, Stage.PARKED, self.updates, True, ""))
+            self.hear(Done(epoch, Stage.PARKED, self.updates, True, "", self.part))
         elif what == "rebuild":
             self.hear(Done(epoch, Stage.REBUILT, self.updates, True, ""))
         elif what == "restore":
@@ -148,8 +168,18 @@ class Process:
         else:
             self.hear(Raised(self.updates, error))
 
+    def stands(self, doing: Doing | None, where: str) -> None:
+        """It stands still in this way, or goes on."""
+        self.still, self.still_in, self.still_at = doing, where, self.world.now
+
+    def enters(self) -> None:
+        """It comes to the step's collective and waits there."""
+        if not self.waits and self.still is None:
+            self.waits, self.progress_at = True, self.world.now
+
     def step_made(self) -> None:
         self.updates += 1
+        self.waits, self.progress_at = False, self.world.now
         if self.redoes:
             self.redoes = False
             self.hear(Done(self.core.epoch, Stage.RUNNING, self.updates, True, ""))
@@ -158,7 +188,18 @@ class Process:
         step = max(self.updates, 0)
         work = (self.world.now - self.works_since) // (2 * SECOND) if self.works_since >= 0 else 0
         who = (self.rank, self.incarnation, self.core.epoch)
-        return Reading(*who, step, self.phase, 1, self.step_ms, work, self.compiles)
+        return Reading(*who, step, self.phase, 1, self.step_ms, work, self.compiles, *self.standing())
+
+    def standing(self) -> tuple[Still | None, tuple[Place, ...]]:
+        """What its agent sees of it if it makes no progress."""
+        age_ns = self.world.now - self.progress_at
+        if self.phase is Phase.PARKED or age_ns < STILL_NS:
+            return None, ()
+        doing = Doing.SLEEPS if self.still is None else self.still
+        doing_ns = min(age_ns, self.world.now - self.still_at)
+        still = Still(self.rank, self.incarnation, self.progress_at, age_ns // MS, doing, doing_ns // MS, self.still_in)
+        group, done = digest(f"0@0-{self.world.size - 1}"), max(self.updates, 0)
+        return still, (Place(self.rank, group, 1, done + self.waits, done),)
 
     def die(self, exit_code: int, reason: str) -> None:
         if self.alive:

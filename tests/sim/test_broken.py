@@ -14,6 +14,7 @@ from taskd.core import limits
 from taskd.core.agent import Agent
 from taskd.core.effects import EndJob, Park, Relay, Tell
 from taskd.core.events import ConnectionLost, Done, Heard, Said
+from taskd.core.hangs import Hangs
 from taskd.core.manager import Manager
 from taskd.core.messages import Evidence, Order, Report, Stop
 from taskd.core.nodes import Nodes
@@ -200,6 +201,26 @@ def newcomers_fetch_nothing(patch: Patch) -> None:
     patch.setattr(Holdings, "agree", without_fetches)
 
 
+def all_ranks_have_one_part(patch: Patch) -> None:
+    """Whoever is replaced takes the state of any rank."""
+    parked = Holdings.parked
+
+    def forgets(self: Holdings, report: Any) -> bool:
+        first = parked(self, report)
+        self._parts.clear()
+        return first
+
+    patch.setattr(Holdings, "parked", forgets)
+
+
+def nobody_is_said_to_stand_still(patch: Patch) -> None:
+    patch.setattr(Hangs, "_judge", lambda self, since: None)
+
+
+def each_pause_is_a_hang(patch: Patch) -> None:
+    patch.setattr(Hangs, "_late", lambda self, found, since, until: True)
+
+
 def deaths_are_ignored(patch: Patch) -> None:
     patch.setattr(Faults, "died", lambda self, *arguments: None)
 
@@ -268,8 +289,11 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (epoch_not_raised, ("rebuild",), {"one-incarnation", "live"}),
         (epoch_neither_raised_nor_fenced, ("rebuild",), {"one-incarnation"}),
         (nobody_waits_for_parking, ("kill",), {"parked-first"}),
-        (oldest_state_wins, ("kill", "kills"), {"nothing-lost"}),
+        (oldest_state_wins, ("kill", "kills"), {"nothing-lost", "own-part"}),
         (newcomers_fetch_nothing, ("kill",), {"nothing-lost"}),
+        (all_ranks_have_one_part, ("kill",), {"own-part"}),
+        (nobody_is_said_to_stand_still, ("still",), {"hang-named"}),
+        (each_pause_is_a_hang, ("kill",), {"hang-true"}),
         (deaths_are_ignored, ("kill",), {"live"}),
         (deadlines_never_come, ("setup",), {"budget"}),
         (the_last_holder_is_given_up, ("slow",), {"nothing-lost"}),

@@ -19,7 +19,7 @@ from taskd.sim.story import simulate
 BLOCK = 10
 FIXED = range(200)
 FRESH = 50
-THEN = tuple(kind for kind in FAULTS if kind not in ("starve", "stuck", "flip", "orphan"))
+THEN = tuple(kind for kind in FAULTS if kind not in ("starve", "stuck", "flip", "orphan", "still"))
 """The kinds that there were: another one makes another story of a seed."""
 FOUND = (
     Options(5, 1.0, 33658058218078, THEN),  # the manager comes back with half of its journal, in a respawn that is over

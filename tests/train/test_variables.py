@@ -29,6 +29,7 @@ from taskd.state.variables import Variables
 from taskd.worker import resilient as resilience
 from taskd.worker.heal import Loop
 from taskd.worker.session import Session
+from taskd.worker.together import Together
 from tests.train.test_session import FakeRepair, Newcomer, Recording
 
 STEPS = 8
@@ -114,22 +115,31 @@ class Telling(Recording):
             self.told = self.session._registered.local.variables.tell(step)
 
 
+class Answering(Together):
+    """What the survivor tells it."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+
+    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
+        asking = self.asking
+        if not asking.broken:
+            asking.broken = asking.on = True
+            raise StepAbandoned("a repair begins")
+        assert isinstance(asking.source, Telling)
+        with contextlib.suppress(PeerError):
+            Told.unpack(mine)
+            return [Told().pack(), mine], 1
+        return [asking.source.told, mine], 1
+
+
 class Asking(Newcomer):
     """One whose record is of the step before. A repair comes when it asks for the first time."""
 
     def __init__(self, source: Telling) -> None:
         super().__init__(source)
         self.broken = 0
-
-    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
-        if not self.broken:
-            self.broken = self.on = True
-            raise StepAbandoned("a repair begins")
-        assert isinstance(self.source, Telling)
-        with contextlib.suppress(PeerError):
-            Told.unpack(mine)
-            return [Told().pack(), mine], 1
-        return [self.source.told, mine], 1
+        self.together = Answering(self)
 
     def ordered(self) -> bool:
         return super().ordered() or self.on

@@ -35,7 +35,8 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     **_kinds("late", ("dropout", "noise", "numbers", "buffers", "local"), "reduced", "updated", "drawn", "handed"),
     **_kinds("found", ("teacher", "order", "given", "drawn", "ahead"), "forward", "updated"),
     **_kinds("reckoned", ("weight", "best", "history", "rate", "own"), "forward", "updated"),
+    **_kinds("parts", ("pipeline", "tensor", "scaled"), "forward", "loss", "reduced", "updated"),
 }
 """By script and by the --place with which nobody dies: the places where somebody does."""
-RANKS: dict[str, int] = {}
+RANKS = {"parts": 4}
 """Of those that have other than two."""

@@ -18,16 +18,17 @@ _calm: dict[tuple[Path, str], list[str]] = {}
 
 @pytest.fixture
 def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Train:
-    """The script that this file is the test of, to its end: rank 1 has a fault at this place of this step. The first
+    """The script that this file is the test of, to its end, on two ranks, or as many as the file says in RANKS: rank 1
+    has a fault at this place of this step. The first
     argument says what the script has; `code` is the job's exit code, and what follows is set in its environment."""
-    script = script_of(request)
+    script, ranks = script_of(request), str(getattr(request.module, "RANKS", 2))
 
     def start(kind: str, place: str, at: int, code: int = 0, **env: str) -> Launched:
         folder = tmp_path / f"{kind}-{place}{at}"
         folder.mkdir()
         words = [str(script), "--folder", str(folder), "--place", f"{kind}, {place}", "--at", str(at)]
         name = f"{script.stem}-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
-        with Launched(folder, free_port(), "--nproc-per-node", "2", *words, env=env, job=name, warm=True) as job:
+        with Launched(folder, free_port(), "--nproc-per-node", ranks, *words, env=env, job=name, warm=True) as job:
             job.end(code)
         return job
 

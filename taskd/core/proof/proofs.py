@@ -11,6 +11,7 @@ When all have told what they hold after an update, it is compared. What can go w
 - *Something was alike and is not any more*: a verdict. Three ranks or more: the few that differ from the many that
   agree are named. Two, or no majority: all are named, and nobody is accused.
 - *Ranks list other units*: the list itself is compared in the same way; contents among those who list alike.
+- *Ranks hold parts of a model*: each part is compared by itself, as if it were a job of its own.
 - *The manager restarts*: what was found alike or excepted is in the journal, as verdicts; proofs are not.
 
 Invariants: a unit that was never alike is never held against anybody; a difference is said once, until the unit is
@@ -77,10 +78,12 @@ class Last:
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """What ranks that hold the same number of updates have told; `complete`: all of them."""
+    """What ranks that hold the same number of updates, of the same part of the model, have told. `complete`: all that
+    live; `everybody`: all that there are."""
 
     proofs: dict[int, Proof]
     complete: bool
+    everybody: bool
     at: int
 
     @property
@@ -134,10 +137,18 @@ class Proofs:
         told[proof.rank] = proof
         counts = self._members.counts
         if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
-            self._ready.append(Told(self._open.pop(proof.updates), True, at))
+            self._told(self._open.pop(proof.updates), True, at)
         elif len(self._open) > limits.PROOF_KEPT:
-            self._ready.append(Told(self._open.pop(min(self._open)), False, at))
-        del self._ready[: -limits.PROOF_KEPT]
+            self._told(self._open.pop(min(self._open)), False, at)
+
+    def _told(self, proofs: dict[int, Proof], complete: bool, at: int) -> None:
+        """These are to be compared, part by part."""
+        parts: dict[int, dict[int, Proof]] = {}
+        for rank, proof in sorted(proofs.items()):
+            parts.setdefault(proof.part, {})[rank] = proof
+        everybody = len(proofs) >= self._members.world_size - self._members.counts[RankState.LEFT]
+        self._ready += [Told(parts[part], complete, everybody, at) for part in sorted(parts)]
+        del self._ready[: -limits.PROOF_KEPT * len(parts)]
 
     def restart(self) -> None:
         """What was told before is of no use: the manager was away, or another epoch has begun."""
@@ -157,9 +168,15 @@ class Proofs:
             if verdict is not None:
                 return verdict
             if told.complete:
-                every = max(proof.every for proof in told.proofs.values())
-                self.last = Last(told.updates, len(told.proofs), told.at, every)
+                self._found_nothing(told)
         return None
+
+    def _found_nothing(self, told: Told) -> None:
+        last, ranks = self.last, len(told.proofs)
+        every = max(proof.every for proof in told.proofs.values())
+        if last is not None and (last.updates, last.at) == (told.updates, told.at):  # of another part
+            ranks, every = ranks + last.ranks, max(every, last.every)
+        self.last = Last(told.updates, ranks, told.at, every)
 
     def take(self, verdict: ProofVerdict) -> None:
         """A verdict counts from now on; from a journal, too."""
@@ -197,7 +214,7 @@ class Proofs:
                 layout.names.update(enumerate(proof.names.split("\n"), proof.first))
             layout.missing = proof.missing or layout.missing
             layout.harmless = proof.harmless
-        everybody = len(alike) >= self._members.world_size - self._members.counts[RankState.LEFT]
+        everybody = told.everybody and len(alike) == len(told.proofs)
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
         takers = {proof.rank for proof in alike if proof.taken}

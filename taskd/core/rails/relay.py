@@ -47,9 +47,10 @@ class RailRelay:
             self._counters.count("rails followed by another incarnation")
             return None
         trouble, words = ("", said.reason) if said.ok else (said.reason, "")
-        if (record.rail_order, record.rail_trouble, record.rail_words) == (said.number, trouble, words):
+        rails = record.rails
+        if (rails.order, rails.trouble, rails.words) == (said.number, trouble, words):
             return None
-        record.rail_order, record.rail_trouble, record.rail_words = said.number, trouble, words
+        rails.order, rails.trouble, rails.words = said.number, trouble, words
         record.news = True
         return record
 
@@ -59,11 +60,12 @@ class RailRelay:
         if order is None:
             return []
         for record in self._crew.ranks.values():
-            answered = record.rail_order == order.number
-            if record.state is not RankState.ALIVE or not record.acknowledged or (answered and not record.rail_trouble):
+            rails = record.rails
+            answered = rails.order == order.number
+            if record.state is not RankState.ALIVE or not record.acknowledged or (answered and not rails.trouble):
                 continue
-            told_at = record.rail_told_at if record.rail_told == order.number else None
+            told_at = rails.told_at if rails.told == order.number else None
             if long_ago(told_at, now, limits.RAIL_FOLLOW_NS if answered else limits.ORDER_REPEAT_NS):
-                record.rail_told, record.rail_told_at = order.number, now
+                rails.told, rails.told_at = order.number, now
                 ranks.append(record.rank)
         return [Relay(tuple(ranks), order)] if ranks else []

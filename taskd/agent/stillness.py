@@ -1,0 +1,209 @@
+"""What a rank does that makes no progress, seen from outside: its process may be unable to say so itself.
+
+Looked at only where a page shows no progress for a while, and then twice a second. A process is not disturbed: /proc is
+read, and a welcome that it has had already is sent again. Whether that is taken tells whether its Python threads run,
+since one of them reads the line to this agent. Failure modes: a rank that waits for its loader's processes, or whose
+other threads work, does work itself; one that gets no processor is no sleeper; one that sleeps has threads of taskd's
+own that use a little. So what all its threads, and the processes that it has started, use of the processor counts, over
+two seconds. It does NOT judge: core/hangs.py does.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from taskd import _native
+from taskd.agent.effort import BUSY_SHARE, MOVED_BYTES, TICK_NS, moved_bytes
+from taskd.agent.workers import Worker, Workers
+from taskd.core.limits import MAX_TEXT, MS, STILL_LOOK_NS, STILL_NS
+from taskd.core.messages import Place, Still
+from taskd.core.types import Doing, PageFlag, Phase
+from taskd.core.words import cut
+from taskd.wire import local
+
+GREET_NS = 2_000_000_000
+"""A process that has taken its last welcome gets another after this."""
+WINDOW_NS = 2_000_000_000
+LEAST_USED_NS = 3 * TICK_NS
+"""What counts as work is measured over so long, and is so much at least: the system counts in ticks of 10 ms, and the
+threads of taskd's own use one now and then."""
+MOST_PROCESSES = 64
+"""Of those that a rank has started, and that are looked at."""
+_OUTSIDE = {"T": Doing.STOPPED, "t": Doing.TRACED}
+"""By the letter of a process' state."""
+_INSIDE = {Doing.WORKS: "works", Doing.SLEEPS: "sleeps", Doing.BLOCKED: "is held in the kernel"}
+_FOR_GOOD_REASON = (Phase.PARKED, Phase.DONE)
+_CALLS = {
+    "x86_64": (
+        "0 read 1 write 7 poll 17 pread64 18 pwrite64 20 writev 23 select 35 nanosleep 42 connect 43 accept 44 sendto "
+        "45 recvfrom 46 sendmsg 47 recvmsg 61 wait4 72 fcntl 73 flock 74 fsync 75 fdatasync 202 futex 230 "
+        "clock_nanosleep 232 epoll_wait 247 waitid 257 openat 270 pselect6 271 ppoll 281 epoll_pwait"
+    ),
+    "aarch64": (
+        "22 epoll_pwait 25 fcntl 32 flock 56 openat 63 read 64 write 66 writev 67 pread64 68 pwrite64 72 pselect6 73 "
+        "ppoll 82 fsync 83 fdatasync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 202 accept 203 connect 206 "
+        "sendto 207 recvfrom 211 sendmsg 212 recvmsg 260 wait4"
+    ),
+}.get(platform.machine(), "")
+_NAMES = dict(zip(_CALLS.split()[::2], _CALLS.split()[1::2], strict=True))
+"""System calls in which a process waits, by number."""
+_OF_A_FILE = frozenset(("read", "write", "writev", "pread64", "pwrite64", "fcntl", "flock", "fsync", "fdatasync"))
+_OF_A_FILE |= {"connect", "accept", "sendto", "recvfrom", "sendmsg", "recvmsg"}
+
+
+class StillWatch:
+    """The processes of one node."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.greet: Callable[[Worker], None] = lambda _worker: None
+        """Sends a process its last welcome once more."""
+        self._workers = workers
+        self._looks: dict[int, _Look] = {}  # by process
+
+    def read(
+        self, worker: Worker, beat: _native.Beat, now: int, carried: int
+    ) -> tuple[Still | None, tuple[Place, ...]]:
+        """How this rank stands; None if it makes progress, or waits for a good reason. `carried`: bytes that the
+        node's rails have carried so far."""
+        age_ns = now - beat.progress_ns
+        if worker.page is None or age_ns < STILL_NS or beat.progress_ns <= 0 or beat.phase in _FOR_GOOD_REASON:
+            self._looks.pop(worker.pid, None)
+            return None, ()
+        look = self._looks.get(worker.pid)
+        if look is None or look.mark != beat.progress_ns:
+            self._looks = {pid: known for pid, known in self._looks.items() if pid in self._workers.by_pid}
+            look = self._looks[worker.pid] = _Look(worker, beat.progress_ns)
+        groups = worker.page.read_groups()
+        places = tuple(Place(worker.rank, one.group, one.kind, *_count(one)) for one in groups)
+        waits = any(place.left != place.entered for place in places)
+        if look.due(now):
+            look.look(now, waits, carried if waits else 0)
+            look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.greet)
+        doing_ms = max(now - look.since, 0) // MS
+        who = (worker.rank, worker.incarnation, beat.progress_ns)
+        return Still(*who, age_ns // MS, look.doing, doing_ms, cut(look.words, MAX_TEXT)), places
+
+
+def _count(one: _native.GroupBeat) -> tuple[int, int]:
+    """What a page may hold is any number; what leaves here fits its field."""
+    return min(one.sequence, 2**63 - 1), min(one.left_sequence, 2**63 - 1)
+
+
+class _Look:
+    """One process, since its last progress."""
+
+    def __init__(self, worker: Worker, mark: int) -> None:
+        self.mark = mark
+        self.doing, self.words = Doing.UNSEEN, ""
+        self.since = 0  # it does so since then
+        self._worker = worker
+        self._seen, self._call = Doing.UNSEEN, ""
+        self._looked_at = -1
+        self._samples: deque[tuple[int, int, int]] = deque()  # when, processor time used, bytes moved
+        self._greeted_at = -1
+
+    def due(self, now: int) -> bool:
+        """Whether it is time to look again."""
+        return self._looked_at < 0 or now - self._looked_at >= STILL_LOOK_NS
+
+    def look(self, now: int, waits: bool, carried: int) -> None:
+        """What its state and its use of the machine say. `waits`: it is inside an operation with others, which is what
+        it waits for, so it is not looked at any closer."""
+        pid = self._worker.pid
+        state, used_ns = _state(pid)
+        self._looked_at, self._seen, self._call = now, Doing.UNSEEN, ""
+        if state in _OUTSIDE:
+            self._seen = _OUTSIDE[state]
+        if not state or state in _OUTSIDE:
+            return
+        moved = moved_bytes(pid) + carried
+        for child in [] if waits else _started_by(pid):
+            its_state, its_use_ns = _state(child)
+            used_ns += its_use_ns
+            moved += moved_bytes(child)
+            state = "D" if its_state == "D" and state == "S" else state
+        self._samples.append((now, used_ns, moved))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_NS:
+            self._samples.popleft()
+        since, used_before_ns, moved_before = self._samples[0]
+        if since == now:
+            return
+        # Less than before: a process that it had started has ended.
+        used_ns, moved = abs(used_ns - used_before_ns), abs(moved - moved_before)
+        if used_ns >= max(LEAST_USED_NS, (now - since) // BUSY_SHARE) or moved >= MOVED_BYTES or state == "R":
+            self._seen = Doing.WORKS
+            return
+        self._seen = Doing.BLOCKED if state == "D" else Doing.SLEEPS
+        self._call = "" if waits else _call(pid)
+
+    def explain(self, now: int, waits: bool, compiles: bool, greet: Callable[[Worker], None]) -> None:
+        """What that means."""
+        doing, words = self._seen, self._call
+        if compiles and doing not in _OUTSIDE.values():
+            doing, words = Doing.COMPILES, ""
+        elif not waits and doing in _INSIDE and self._holds_gil(now, greet):
+            doing, words = Doing.HOLDS_GIL, " ".join(filter(None, ("and", _INSIDE[doing], words)))
+        if doing is not self.doing:
+            self.since = now
+        self.doing, self.words = doing, words
+
+    def _holds_gil(self, now: int, greet: Callable[[Worker], None]) -> bool:
+        """Whether it has left lying for long what a Python thread of it should have taken."""
+        if self._worker.connection is None:
+            return False
+        lies = local.unread(self._worker.connection) > 0
+        if not lies and (self._greeted_at < 0 or now - self._greeted_at >= GREET_NS):
+            self._greeted_at = now
+            greet(self._worker)
+            return False
+        return lies and 0 <= self._greeted_at <= now - STILL_LOOK_NS
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """The letter of its main thread's state, and what all have used of the processor; empty when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], sum(map(int, fields[11:15])) * TICK_NS  # its own, and of children that it has waited for
+    except (OSError, ValueError, IndexError):
+        return "", 0
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except (OSError, ValueError):
+        return []
+
+
+def _started_by(pid: int) -> list[int]:
+    """The processes that it has started, and theirs, as far as they live."""
+    found: list[int] = []
+    asked = [pid]
+    while asked and len(found) < MOST_PROCESSES:
+        parent = asked.pop()
+        for thread in _threads(parent):
+            try:
+                children = Path(f"/proc/{parent}/task/{thread}/children").read_text().split()
+            except OSError:
+                continue
+            found += map(int, children)
+            asked += map(int, children)
+    return found[:MOST_PROCESSES]
+
+
+def _call(pid: int) -> str:
+    """`in read of /data/fifo`: the system call in which its main thread waits; empty where nobody may know."""
+    try:
+        number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
+        name = _NAMES.get(number, "")
+        if name not in _OF_A_FILE or not arguments:
+            return f"in {name}" if name else ""
+        what = os.readlink(f"/proc/{pid}/fd/{int(arguments[0], 16)}")
+    except (OSError, ValueError):
+        return ""
+    kind = what.partition(":[")[0]
+    return f"in {name} of {what if kind == what else f'a {kind}'}"

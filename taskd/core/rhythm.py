@@ -1,0 +1,47 @@
+"""How long a job pauses: the longest time without any progress that it has come out of by itself, by phase.
+
+The first steps of an epoch teach nothing: in them caches are filled, kernels compiled and buckets settled, and what
+takes minutes then would hide a hang for ever. After that nothing is forgotten: what was usual once may come again.
+Alone, since it knows numbers only; what a pause means is for hangs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from taskd.core import limits
+from taskd.core.types import Phase
+
+
+class Rhythm:
+    """Of one job."""
+
+    def __init__(self) -> None:
+        self._longest_ns: dict[Phase, int] = {}
+        self._epoch = -1
+        self._first_step = -1  # that was seen in this epoch
+        self._step = -1
+
+    def see(self, epoch: int, step: int) -> bool:
+        """So far the job has come; whether that is further than at the last look."""
+        further = step > self._step >= self._first_step >= 0
+        if epoch != self._epoch or step < self._first_step:
+            self._epoch, self._first_step, further = epoch, step, False
+        self._step = step
+        return further
+
+    @property
+    def known(self) -> bool:
+        """Whether enough steps were seen."""
+        return self._step - self._first_step >= limits.STILL_WARM_STEPS
+
+    def took(self, phases: Iterable[Phase], pause_ns: int) -> None:
+        """The job has paused for so long, while ranks that waited for nobody were in these phases."""
+        if self.known:
+            for phase in phases:
+                self._longest_ns[phase] = max(self._longest_ns.get(phase, 0), pause_ns)
+
+    def allowed(self, least_ns: int, phases: Iterable[Phase]) -> int:
+        """How long a pause in one of these phases may be: so long at least, or as the longest known one asks for."""
+        longest_ns = max((self._longest_ns.get(phase, 0) for phase in phases), default=0)
+        return max(least_ns, limits.STILL_FACTOR * longest_ns)

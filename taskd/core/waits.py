@@ -1,0 +1,195 @@
+"""Who waits for whom: what the places of all ranks in their groups say of a job that stands still. Pure.
+
+A rank is inside an operation that it has entered and not left. It waits for the members of that group who have not
+entered it. Who is one of those and waits for others in turn is only a link of the chain: those at its end are awaited.
+Failure modes, and what is found then:
+
+- *Two groups are entered in opposite order*: the chain has no end, for each waits for the other.
+- *All members are inside the same operation*: nobody is awaited; the network is, or they want different operations.
+- *Messages* name no partner: who is in one waits for somebody, and those who wait for nothing are awaited.
+- *A rank that has never entered a group* is in no page with it: it is known as a member where the group's number tells.
+
+It judges neither time nor processes (hangs.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from taskd.core.messages import Place
+from taskd.core.words import join, rank_words, verb
+
+_KINDS = (
+    *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "allgather_coalesced"),
+    *("gather", "scatter", "reduce_scatter", "alltoall_base", "alltoall", "send", "recv", "recvanysource", "barrier"),
+    *("_reduce_scatter_base", "coalesced", "_allreduce_sparse", "reduce_scatter_tensor_coalesced"),
+)
+"""c10d's operations by their number (OpType)."""
+_MESSAGES = frozenset(map(_KINDS.index, ("send", "recv", "recvanysource")))
+_ORDINALS = 64
+"""Groups of the same members that are known by name."""
+
+
+class Knot(Enum):
+    """How the ranks wait."""
+
+    FOR_SOME = auto()  # for ranks that wait for nobody
+    FOR_EACH_OTHER = auto()
+    TOGETHER = auto()  # all have entered the same operation
+    NOT_AT_ALL = auto()  # nobody is inside an operation
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What was found."""
+
+    knot: Knot
+    awaited: tuple[int, ...]  # of FOR_SOME
+    text: str  # in words
+
+
+class Groups:
+    """The groups of a job, as its ranks are in them."""
+
+    def __init__(self, places: Mapping[int, Sequence[Place]], size: int) -> None:
+        """`places` by rank: of all ranks of a job of this `size`."""
+        self._size = size
+        self.inside: dict[int, list[Place]] = {}  # by rank: the collectives that it has entered and not left
+        self.in_message: set[int] = set()
+        self._members: dict[int, dict[int, Place]] = {}
+        for rank, own in places.items():
+            for place in own:
+                if place.kind in _MESSAGES:
+                    if place.left != place.entered:
+                        self.in_message.add(rank)
+                    continue
+                self._members.setdefault(place.group, {})[rank] = place
+                if place.left < place.entered:
+                    self.inside.setdefault(rank, []).append(place)
+        self._named = {number: self._name(number) for number in self._members}
+
+    def missing(self, place: Place) -> list[int]:
+        """Who has not entered this operation."""
+        there, members = self._members[place.group], self._named[place.group][1]
+        return [rank for rank in members if rank not in there or there[rank].entered < place.entered]
+
+    def awaited_by(self, rank: int) -> dict[int, Place]:
+        """For whom this rank waits, and in which operation."""
+        return {other: place for place in self.inside.get(rank, ()) for other in self.missing(place)}
+
+    def words(self, place: Place) -> str:
+        """`allreduce #812 of group 0@0-3`."""
+        kind = _KINDS[place.kind] if place.kind < len(_KINDS) else "operation"
+        return f"{kind} #{place.entered} of group {self._named[place.group][0]}"
+
+    def place_of(self, rank: int, like: Place) -> Place | None:
+        """Where a rank is in the group of this place."""
+        return self._members[like.group].get(rank)
+
+    def _name(self, number: int) -> tuple[str, tuple[int, ...]]:
+        """A group's name and its members: their numbers in the page are digests of their names."""
+        seen = tuple(sorted(self._members[number]))
+        for members in (seen, tuple(range(self._size))):
+            spans = _spans(members)
+            for ordinal in range(_ORDINALS):
+                if digest(f"{ordinal}@{spans}") == number:
+                    return f"{ordinal}@{spans}", members
+        return f"{number:#x}", seen
+
+
+def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
+    """Who is awaited where all of these ranks stand still."""
+    groups = Groups(places, size)
+    waits = {rank: groups.awaited_by(rank) for rank in groups.inside}
+    ends: dict[int, tuple[int, Place]] = {}  # who is awaited -> by whom, in what
+    in_message: dict[int, tuple[int, Place]] = {}  # the same, of those who wait for somebody in a message
+    for rank, others in waits.items():
+        for other, place in others.items():
+            if not waits.get(other):
+                (in_message if other in groups.in_message else ends).setdefault(other, (rank, place))
+    idle = [rank for rank in places if rank not in groups.inside and rank not in groups.in_message]
+    if not ends and groups.in_message and idle:
+        text = f"{_who(groups.in_message)} in a message, and {rank_words(idle)} in no operation"
+        return Waits(Knot.FOR_SOME, tuple(sorted(idle)), text)
+    if ends := ends or in_message:
+        return Waits(Knot.FOR_SOME, tuple(sorted(ends)), _of_some(groups, waits, ends))
+    if any(waits.values()):
+        return Waits(Knot.FOR_EACH_OTHER, (), _of_each_other(groups, waits))
+    if groups.inside:
+        return Waits(Knot.TOGETHER, (), _together(groups))
+    if groups.in_message:
+        return Waits(Knot.TOGETHER, (), f"{_who(groups.in_message)} in messages, and nobody else is awaited")
+    return Waits(Knot.NOT_AT_ALL, (), "no rank waits in an operation with others")
+
+
+def waits_in(places: Sequence[Place]) -> bool:
+    """Whether a rank in these places is inside an operation."""
+    return any(place.left != place.entered for place in places)
+
+
+def digest(name: str) -> int:
+    """FNV-1a, as csrc/c10d/progress.cpp makes a group's number."""
+    number = 2166136261
+    for letter in name.encode():
+        number = (number ^ letter) * 16777619 & 0xFFFFFFFF
+    return number
+
+
+def _of_some(groups: Groups, waits: Mapping[int, dict[int, Place]], ends: Mapping[int, tuple[int, Place]]) -> str:
+    """`rank 1 has not entered allreduce #812 of group 0@0-3, for which ranks 0, 2 and 3 wait`."""
+    first = min(ends)
+    place = ends[first][1]
+    here = sorted(rank for rank, others in waits.items() if any(_same(place, other) for other in others.values()))
+    alike = sorted(end for end, (_, other) in ends.items() if _same(place, other))
+    own = groups.place_of(first, place)
+    if len(alike) == 1 and own is not None and own.left < own.entered:
+        text = f"rank {first} has not come out of {groups.words(own)}, as others have"
+    else:
+        text = f"{rank_words(alike)} {verb(len(alike), 'has', 'have')} not entered {groups.words(place)}"
+    text += f", for which {rank_words(here)} {verb(len(here), 'waits', 'wait')}"
+    behind = sorted(rank for rank, others in waits.items() if others and rank not in here)
+    return text + (f"; {rank_words(behind)} {verb(len(behind), 'waits', 'wait')} for those in turn" if behind else "")
+
+
+def _of_each_other(groups: Groups, waits: Mapping[int, dict[int, Place]]) -> str:
+    """`ranks 0 and 1 wait for each other: rank 0 is in ..., rank 1 in ...`."""
+    walk = [min(rank for rank, others in waits.items() if others)]
+    while (following := min(waits[walk[-1]])) not in walk:
+        walk.append(following)
+    ring = walk[walk.index(following) :]
+    ways = [(rank, groups.words(waits[rank][ring[(at + 1) % len(ring)]])) for at, rank in enumerate(ring)]
+    text = join([f"rank {rank} in {words}" for rank, words in ways[:4]])
+    return f"{rank_words(ring)} wait for each other: {text}; they have entered these groups in different orders"
+
+
+def _together(groups: Groups) -> str:
+    """`all of ranks 0-3 are inside allreduce #812 of group 0@0-3`, or what differs."""
+    first = min(groups.inside)
+    place = groups.inside[first][0]
+    for rank in sorted(groups.inside):
+        own = groups.place_of(rank, place)
+        if own is not None and own.entered == place.entered and own.kind != place.kind:
+            ours, theirs = groups.words(place), groups.words(own)
+            return f"rank {first} is in {ours}, rank {rank} in {theirs}: they have entered different operations"
+    return f"{_who(groups.inside)} inside {groups.words(place)}, and nobody else is awaited"
+
+
+def _who(ranks: Collection[int]) -> str:
+    return f"{rank_words(ranks)} {verb(len(ranks), 'is', 'are')}"
+
+
+def _same(one: Place, other: Place) -> bool:
+    return (one.group, one.entered) == (other.group, other.entered)
+
+
+def _spans(members: Sequence[int]) -> str:
+    """`0-3,7`: as csrc/c10d/guard.cpp writes a group's members, in their order."""
+    spans: list[list[int]] = []
+    for rank in members:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)

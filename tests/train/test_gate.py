@@ -1,0 +1,84 @@
+"""The gate before an update, of one rank: who has one, and how often a step comes to it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from taskd.state.parts import UNKNOWN, WHOLE
+from taskd.worker.gate import MIXED, Gate
+from taskd.worker.habits import Habits
+from taskd.worker.heal import Repair
+from taskd.worker.together import Together
+
+
+class Others(Together):
+    """The other ranks have these parts."""
+
+    def __init__(self, parts: list[int], groups: bool = True) -> None:
+        self.parts, self.groups = parts, groups
+        self.asked = self.met = 0
+
+    def has_groups(self) -> bool:
+        return self.groups
+
+    def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
+        self.asked += 1
+        return [mine, *(struct.pack("<q", part) for part in self.parts)], 0
+
+    def meet(self) -> None:
+        self.met += 1
+
+
+def gate_with(others: Others, habits: Habits | None = None, newcomer: bool = False) -> Gate:
+    repair = Repair()
+    repair.together, repair.newcomer = others, newcomer
+    return Gate(repair, habits or Habits())
+
+
+def steps(gate: Gate, comes: int) -> None:
+    for _ in range(2):
+        gate.begin()
+        for _ in range(comes):
+            gate.come()
+
+
+def test_a_job_without_groups_asks_nobody() -> None:
+    others = Others([], groups=False)
+    gate = gate_with(others)
+    assert not gate.agree(WHOLE)
+    steps(gate, 2)
+    assert others.asked == others.met == 0
+
+
+@pytest.mark.parametrize("comes", [1, 3])
+def test_each_step_comes_to_it_once(comes: int) -> None:
+    others = Others([1, 2])
+    gate = gate_with(others)
+    assert not gate.agree(1) and not gate.agree(1)
+    gate.come()  # outside of any step
+    steps(gate, comes)
+    assert others.asked == 1 and others.met == 2
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"), [(1, [WHOLE]), (2, [2, UNKNOWN]), (UNKNOWN, [1]), (WHOLE, [1]), (WHOLE, [WHOLE])]
+)
+def test_where_not_all_have_parts_there_is_none(mine: int, others: list[int]) -> None:
+    found = Others(others)
+    gate = gate_with(found)
+    assert gate.agree(mine) == (MIXED if mine > WHOLE else "")
+    steps(gate, 1)
+    assert found.met == 0
+
+
+def test_a_newcomer_is_told_by_its_life_before() -> None:
+    before, now = Habits(), Habits()
+    gate_with(Others([1, 2]), before).agree(1)
+    others = Others([1, 2])
+    gate = gate_with(others, now, newcomer=True)
+    assert not gate.agree(1)
+    now.inherit(before.pack())
+    steps(gate, 1)
+    assert others.asked == 0 and others.met == 2
