@@ -388,6 +388,7 @@ SECONDS = {
     "tests/trust/test_reckoned.py": 95,
     "tests/trust/loops/test_loops.py": 79,
     "tests/trust/test_hidden.py": 40,
+    "tests/trust/test_streams.py": 130,
     "tests/trust/test_late.py": 20,
     "tests/trust/test_raising.py": 70,
     "tests/shell/test_hangs.py": 60,

@@ -6,12 +6,16 @@ tensor that was written into is known by its version, and then the batch has to 
 where a batch has something in it of which nobody can tell whether it was changed: an array, an object that keeps its
 contents in another way.
 
+Whether a batch that was loaded once more is the same is told by a digest of it: of its layout, its numbers and its
+text, and of some elements of what lies in this process' memory.
+
 It copies no contents, and does not load.
 """
 
 from __future__ import annotations
 
 import enum
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import date
@@ -22,12 +26,16 @@ from typing import Any
 
 import torch
 
+from taskd.state.held import digest_of, is_array
+from taskd.state.plain import is_scalar
+
 MOST = 4096
 """Objects that are looked at in one batch; one that has more of them is loaded again instead."""
 _PLAIN: tuple[type, ...] = (
     bool, int, float, complex, str, bytes, range, slice, type(None), type, enum.Enum, date, PurePath,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer, FunctionType, ModuleType,
 )  # fmt: skip
+_LONG = (1 << 63) - 1
 _OF_PYTHON = 1 << 9
 """Of a class: it was made by Python code (Py_TPFLAGS_HEAPTYPE)."""
 
@@ -91,6 +99,28 @@ class Handed:
         own = vars(item)
         self._puts.append(partial(_refill, own, own.update, dict(own)))
         return own.values()
+
+
+def digest(batch: Any) -> int:
+    """Of what is in a batch, the same in every process."""
+    found, seen = 0, 0
+    todo: deque[Any] = deque((batch,))
+    while todo and seen < MOST:
+        item = todo.popleft()
+        seen += 1
+        if is_array(item) or (isinstance(item, torch.Tensor) and item.device.type == "cpu"):
+            found ^= digest_of([item]) * seen
+            continue
+        shape = tuple(item.shape) if isinstance(item, torch.Tensor) else None
+        told = item if is_scalar(item) or isinstance(item, (bytes, range)) else shape
+        found ^= zlib.crc32(repr((type(item).__qualname__, told)).encode(errors="replace")) * seen
+        if isinstance(item, dict):
+            todo.extend(part for pair in item.items() for part in pair)
+        elif isinstance(item, (list, tuple, deque)):
+            todo.extend(item)
+        elif _is_plain_object(item):
+            todo.extend(vars(item).values())
+    return found & _LONG
 
 
 def _refill(container: Any, fill: Callable[[Any], Any], contents: Any) -> None:

@@ -30,6 +30,7 @@ import torch
 
 from taskd.state.places import NUMBERS, attribute_of
 from taskd.state.strange import strange
+from taskd.state.tree import bytes_of
 
 _DEPTH = 3
 _MOST = 64
@@ -217,4 +218,4 @@ def _some_of(leaf: Leaf) -> bytes:
     while row.dim() > 1:
         row = row[0]
     few = row.reshape(-1)[:: 1 + row.numel() // _ELEMENTS].cpu().resolve_neg().resolve_conj().contiguous()
-    return bytes(few.view(torch.uint8).tolist())
+    return bytes_of(few)

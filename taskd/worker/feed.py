@@ -6,6 +6,9 @@ The random generators are left as opening left them on a rank that never failed:
 before has opened it, with the generators of that moment (loaders.py), and goes on with its own. Whoever asks again for
 a batch whose loading has raised an error gets it from a loader that is opened anew, in the same way.
 
+Whoever opens an epoch once more shows that it gives what it gave: the last batch that is known is loaded again and
+compared. If it is another one, nobody can tell what this rank has to train on: raises AnotherBatch.
+
 The sampler's epoch is the script's. A loop over several epochs counts on from it and puts it back (`Order`); no other
 loop moves it.
 """
@@ -22,13 +25,25 @@ from torch.utils.data import IterableDataset
 
 from taskd import log
 from taskd.errors import UsageError
-from taskd.state import rng
-from taskd.state.batch import Handed
-from taskd.worker.loaders import Loaders, Opening, order_of
+from taskd.state import counts, rng
+from taskd.state.batch import Handed, digest
+from taskd.state.counts import numbers_in
+from taskd.worker.loaders import Loaded, Loaders, Opening
 from taskd.worker.sampler import StepSampler
 
 SPOILT = "the step writes into a tensor of its batch, and the loader has no other copy: copy what is changed in place"
+ANOTHER = (
+    "a loader that was opened once more has given another batch for step {step}: what it loads depends on something "
+    "that nobody has noted"
+)
+LOST = (
+    "an epoch begins, and nobody can tell where the loader is: it holds an iterator, or counts in processes that stay"
+)
 _logger = log.get(__name__)
+
+
+class AnotherBatch(Exception):
+    """It is not known what this rank has to train on."""
 
 
 class Order:
@@ -121,6 +136,11 @@ class Feed:
         return self.per_epoch * self.epochs
 
     @property
+    def hides(self) -> bool:
+        """Whether it can not be opened once more, since it keeps an iterator."""
+        return bool(self._known.hidden)
+
+    @property
     def early(self) -> bool:
         """Whether a newcomer may get a step long before its script uses it."""
         return getattr(self.loader, "takes_steps_early", False) is True
@@ -143,12 +163,29 @@ class Feed:
         else:
             self.before = rng.capture()
             self._loaders.look()
-        if again or number != self._next or number % self.per_epoch == 0:
+        loaders, first = self._loaders, number % self.per_epoch == 0
+        known = loaders.before or (loaders.last if again else None)
+        if known is not None and first and known.at < self.start + number and self._known.own.lost:
+            raise AnotherBatch(LOST)
+        if again or number != self._next or first:
             at = self.start + number - number % self.per_epoch
-            before = self._opening if again else None
-            self._open(number, before if before is not None and before.at == at else self._loaders.inherited(at))
+            before = self._opening if again or self._next >= 0 else None
+            opening = before if before is not None and before.at == at else loaders.inherited(at, self._known)
+            if known is not None and known.at == self.start + number - 1 and not first:
+                self._show(number - 1, opening, known)
+            else:
+                self._open(number, opening)
         self._load(number)
+        if loaders.watches:
+            loaded = Loaded(self.start + number, digest(self._batch), self.before if self._has_moved() else b"")
+            if known is not None and known.at == loaded.at:
+                self._compare(known)
+            loaders.last, loaders.before = loaded, None
         self._loading = -1
+
+    def _has_moved(self) -> bool:
+        """Whether loading has moved a generator of this process."""
+        return not self._known.processes and rng.capture() != self.before
 
     def _again(self, number: int) -> None:
         """Load a batch once more, drawing what was drawn the first time."""
@@ -156,10 +193,27 @@ class Feed:
         rng.restore(self.before)
         self._open(number, self._opening)
         self._load(number)
+        if (last := self._loaders.last) is not None and last.at == self.start + number:
+            self._compare(last)
         rng.restore(own)
+
+    def _show(self, number: int, opening: Opening | None, known: Loaded) -> None:
+        """Open at a batch that was loaded before, and show that it is the same."""
+        own = rng.capture()
+        self._open(number, opening)
+        if known.before and number % self.per_epoch:
+            rng.restore(known.before)
+        self._load(number)
+        self._compare(known)
+        rng.restore(own)
+
+    def _compare(self, known: Loaded) -> None:
+        if digest(self._batch) != known.digest:
+            raise AnotherBatch(ANOTHER.format(step=known.at))
 
     def _load(self, number: int) -> None:
         assert self._iterator is not None
+        ends = (number + 1) % self.per_epoch == 0
         try:
             self._batch = next(self._iterator)
         except StopIteration:
@@ -167,15 +221,19 @@ class Feed:
         self._order.opened()
         self._number, self._next = number, number + 1
         self._handed = Handed(self._batch)
-        if self._next % self.per_epoch == 0:
+        if ends:
             self._exhaust()
             self._known.epoch_ended()
+        if self._loaders.watches and (ends or self._known.own.new):
+            self._known.look(self.loader)
+        self._known.own.new = False
 
     def _exhaust(self) -> None:
-        """A sampler may draw once more when it finds that there is nothing left, as it does in a loop of plain Python.
-        With processes it is asked ahead."""
+        """A sampler may draw or count once more when it finds that there is nothing left, as it does in a loop of plain
+        Python. With processes it is asked ahead."""
         own = rng.capture()
-        if self._known.processes or not rng.find(order_of(self.loader)):
+        loader: Any = self.loader
+        if self._known.processes or isinstance(loader, (list, tuple)):
             return
         assert self._iterator is not None
         with contextlib.suppress(StopIteration):
@@ -193,6 +251,13 @@ class Feed:
 
     def sample(self) -> Any:
         """Some batch of the right form, loaded in this process without touching the loader: for a rehearsal."""
+        numbers = numbers_in(self.loader)
+        try:
+            return self._sample()
+        finally:
+            counts.put(self.loader, numbers)
+
+    def _sample(self) -> Any:
         loader: Any = self.loader
         batches, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
         data: Any = getattr(loader, "dataset", None)
@@ -219,6 +284,11 @@ class Feed:
         opening = known
         if opening is None:
             opening = self._known.opening(self.loader, self.start + epoch * self.per_epoch)
+        else:
+            counts.put(self.loader, self._known.own.counts.of(opening.numbers))
+        if self._loaders.watches:
+            self._known.own.counts.begin(numbers_in(self.loader))
+        self._known.own.new = True
         rng.restore(opening.before)
         self._opening = opening
         self._order.opens(epoch)
@@ -236,7 +306,7 @@ class Feed:
         sampler = getattr(self.loader, "batch_sampler", None)
         steps = sampler if isinstance(sampler, StepSampler) else None
         first = 0
-        if steps is not None and not self._known.draws:
+        if steps is not None and not (self._known.draws or self._known.own.counts.moving):
             first = position - position % max(1, self._known.processes)  # each process gets batches that were its own
         if steps is not None:
             steps.position = first

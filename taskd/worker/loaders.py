@@ -19,6 +19,10 @@ their generators stand. If they have moved, the batches of an epoch are loaded f
 stay begin with what their forerunners had at the epoch's start. Where that is not known (a loop that was left in the
 middle) the job says so and starts over.
 
+What a sampler, a dataset or a loader of the script's own counts by itself is noted with an opening, too (counts.py).
+That an epoch which is opened once more gives what it gave is not believed but seen: the last batch of before is loaded
+again and compared (feed.py). At an epoch's beginning there is none, so a loader whose place nobody knows is refused.
+
 A loader with persistent workers that the script itself opens in a loop or in session.between, for an evaluation say,
 takes its base seed from a copy of the generator: a newcomer makes it at another time, and that must change no draw.
 
@@ -33,15 +37,16 @@ import inspect
 import struct
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import signal_handling
 
 from taskd.errors import PeerError
-from taskd.state import rng, tree
+from taskd.state import counts, rng, tree
+from taskd.state.counts import Counts, Numbers, numbers_in
 from taskd.state.coverage import STARTS_OVER
 
 DRAWS = "loader processes that stay (persistent_workers) draw at random, and {why}: " + STARTS_OVER
@@ -51,10 +56,14 @@ STREAM = "load an IterableDataset"
 SHARED = "the script loads from them by itself, too"
 OF_SCRIPT = "no loop of steps() is over them"
 OWN_WAY = "{kind}, with persistent_workers, makes its iterator in a way of its own: " + STARTS_OVER
+HIDES = "the loader has an iterator in it ({where}), and how far that has come nobody can tell: " + STARTS_OVER
 ROW_BYTES = 1 << 16
 """What one process may say of its generators."""
-_ROW = struct.Struct("<qBxxxI")
-"""Of one process: how many batches it has made, whether its generators have moved, and how long their state is."""
+_ROW = struct.Struct("<qBBxxI")
+"""Of one process: how many batches it has made, whether its generators have moved, whether its dataset has counted, and
+how long the generators' state is."""
+_LOOKS = 4
+"""Batches after which a process looks for numbers that have moved."""
 
 
 class Watch:
@@ -69,6 +78,7 @@ class Watch:
         self._process = -1
         self._count = 0
         self._seen = b""
+        self._numbers: Numbers = {}
 
     # ---- in a process of the loader's
 
@@ -81,6 +91,7 @@ class Watch:
         if process < len(self._states) and self._states[process]:
             rng.restore(self._states[process])
         self._process, self._seen = process, rng.capture()
+        self._numbers = self._now()
         self._say(bool(self._states), self._seen)
 
     def __call__(self, samples: Any) -> Any:
@@ -94,11 +105,19 @@ class Watch:
                 self._say(True, state)
             else:
                 self._put(struct.pack("<q", self._count))
+            if self._count <= _LOOKS and self._now() != self._numbers:
+                self._rows[self._process, 9] = 1
         return batch
+
+    def _now(self) -> Numbers:
+        """What the dataset may count by."""
+        info = get_worker_info()
+        return numbers_in(info.dataset) if info is not None else {}
 
     def _say(self, moved: bool, state: bytes) -> None:
         size = len(state) if len(state) <= ROW_BYTES - _ROW.size else 0
-        self._put(_ROW.pack(self._count, moved, size) + state[:size])
+        counted = int(self._rows[self._process, 9])
+        self._put(_ROW.pack(self._count, moved, counted, size) + state[:size])
 
     def _put(self, data: bytes) -> None:
         self._rows[self._process, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -109,6 +128,10 @@ class Watch:
         """Whether the generators of any process have moved."""
         return bool(self._rows[:, 8].any())
 
+    def counts(self) -> bool:
+        """Whether the dataset of any process has counted."""
+        return bool(self._rows[:, 9].any())
+
     def made(self) -> int:
         """How many batches all processes have made."""
         return sum(_ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[0] for row in self._rows)
@@ -117,7 +140,7 @@ class Watch:
         """How the generators of each process stand; nothing for one that has not begun."""
         found = []
         for row in self._rows:
-            size = _ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[2]
+            size = _ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[3]
             found.append(tree.bytes_of(row[_ROW.size : _ROW.size + size]))
         return found
 
@@ -136,6 +159,32 @@ class Opening:
     """And their generators stood like this; nothing: as they were seeded."""
     sure: bool = True
     """That is known."""
+    numbers: Numbers = field(default_factory=dict)
+    """Those of the loader before."""
+
+
+@dataclass(slots=True)
+class Own:
+    """What of a loader is its own and moves."""
+
+    number: int
+    """Of the loader."""
+    generators: list[Any] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    new: bool = False
+    """It was opened, and no batch was taken yet."""
+    lost: bool = False
+    """Nobody could tell, as an epoch begins, that it goes on where it was; of a newcomer, its life before could not."""
+
+
+class Loaded(NamedTuple):
+    """A batch, as it came."""
+
+    at: int
+    """The number of its step."""
+    digest: int
+    before: bytes = b""
+    """The generators before, if to load it has moved them."""
 
 
 class Known:
@@ -145,11 +194,11 @@ class Known:
         plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
         several = isinstance(loader, DataLoader) and loader.num_workers > 0
         stays = several and loader.persistent_workers
-        self.number = number
-        self.generators: list[Any] = []
+        self.own = Own(number)
         self.processes: int = loader.num_workers if several else 0
         self.stays = stays and plain
         self.odd = type(loader).__name__ if stays and not plain else ""
+        self.hidden = counts.hides(loader)
         self.made = b""
         """The generators before the processes were made that stay."""
         self.states: list[bytes] = []
@@ -170,16 +219,22 @@ class Known:
     def draws(self) -> bool:
         """Whether what its processes load depends on what they loaded before."""
         if not self.drew and self._watch is not None:
-            self.drew = self._watch.draws()
+            self.drew = self._watch.draws() or (not self.stays and self._watch.counts())
         return self.drew
+
+    def look(self, loader: Any) -> None:
+        """It was loaded from, for the first time in an epoch or for the last."""
+        self.own.counts.look(loader)
+        counted = self._watch is not None and self.stays and self._watch.counts()
+        self.own.lost = counted or bool(counts.hides(loader))
 
     def opening(self, loader: Any, at: int) -> Opening:
         """Its next epoch, which begins now."""
-        before = rng.capture()
+        before, numbers = rng.capture(), numbers_in(loader)
         if self.stays and not self.made and loader._iterator is not None:
             self.made = before  # the script has used it: its processes are replaced, and nothing is drawn for it
         self._shared |= self.sure and self._watch is not None and self.stays and self._watch.made() != self._expected
-        return Opening(at, before, self.stays and bool(self.made), self.states, self.sure)
+        return Opening(at, before, self.stays and bool(self.made), self.states, self.sure, numbers)
 
     def iterate(self, loader: Any, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
         """An iterator over so many batches. `anew`: the processes that there are, if any, are not those of this
@@ -250,6 +305,8 @@ class Known:
         """Why a newcomer could not go on with it, or nothing. `sure`: how its processes stood is known."""
         if self.odd:
             return OWN_WAY.format(kind=self.odd)
+        if self.hidden:
+            return HIDES.format(where=self.hidden)
         if not self.stays or not self.draws:
             return ""
         if self.of_script:
@@ -268,11 +325,15 @@ class Loaders:
 
     def __init__(self, watches: bool = False) -> None:
         """`watches`: a newcomer may come to open them."""
-        self._watches = watches
+        self.watches = watches
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._of_script: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._count = 0
         self._inherited: Opening | None = None
+        self.before: Loaded | None = None
+        """The last batch of the life before, until this one has loaded one."""
+        self.last: Loaded | None = None
+        """That this life has loaded."""
         self._open: tuple[Known, Opening] | None = None
         self._ours = False
         self.asked = False
@@ -285,13 +346,13 @@ class Loaders:
         try:
             known = self._known.get(loader)
         except TypeError:
-            return Known(loader, -1, self._watches)  # a list, say, which draws nothing
+            return Known(loader, -1, self.watches)  # a list, say, which draws nothing
         if known is None:
-            known = self._known[loader] = Known(loader, self._count, self._watches)
+            known = self._known[loader] = Known(loader, self._count, self.watches)
             self._count += 1
-            weakref.finalize(loader, rng.forget, known.number, known.generators)
-        known.generators[:] = _generators(loader)
-        rng.follow(known.number, known.generators)
+            weakref.finalize(loader, rng.forget, known.own.number, known.own.generators)
+        known.own.generators[:] = _generators(loader)
+        rng.follow(known.own.number, known.own.generators)
         return known
 
     def open(self, loader: Any, known: Known, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
@@ -307,7 +368,7 @@ class Loaders:
         stays = loader.persistent_workers and loader.num_workers > 0 and getattr(loader, "_iterator", None) is None
         if self._ours or self.as_always or not stays or type(loader).__iter__ is not DataLoader.__iter__:
             return make(loader)
-        known = self._of_script[loader] = Known(loader, -1, self._watches)
+        known = self._of_script[loader] = Known(loader, -1, self.watches)
         return known.make_for_script(loader, make)
 
     @contextlib.contextmanager
@@ -330,14 +391,16 @@ class Loaders:
 
     def pack(self) -> bytes:
         """For a newcomer: how the epoch under way was opened, and what is known of all loaders."""
-        opening = self._open[1] if self._open is not None else None
+        opening = self._open_as_it_counts()
+        known = [*self._known.items()]
         parts = {
             "opening": None if opening is None else [getattr(opening, name) for name in opening.__slots__],
-            "known": {
-                one.number: [one.made, one.states, one.sure, one.draws]
-                for one in list(self._known.values())
-                if one.processes
+            "known": {one.own.number: [one.made, one.states, one.sure, one.draws] for _, one in known if one.processes},
+            "numbers": {
+                one.own.number: one.own.counts.of(numbers_in(loader)) for loader, one in known if one.own.counts.moving
             },
+            "lost": [one.own.number for _, one in known if one.own.lost],
+            "last": None if self.last is None else [*self.last],
         }
         return b"".join(tree.pack(parts, "what loaders have drawn"))
 
@@ -348,18 +411,34 @@ class Loaders:
         parts = tree.unpack(data)
         try:
             self._inherited = None if parts["opening"] is None else Opening(*parts["opening"])
-            for one in list(self._known.values()):
-                if one.number in parts["known"]:
-                    one.made, one.states, one.sure, one.drew = parts["known"][one.number]
+            self.before = None if parts["last"] is None else Loaded(*parts["last"])
+            for loader, one in [*self._known.items()]:
+                number = one.own.number
+                if number in parts["known"]:
+                    one.made, one.states, one.sure, one.drew = parts["known"][number]
+                if number in parts["numbers"]:
+                    counts.put(loader, parts["numbers"][number])
+                    one.own.counts.moving.update(parts["numbers"][number])
+                one.own.lost = number in parts["lost"]
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(
                 f"what the loaders of this rank's life before have drawn cannot be read: {error!r}"
             ) from error
 
-    def inherited(self, at: int) -> Opening | None:
+    def _open_as_it_counts(self) -> Opening | None:
+        """How the epoch under way was opened, with the numbers alone that move."""
+        if self._open is None:
+            return None
+        known, opening = self._open
+        return replace(opening, numbers=known.own.counts.of(opening.numbers))
+
+    def inherited(self, at: int, known: Known) -> Opening | None:
         """How the life before has opened the epoch that begins with this step, if it has. Asked once."""
         found, self._inherited = self._inherited, None
-        return found if found is not None and found.at == at else None
+        if found is None or found.at != at:
+            return None
+        known.own.counts.moving.update(found.numbers)
+        return found
 
     def flaw(self) -> str:
         """Why a newcomer could not go on with some loader, or nothing."""
@@ -384,10 +463,11 @@ def _generators(loader: Any) -> list[Any]:
 def _draws_in_iter(order: Iterable[Any]) -> bool:
     if inspect.isgeneratorfunction(type(order).__iter__):
         return False
-    own = rng.capture()
+    own, numbers = rng.capture(), numbers_in(order)
     iter(order)
     moved = rng.capture() != own
     rng.restore(own)
+    counts.put(order, numbers)
     return moved
 
 

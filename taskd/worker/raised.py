@@ -23,7 +23,7 @@ from taskd import log
 from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
 from taskd.worker.exits import first_line
-from taskd.worker.feed import Feed
+from taskd.worker.feed import AnotherBatch, Feed
 from taskd.worker.heal import Repair
 from taskd.worker.naming import told
 from taskd.worker.registered import Registered
@@ -52,10 +52,10 @@ class Raised:
         and is asked once more in the repair that has begun."""
         try:
             return feed.batch(number - start)
-        except UsageError:
+        except (UsageError, AnotherBatch):
             raise
         except Exception as error:
-            if self.is_tried_again(number, error):
+            if not feed.hides and self.is_tried_again(number, error):
                 raise StepAbandoned("the loader is asked once more") from None
             self.left = number
             raise

@@ -30,7 +30,7 @@ from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
 from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
-from taskd.worker.feed import Feed
+from taskd.worker.feed import AnotherBatch, Feed
 from taskd.worker.heal import Repair
 from taskd.worker.loaders import Loaders
 from taskd.worker.naming import told
@@ -91,7 +91,11 @@ class Transaction:
         """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates, or
         has raised an error and is asked once more."""
         begun, number = self._repair.operations(), self.updates
-        batch = self.raised.batch(feed, number, start)
+        batch: Any = None
+        try:
+            batch = self.raised.batch(feed, number, start)
+        except AnotherBatch as error:
+            self._refuse(str(error))
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
         self.variables.handed_out(number, feed.early)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from taskd.state import rng
-from taskd.worker.feed import Feed
+from taskd.worker.feed import AnotherBatch, Feed
 from taskd.worker.loaders import DRAWS, EAGER, LEFT, OF_SCRIPT, OWN_WAY, SHARED, STREAM, Loaders
 from taskd.worker.sampler import StepSampler
 
@@ -31,7 +31,7 @@ class Data(Dataset[tuple[float, ...]]):
     """Samples by number; with draws of whatever process loads them, if that is wanted."""
 
     def __init__(self, draws: str = "") -> None:
-        self.draws = draws
+        self.draws, self.asked = draws, [0]
         self.own = [numpy.random.default_rng(3), random.Random(4), torch.Generator()] if draws == "own" else []
 
     def __len__(self) -> int:
@@ -42,6 +42,9 @@ class Data(Dataset[tuple[float, ...]]):
             return index, torch.rand(1).item()
         if self.draws == "all":
             return index, torch.rand(1).item(), random.random(), float(numpy.random.random())
+        if self.draws == "counts":
+            self.asked[0] += 1
+            return index, self.asked[0]
         if self.own:
             array, plain, tensor = self.own
             return index, float(array.random()), plain.random(), torch.rand(1, generator=tensor).item()
@@ -56,6 +59,21 @@ class Eager(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return PER_EPOCH
+
+
+class Passes(Sampler[int]):
+    """Counts its passes, before each of them or behind it, and has another order in each."""
+
+    def __init__(self, behind: bool) -> None:
+        self.behind, self.passes = behind, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += not self.behind
+        yield from torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.passes)).tolist()
+        self.passes += self.behind
+
+    def __len__(self) -> int:
+        return SAMPLES
 
 
 class Stream(IterableDataset[float]):
@@ -77,6 +95,8 @@ def loader(order: str, draws: str, **more: Any) -> DataLoader[Any]:
         "drawn": lambda: {"batch_size": BATCH, "sampler": RandomSampler(data, replacement=True, generator=own)},
         "weighted": lambda: {"batch_size": BATCH, "sampler": WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)},
         "distributed": lambda: {"batch_size": BATCH, "sampler": DistributedSampler(data, 1, 0)},
+        "passes": lambda: {"batch_size": BATCH, "sampler": Passes(False)},
+        "behind": lambda: {"batch_size": BATCH, "sampler": Passes(True)},
         "eager": lambda: {"batch_sampler": Eager()},
         "steps": lambda: {"batch_sampler": StepSampler(data, BATCH, 0, 1)},
     }
@@ -147,8 +167,11 @@ def check(order: str, draws: str, more: dict[str, Any]) -> None:
         go_on(loader(order, draws, **more), places, number + 1, place.after, place.known)
 
 
+ORDERS = ["shuffle", "generator", "drawn", "weighted", "distributed", "steps"]
+
+
 @pytest.mark.parametrize("processes", PROCESSES)
-@pytest.mark.parametrize("order", ["shuffle", "generator", "drawn", "weighted", "distributed", "eager", "steps"])
+@pytest.mark.parametrize("order", [*ORDERS, "eager", "passes", "behind"])
 def test_orders(order: str, processes: str) -> None:
     check(order, "", PROCESSES[processes])
 
@@ -160,9 +183,25 @@ def test_draws_of_the_dataset(order: str, draws: str, processes: str) -> None:
     check(order, draws, PROCESSES[processes])
 
 
+@pytest.mark.parametrize("processes", ["inside", "processes"])
+@pytest.mark.parametrize("order", ["generator", "steps", "passes"])
+def test_a_dataset_that_counts(order: str, processes: str) -> None:
+    check(order, "counts", PROCESSES[processes])
+
+
+def test_a_dataset_that_counts_in_processes_that_stay_is_found_out() -> None:
+    """At the next batch, or as an epoch begins."""
+    more = PROCESSES["persistent"]
+    places = run("steps", "counts", more)
+    for number, place in enumerate(places[PER_EPOCH:-1], PER_EPOCH):
+        for at, generators in ((number, place.before), (number + 1, place.after)):
+            with pytest.raises(AnotherBatch):
+                go_on(loader("steps", "counts", **more), places, at, generators, place.known)
+
+
 @pytest.mark.parametrize("processes", PROCESSES)
 @pytest.mark.parametrize("draws", ["", "all"])
-@pytest.mark.parametrize("order", ["shuffle", "generator", "drawn", "weighted", "steps"])
+@pytest.mark.parametrize("order", ["shuffle", "generator", "drawn", "weighted", "steps", "passes", "behind"])
 def test_nothing_is_drawn_that_plain_torch_does_not_draw(order: str, draws: str, processes: str) -> None:
     places = run(order, draws, PROCESSES[processes])
     torch.manual_seed(1), random.seed(2), numpy.random.seed(3)
@@ -182,7 +221,7 @@ def test_nothing_is_drawn_that_plain_torch_does_not_draw(order: str, draws: str,
 
 @pytest.mark.parametrize("processes", PROCESSES)
 @pytest.mark.parametrize("draws", ["", "all"])
-@pytest.mark.parametrize("order", ["shuffle", "drawn", "steps"])
+@pytest.mark.parametrize("order", ["shuffle", "drawn", "steps", "behind"])
 def test_a_batch_that_was_written_into_comes_again(order: str, draws: str, processes: str) -> None:
     places = run(order, draws, PROCESSES[processes])
     torch.manual_seed(1), random.seed(2), numpy.random.seed(3)

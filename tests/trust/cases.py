@@ -35,6 +35,7 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     **_kinds("late", ("dropout", "noise", "numbers", "buffers", "local"), "reduced", "updated", "drawn", "handed"),
     **_kinds("found", ("teacher", "order", "given", "drawn", "ahead"), "forward", "updated"),
     **_kinds("reckoned", ("weight", "best", "history", "rate", "own"), "forward", "updated"),
+    **_kinds("streams", ("cursor", "sampler own", "batches after", "dataset", "itself"), "begin", "backward", "end"),
     **_kinds("parts", ("pipeline", "tensor", "scaled"), "forward", "loss", "reduced", "updated"),
 }
 """By script and by the --place with which nobody dies: the places where somebody does."""

@@ -4,7 +4,8 @@
 ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end; "flawed": the same in
 a loop that hands a tensor on; "ddp": under DistributedDataParallel; "amp": in half precision, with a scaler.
 "loader": a sample cannot be read, once; "twice loader", "all loader": as above; "processes": the same in a process of
-the loader's; "staying": in one that stays for the next epoch; "killed": that process dies instead. Where it is "drawn",
+the loader's; "staying": in one that stays for the next epoch; "killed": that process dies instead; "stream": in a
+loader that goes on where it was, whenever it is opened. Where it is "drawn",
 too, each sample is augmented at random.
 """
 
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -64,15 +67,33 @@ class Files(Noise):
         return seen == epoch + 1 or (kind in ("twice loader", "all loader") and seen > epoch)
 
 
-def loader() -> DataLoader[Any]:
+class Stream:
+    """Goes on where it was, whenever it is opened."""
+
+    def __init__(self, batches: DataLoader[Any]) -> None:
+        self._batches = chain.from_iterable(repeat(batches))
+        self._length = len(batches)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+
+def loader() -> DataLoader[Any] | Stream:
     """The scene's, or one whose samples may not be there."""
-    if not {"loader", "processes", "staying", "killed"}.intersection(kind.split()):
+    if not {"loader", "stream", "processes", "staying", "killed"}.intersection(kind.split()):
         return scene.loader()
     torch.manual_seed(100 + scene.rank)
     data = Files(STEPS * BATCH * 2)
     mine = [index for index in range(len(data)) if index // BATCH % 2 == scene.rank]
-    processes = 0 if "loader" in kind else 2
-    return DataLoader(data, BATCH, sampler=mine, num_workers=processes, persistent_workers="staying" in kind)
+    processes = 0 if {"loader", "stream"}.intersection(kind.split()) else 2
+    batches = DataLoader(data, BATCH, sampler=mine, num_workers=processes, persistent_workers="staying" in kind)
+    return Stream(batches) if "stream" in kind else batches
 
 
 def here(step: Any, now: str) -> None:

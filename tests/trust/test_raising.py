@@ -39,6 +39,15 @@ def test_a_loader_that_fails_is_asked_once_more(check: Check, kind: str, how: st
     assert job.text.count("begin 0") == job.text.count("begin 1") == 1, job.text
 
 
+@pytest.mark.parametrize("at", [5, 9])
+@pytest.mark.parametrize("how", ["", " drawn"])
+def test_a_stream_that_fails_is_not_asked_again(check: Check, how: str, at: int) -> None:
+    """It would go on behind the batch that could not be read."""
+    job = check("stream" + how, "sample", at)
+    assert "rank 1 died (exit code 1: FileNotFoundError: no sample" in job.text, job.text
+    assert job.text.count("begin 0") == 2 and "the loader has an iterator in it" in job.text, job.text
+
+
 @pytest.mark.parametrize("at", [7, 13])
 @pytest.mark.parametrize("how", ["", " drawn"])
 def test_a_process_of_the_loader_may_die(check: Check, how: str, at: int) -> None:

@@ -1,0 +1,168 @@
+"""Loaders of the script's own that go on where they were, whenever they are opened: what each epoch has is new.
+
+"cursor": a number in the loader; "itself": an iterator that the loader holds; "sampler", "batches": the sampler, or the
+one of batches, counts its passes by itself, where it says "after" behind each; "dataset": the dataset counts what was
+asked of it, and in "processes" those count for themselves; "iterable": a stream of torch's that goes on; "global": what
+is asked depends on a list of the module's. With "loops" there is a loop for each epoch, else one for all. Where it says
+"own", too, the step writes into its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+import taskd
+from tests.trust.scene import BATCH, Net, Scene, average_gradients, loss_of
+
+EPOCHS = 3
+PER_EPOCH = 5
+asked: list[int] = []
+
+
+def batch_of(number: int) -> torch.Tensor:
+    """The same wherever it is made."""
+    return torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(1000 * scene.rank + number))
+
+
+class Cursor:
+    """Knows where it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(PER_EPOCH):
+            self.at += 1
+            yield batch_of(self.at)
+
+
+class Itself:
+    """Has an iterator that goes on."""
+
+    def __init__(self) -> None:
+        self._batches = map(batch_of, count())
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(PER_EPOCH):
+            yield next(self._batches)
+
+
+class Passes(Sampler[int]):
+    """Another order in each pass."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += "after" not in kind
+        yield from torch.randperm(64, generator=torch.Generator().manual_seed(self.passes)).tolist()[:PER_EPOCH]
+        self.passes += "after" in kind
+
+
+class PassesOfBatches(Sampler[list[int]]):
+    """Another order in each pass."""
+
+    def __init__(self) -> None:
+        self.order = Passes()
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([index] for index in self.order)
+
+
+class Data(Dataset[torch.Tensor]):
+    """Samples by number."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.asked = counts, 0
+
+    def __len__(self) -> int:
+        return 64 if not self.counts else 2 * PER_EPOCH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.asked += self.counts
+        if "global" in kind:
+            asked.append(index)
+        return batch_of(index) + self.asked / 10 + len(asked) / 10
+
+
+class Streamed(IterableDataset[torch.Tensor]):
+    """Goes on."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(PER_EPOCH):
+            self.at += 1
+            yield batch_of(self.at)
+
+
+def loader() -> Any:
+    """By the word of --place."""
+    scene.trace()
+    if "cursor" in kind:
+        return Cursor()
+    if "itself" in kind:
+        return Itself()
+    if "iterable" in kind:
+        return DataLoader(Streamed(), None)
+    if "batches" in kind:
+        return DataLoader(Data(False), batch_sampler=PassesOfBatches())
+    if "sampler" in kind:
+        return DataLoader(Data(False), 1, sampler=Passes())
+    data = Data("global" not in kind)
+    processes = 2 if "processes" in kind else 0
+    return DataLoader(data, batch_sampler=taskd.StepSampler(data, 1, seed=3), num_workers=processes)
+
+
+def train(step: Any, x: torch.Tensor) -> None:
+    """One step."""
+    scene.here(step, "begin")
+    if "own" in kind:
+        x.mul_(1.5)
+    optimizer.zero_grad()
+    loss_of(model, x.view(BATCH, 8)).backward()
+    scene.here(step, "backward")
+    average_gradients(model)
+    optimizer.step()
+    scene.here(step, "end")
+
+
+scene = Scene()
+kind = scene.args.place.partition(",")[0].split()
+scene.args.place = scene.args.place.partition(", ")[2]
+session = taskd.session()
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+session.register(model=model, optimizer=optimizer)
+batches = loader()
+if "loops" in kind:
+    for _ in range(EPOCHS):
+        for step in session.steps(batches):
+            with step as x:
+                train(step, x)
+else:
+    for step in session.steps(batches, epochs=EPOCHS):
+        with step as x:
+            train(step, x)
+scene.end(model)
