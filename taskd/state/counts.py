@@ -1,13 +1,13 @@
 """Numbers in what a script loads from that move while it is loaded from: a sampler's own epoch, a loader's position.
 
 Nobody registered them, and a newcomer's begin anew. So the numbers of a loader, of its samplers, its dataset and of
-what these have are looked at as an epoch is opened and when it ends, and those that have moved are kept: the next
-newcomer sets them, and whoever opens an epoch again begins with those of its beginning.
+what these have are looked at before and behind the first and the last loads of an epoch, and those that have moved are
+kept: the next newcomer sets them, and whoever opens an epoch again begins with those of its beginning.
 
-Failure modes: a number that the script sets between two loops (`set_epoch`) must stay what the script says, so one that
-moves only there is left; one that comes into being late (`self.file`, and the flag that says that it is open)
-belongs to what else is made then, so it is left, too. *Not seen:* what is no number (a list that grows), what is far
-inside, and an iterator, which nobody can tell the place of (`hides`).
+Failure modes: a number that the script sets (`set_epoch`, a step in options that a dataset knows, too) must stay what
+the script says, so one that moves at other times than in a load is left; one that comes into being late (`self.file`,
+and the flag that says that it is open) belongs to what else is made then, so it is left, too. *Not seen:* what is no
+number (a list that grows), what is far inside, and an iterator, which nobody can tell the place of (`hides`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Counts:
         """Where those are that were seen to move."""
         self._before: Numbers = {}
 
-    def begin(self, numbers: Numbers) -> None:
-        """An epoch of it is about to be opened, and they are these."""
-        self._before = numbers
+    def begin(self, loader: Any) -> None:
+        """It is about to be loaded from."""
+        self._before = numbers_in(loader)
 
-    def look(self, loader: Any) -> None:
-        """It was loaded from."""
+    def end(self, loader: Any) -> None:
+        """It was loaded from, and nothing else was done."""
         before, now = self._before, numbers_in(loader)
         both = before.keys() & now.keys()
         self.moving |= {name for name in both if before[name] != now[name] and type(before[name]) is type(now[name])}

@@ -213,7 +213,10 @@ class Feed:
 
     def _load(self, number: int) -> None:
         assert self._iterator is not None
-        ends = (number + 1) % self.per_epoch == 0
+        ends, own = (number + 1) % self.per_epoch == 0, self._known.own
+        looks = self._loaders.watches and (own.new or self._looks(number))
+        if looks and not own.new:
+            own.counts.begin(self.loader)
         try:
             self._batch = next(self._iterator)
         except StopIteration:
@@ -224,9 +227,12 @@ class Feed:
         if ends:
             self._exhaust()
             self._known.epoch_ended()
-        if self._loaders.watches and (ends or self._known.own.new):
-            self._known.look(self.loader)
-        self._known.own.new = False
+        if looks:
+            self._known.loaded(self.loader)
+        own.new = False
+
+    def _looks(self, number: int) -> bool:
+        return self._known.looks(self.loader, number % self.per_epoch, self.per_epoch)
 
     def _exhaust(self) -> None:
         """A sampler may draw or count once more when it finds that there is nothing left, as it does in a loop of plain
@@ -287,7 +293,7 @@ class Feed:
         else:
             counts.put(self.loader, self._known.own.counts.of(opening.numbers))
         if self._loaders.watches:
-            self._known.own.counts.begin(numbers_in(self.loader))
+            self._known.own.counts.begin(self.loader)
         self._known.own.new = True
         rng.restore(opening.before)
         self._opening = opening

@@ -63,7 +63,7 @@ _ROW = struct.Struct("<qBBxxI")
 """Of one process: how many batches it has made, whether its generators have moved, whether its dataset has counted, and
 how long the generators' state is."""
 _LOOKS = 4
-"""Batches after which a process looks for numbers that have moved."""
+"""Batches after which it is looked for numbers that have moved."""
 
 
 class Watch:
@@ -222,9 +222,14 @@ class Known:
             self.drew = self._watch.draws() or (not self.stays and self._watch.counts())
         return self.drew
 
-    def look(self, loader: Any) -> None:
-        """It was loaded from, for the first time in an epoch or for the last."""
-        self.own.counts.look(loader)
+    def looks(self, loader: Any, position: int, per_epoch: int) -> bool:
+        """Whether this batch of an epoch is one of the first, or of those at which a sampler may come to its end."""
+        ahead = self.processes * (loader.prefetch_factor or 0) if self.processes else 0
+        return bool(position < _LOOKS or position >= per_epoch - 1 - ahead)
+
+    def loaded(self, loader: Any) -> None:
+        """A batch was loaded from it, and nothing else was done meanwhile."""
+        self.own.counts.end(loader)
         counted = self._watch is not None and self.stays and self._watch.counts()
         self.own.lost = counted or bool(counts.hides(loader))
 

@@ -3,8 +3,8 @@
 "cursor": a number in the loader; "itself": an iterator that the loader holds; "sampler", "batches": the sampler, or the
 one of batches, counts its passes by itself, where it says "after" behind each; "dataset": the dataset counts what was
 asked of it, and in "processes" those count for themselves; "iterable": a stream of torch's that goes on; "global": what
-is asked depends on a list of the module's. With "loops" there is a loop for each epoch, else one for all. Where it says
-"own", too, the step writes into its batch.
+is asked depends on a list of the module's; "shared": the dataset knows the script's options, in which that counts. With
+"loops" there is a loop for each epoch, else one for all. Where it says "own", too, the step writes into its batch.
 """
 
 from __future__ import annotations
@@ -86,14 +86,20 @@ class PassesOfBatches(Sampler[list[int]]):
         yield from ([index] for index in self.order)
 
 
+class Options:
+    """Of the script."""
+
+    step = 0
+
+
 class Data(Dataset[torch.Tensor]):
     """Samples by number."""
 
     def __init__(self, counts: bool) -> None:
-        self.counts, self.asked = counts, 0
+        self.counts, self.asked, self.options = counts, 0, options
 
     def __len__(self) -> int:
-        return 64 if not self.counts else 2 * PER_EPOCH
+        return 64 if {"sampler", "batches"}.intersection(kind) else 2 * PER_EPOCH
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.asked += self.counts
@@ -130,7 +136,7 @@ def loader() -> Any:
         return DataLoader(Data(False), batch_sampler=PassesOfBatches())
     if "sampler" in kind:
         return DataLoader(Data(False), 1, sampler=Passes())
-    data = Data("global" not in kind)
+    data = Data("dataset" in kind and "global" not in kind)
     processes = 2 if "processes" in kind else 0
     return DataLoader(data, batch_sampler=taskd.StepSampler(data, 1, seed=3), num_workers=processes)
 
@@ -140,8 +146,9 @@ def train(step: Any, x: torch.Tensor) -> None:
     scene.here(step, "begin")
     if "own" in kind:
         x.mul_(1.5)
+    options.step += 1
     optimizer.zero_grad()
-    loss_of(model, x.view(BATCH, 8)).backward()
+    (loss_of(model, x.view(BATCH, 8)) * (1 + options.step / 10)).backward()
     scene.here(step, "backward")
     average_gradients(model)
     optimizer.step()
@@ -149,6 +156,8 @@ def train(step: Any, x: torch.Tensor) -> None:
 
 
 scene = Scene()
+options = Options()
+options.step = 0
 kind = scene.args.place.partition(",")[0].split()
 scene.args.place = scene.args.place.partition(", ")[2]
 session = taskd.session()

@@ -21,7 +21,7 @@ def test_what_counts_in_a_loader_is_kept(check: Check, kind: str, shape: str, pl
 
 
 @pytest.mark.parametrize(("place", "at"), PLACES[1:4])
-@pytest.mark.parametrize("kind", ["cursor", "sampler", "dataset", "iterable"])
+@pytest.mark.parametrize("kind", ["cursor", "sampler", "dataset", "iterable", "shared"])
 def test_a_batch_that_was_written_into_comes_again(check: Check, kind: str, place: str, at: int) -> None:
     job = check(f"{kind} own", place, at)
     assert "healed in" in job.text and job.text.count("begin 0") == 1, job.text
