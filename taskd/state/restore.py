@@ -56,6 +56,8 @@ def restore(
     # An order names the seats of this rank's node alone, so each says for itself whether it is new.
     circle = _begin(loop.refusal(order.updates), rank, any(seat.rank == rank for seat in order.seats), loop.part)
     _compare(manifest.describe(loop.replica, guard.groups()), circle)
+    if not circle.newcomers:
+        loop.all_try(order.updates)
     _settle(order.epoch, loop, alone, circle)
     found = inherited.find(order.updates) if inherited is not None else None
     _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin, circle)

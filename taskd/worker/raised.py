@@ -41,6 +41,8 @@ class Raised:
         """The step that an error has left for good."""
         self._tried = -1
         """The last step that was done again since it had raised."""
+        self._tried_by_all = -1
+        """The same, on whichever rank it had."""
 
     @property
     def came_again(self) -> bool:
@@ -60,12 +62,17 @@ class Raised:
             self.left = number
             raise
 
+    def all_try(self, number: int) -> None:
+        """All ranks do this step again, since one of them had raised: who raises now does not make it a third time, for
+        the others may have left their loop by then."""
+        self._tried_by_all = number
+
     def is_tried_again(self, number: int, error: BaseException) -> bool:
         """Whether all ranks do this step again, of which nothing has moved yet; asks, and waits for the answer."""
         known = self._registered
         torn = bool(known.replica.parallel()) and _comes_from_a_backward(error)
         refused = torn or known.coverage.flaws or known.doubts.sentence or _is_one_of(self._repair.never_retry, error)
-        if refused or self._tried == number or follows(first_line(type(error), error)):
+        if refused or number in (self._tried, self._tried_by_all) or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", number, told(error))
         begun = self._repair.appeal(number, f"{told(error)} in step {number}")

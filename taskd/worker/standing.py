@@ -116,6 +116,10 @@ class Standing:
         """All ranks know that so many pieces of work between loops are over."""
         self._between.settle(passed)
 
+    def all_try(self, updates: int) -> None:
+        """Nobody is replaced: all do this step again."""
+        self._transaction.raised.all_try(updates)
+
     def let_go(self) -> None:
         """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing.
 

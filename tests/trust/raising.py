@@ -1,18 +1,19 @@
 """Errors in a step, of one rank and of all: --place says which, and where; --at in which step.
 
 "once": it does not come again; "hook": in the backward; "twice": it comes again with the same step; "all": on all
-ranks, again and again; "memory": there is none, once; "stop": the script's own way to its end; "flawed": the same in
-a loop that hands a tensor on; "ddp": under DistributedDataParallel; "amp": in half precision, with a scaler.
+ranks, again and again; "late": the same, but rank 0 raises only when the step is done again; "memory": there is none,
+once; "stop": the script's own way to its end; "flawed": the same in a loop that hands a tensor on; "ddp": under
+DistributedDataParallel; "amp": in half precision, with a scaler.
 "loader": a sample cannot be read, once; "twice loader", "all loader": as above; "processes": the same in a process of
 the loader's; "staying": in one that stays for the next epoch; "killed": that process dies instead; "stream": in a
-loader that goes on where it was, whenever it is opened. Where it is "drawn",
-too, each sample is augmented at random.
+loader that goes on where it was, whenever it is opened. Where it is "drawn", too, each sample is augmented at random.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, repeat
@@ -101,13 +102,30 @@ def here(step: Any, now: str) -> None:
     global raised
     if (step.number, now) != (scene.args.at, place) or step.rehearsal:
         return
-    if kind in ("all", "stop", "flawed") or (scene.rank == 1 and (kind == "twice" or not (raised or once.exists()))):
+    if kind == "late" and _comes_late(step):
+        return
+    if kind in ("all", "stop", "flawed", "late") or (
+        scene.rank == 1 and (kind == "twice" or not (raised or once.exists()))
+    ):
         raised = True
         if kind == "ddp":
             once.touch()
         say(f"raises {scene.rank} {step.number}")
         errors = {"memory": torch.OutOfMemoryError("no more"), "stop": Stop("enough"), "flawed": Stop("enough")}
+        errors["late"] = Stop("enough")
         raise errors.get(kind, ValueError(f"a bad sample of rank {scene.rank}"))
+
+
+def _comes_late(step: Any) -> bool:
+    """Whether this is rank 0 in its first try. Rank 1 raises when the other one is in it."""
+    there = scene.args.folder / "there"
+    if scene.rank == 0:
+        first = not there.exists()
+        there.touch()
+        return first
+    while not there.exists():
+        time.sleep(0.01)
+    return False
 
 
 def in_hook(step: Any, _gradient: torch.Tensor) -> None:

@@ -85,11 +85,11 @@ def test_an_error_in_the_first_step_ends_the_job_at_once(train: Train) -> None:
     assert job.text.count("raises") == 2 and "every rank failed in its set-up" in job.text, job.text
 
 
-@pytest.mark.parametrize(("kind", "times"), [("stop", 4), ("flawed", 2)])
-def test_a_script_may_leave_its_loop_by_an_error(train: Train, kind: str, times: int) -> None:
-    """It is tried once more, unless that would make all start over."""
+@pytest.mark.parametrize(("kind", "times"), [("stop", (3, 4)), ("late", (3,)), ("flawed", (2,))])
+def test_a_script_may_leave_its_loop_by_an_error(train: Train, kind: str, times: tuple[int, ...]) -> None:
+    """It is tried once more by all, unless that would make all start over."""
     job = train(kind, "forward", 5)
-    assert job.text.count("raises") == times and job.text.count("begin 1") == 1, job.text
+    assert job.text.count("raises") in times and job.text.count("begin 1") == 1, job.text
     assert len(job.said("stopped")) == 2 and len({line.split()[1] for line in job.said("weights")}) == 1, job.text
 
 
