@@ -5,15 +5,19 @@ the session, with torchrun over the same lines, where the session does nothing. 
 one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
 with its median step time, and rank 0 the hash of the weights; begin and end of every step lie in times.RANK beside
 FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh; or flips: one bit becomes another
-one where the file "flip" beside FILE says so; or raises: an error in the step after a SIGUSR1. It measures nothing
-else.
+one where the file "flip" beside FILE says so; or raises: an error in the step after a SIGUSR1; or stands: ranks stand
+still in the step and the way that the file "stand" says; or pauses: now and then a rank keeps the others waiting, as
+real ones do. It measures nothing else.
 """
 
 from __future__ import annotations
 
 import array
+import ctypes
 import hashlib
 import json
+import os
+import re
 import signal
 import statistics
 import sys
@@ -78,6 +82,45 @@ def flip_once(last: Path, step: int, model: torch.nn.Module, optimizer: torch.op
     done.with_suffix(".new").rename(done)
 
 
+def stand_still(last: Path, step: int, groups: list[dist.ProcessGroup]) -> None:
+    """Do so for good, if the file says so of this step; when that was is noted."""
+    wanted, rank = last.with_name("stand"), dist.get_rank()
+    number, way = wanted.read_text().split() if wanted.exists() else ("-1", "")
+    if step != int(number) or (rank != 1 and (way != "order_hang" or rank > 1)):
+        return
+    noted = last.with_name(f"stood.{rank}")
+    noted.with_suffix(".new").write_text(str(time.time_ns()))
+    noted.with_suffix(".new").rename(noted)
+    if way == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif way == "gil_spin":
+        re.match("(a+)+$", "a" * 64 + "b")
+    elif way == "c_hang":
+        ctypes.PyDLL(None).sleep(1_000_000)
+    elif way == "io_hang":
+        os.read(os.pipe()[0], 1)
+    elif way == "collective_hang":
+        time.sleep(1e6)
+    elif way == "order_hang":
+        for group in groups if rank else groups[::-1]:
+            dist.all_reduce(torch.ones(1), group=group)
+
+
+def pause(last: Path, step: int, model: torch.nn.Module) -> None:
+    """An evaluation, a checkpoint, a slow answer, a longer step: of one rank, now and then."""
+    rank = dist.get_rank()
+    if step % 1000 == 400 and rank == 0:
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            model(torch.ones(SAMPLES, next(model.parameters()).shape[-1])).sum()
+    elif step % 1000 == 600 and rank == 0:
+        torch.save(torch.zeros(50_000_000), last.with_name("checkpoint"))
+    elif step % 1000 == 800 and rank == 2:
+        time.sleep(2)
+    elif step % 1000 > 900 and rank == step % 3:
+        time.sleep(0.05)
+
+
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     """Of a sharded one all of it."""
     own = parameter.detach()
@@ -92,7 +135,9 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     data = Rows(steps * SAMPLES * world_size, width)
     loader = torch.utils.data.DataLoader(data, batch_sampler=taskd.StepSampler(data, SAMPLES))
     layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    layers_of = torch.nn.Sequential(*layers)
     model = parallel(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)), kind)
+    groups = [dist.new_group([0, 1]) for _ in range(2 if kind == "stands" else 0)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
     session.register(model=model, optimizer=optimizer)
@@ -104,6 +149,10 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
         with step as rows:
             if kind == "flips":
                 flip_once(last, step.number, model, optimizer)
+            if kind == "stands":
+                stand_still(last, step.number, groups)
+            if kind == "pauses":
+                pause(last, step.number, layers_of)
             if told.now:
                 told.now = False
                 raise ValueError("told to raise")

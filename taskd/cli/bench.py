@@ -22,6 +22,10 @@ BENCHES = {
         "taskd.bench.control",
     ),
     "detect": ("kill, agent and node loss until the manager knows; false alarms (12 minutes)", "taskd.bench.detect"),
+    "hang": (
+        "a rank that stands still until it is named, and replaced; false alarms (35 minutes)",
+        "taskd.bench.hang",
+    ),
     "import": ("import taskd, taskd --help, manager ready", "taskd.bench.starts"),
     "overhead": (
         "an operation, a DDP and an FSDP2 step over guards, against bare inner groups",

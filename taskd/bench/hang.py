@@ -1,0 +1,119 @@
+"""How soon a job that stands still is said to, and by whom: `taskd bench hang`.
+
+Part "ways": in each run a rank of a new job comes to stand still in one way, or two ranks wait for each other; the time
+runs from the moment that the rank notes before it does to the manager's event, both by the time of day of one machine.
+A run is right if the event names that rank, or nobody where nobody is to blame. Part "replaced": a rank is stopped in a
+job again and again, and replaced. Part "calm": a job trains with pauses of all kinds beside work that keeps the cores
+busy, and nothing may be said. Nothing is injected into the product.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from taskd.bench import parts
+from taskd.bench.job import Broken, Job
+from taskd.bench.report import Figure, Goal, median
+
+RUNS = 10
+RANKS = 3
+CULPRIT = 1
+WORDS = (64, 2, 1_000_000)
+SETTLE_STEPS = 100
+AHEAD_S = 5.0
+"""So long before it happens the ranks are told of the step in which they stand still."""
+WAYS = ("stop", "gil_spin", "c_hang", "io_hang", "collective_hang", "order_hang")
+GOAL_S = 1.0
+ALARM_SECONDS = 1200.0
+_BUSY = "while True: pass"
+_WARN = ("taskd.run", "--max-restarts", "1000", "--hang", "warn")
+
+
+def ways() -> dict[str, Figure]:
+    """Each way to stand still, in jobs of its own."""
+    figures: dict[str, Figure] = {}
+    right = runs = 0
+    for way in WAYS:
+        seconds = []
+        for _ in range(RUNS):
+            runs += 1
+            try:
+                took, named = _stood(way)
+            except Broken as error:
+                print(f"{way}: {error}", file=sys.stderr, flush=True)
+                continue
+            seconds.append(took)
+            right += named
+            print(f"{way}: {took:.2f} s, {'right' if named else 'wrong'}", file=sys.stderr, flush=True)
+        figures[f"{way}_s"] = median(seconds, "s", Goal("<", GOAL_S))
+    return figures | {"culprit_correct": Figure(right / runs, "share", Goal("==", 1), (float(runs),))}
+
+
+def _stood(way: str) -> tuple[float, bool]:
+    """One job; after how long its hang was said, and whether rightly."""
+    with Job(WORDS, ranks=RANKS, kind="stands", launcher=_WARN) as job:
+        ranks = job.settle(SETTLE_STEPS)
+        begin_ns = time.time_ns()
+        step_s = max(ranks[0]["step_ms"], 1) / 1e3
+        job.tell("stand", f"{max(one['step'] for one in ranks.values()) + int(AHEAD_S / step_s)} {way}")
+        event = job.event("hang", begin_ns, words="no progress for")
+        stood_ns = int(job.told(f"stood.{CULPRIT}"))
+        facts = (job.ask("status") or {})["hang"] or {"ranks": None}
+        wanted = [] if way == "order_hang" else [CULPRIT]
+        named = facts["ranks"] == wanted and (bool(wanted) or "wait for each other" in event["text"])
+        return (event["wall_ns"] - stood_ns) / 1e9, named
+
+
+def replaced() -> dict[str, Figure]:
+    """A rank is stopped, named, and replaced."""
+    said, healed = [], []
+    with Job(WORDS, ranks=RANKS) as job:
+        for _ in range(RUNS):
+            pid = job.settle(SETTLE_STEPS)[CULPRIT]["pid"]
+            begin_ns = time.time_ns()
+            os.kill(pid, signal.SIGSTOP)
+            hang = job.event("hang", begin_ns, words="no progress for")
+            closed = job.event("closed", begin_ns)
+            said.append((hang["wall_ns"] - begin_ns) / 1e9)
+            healed.append((closed["wall_ns"] - hang["wall_ns"]) / 1e9)
+    return {
+        "stop_named_s": median(said, "s", Goal("<", GOAL_S)),
+        "stop_after_detection_p50_s": median(healed, "s", Goal("<=", 0.6)),
+    }
+
+
+def calm(seconds: float) -> dict[str, Figure]:
+    """What is said while nothing is wrong."""
+    busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(os.cpu_count() or 1)]
+    try:
+        with Job(WORDS, ranks=RANKS, kind="pauses") as job:
+            job.settle(SETTLE_STEPS)
+            begin_ns = time.time_ns()
+            job.follow()
+            time.sleep(seconds)  # the time for which nothing may be said
+            found = [one for one in job.since(begin_ns) if one["kind"] == "hang"]
+            steps = job.settle(1)[0]["step"]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    for event in found:
+        print(event["text"], file=sys.stderr, flush=True)
+    return {
+        "false_alarms": Figure(len(found), "alarms", Goal("==", 0)),
+        "alarm_seconds": Figure(seconds, "s"),
+        "alarm_steps": Figure(steps, "steps"),
+    }
+
+
+PARTS: dict[str, Callable[..., dict[str, Figure]]] = {"ways": ways, "replaced": replaced, parts.CALM: calm}
+
+
+def measure(only: Sequence[str] = (), calm_s: float | None = None) -> dict[str, Figure]:
+    """The figures of these parts, or of all."""
+    return parts.measure(PARTS, only, calm_s or ALARM_SECONDS)
