@@ -24,7 +24,7 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/bench/hosts.py:Hosts": (21, 15),
     "taskd/bench/job.py:Job": (22, 16),
     "taskd/core/job.py:Job": (20, 17),
-    "taskd/core/local.py:LocalRank": (20, 28),
+    "taskd/core/local.py:LocalRank": (20, 27),
     "taskd/core/records.py:NodeRecord": (20, 21),
     "taskd/core/repair/incident.py:Incident": (20, 26),
     "taskd/launch/launcher.py:Launcher": (20, 18),

@@ -22,6 +22,7 @@ from taskd.core import effects, events
 from taskd.core.limits import KEY_BYTES, MS
 from taskd.core.messages import (
     CountersShown,
+    Covered,
     Evidence,
     Order,
     Proof,
@@ -181,7 +182,7 @@ class Desk:
             self._refuse("counters", f"the rail counters of process {worker.pid} are not read: {trouble}")
 
     def _hear(self, worker: Worker, message: object) -> None:
-        if not isinstance(message, (StageReached, Evidence, WorkerLeaving, RailsFollowed, Proof)):
+        if not isinstance(message, (StageReached, Covered, Evidence, WorkerLeaving, RailsFollowed, Proof)):
             self._refuse(
                 "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
             )

@@ -100,7 +100,7 @@ def stand_still(last: Path, step: int, groups: list[dist.ProcessGroup]) -> None:
     elif way == "io_hang":
         os.read(os.pipe()[0], 1)
     elif way == "collective_hang":
-        time.sleep(1e6)
+        time.sleep(1e6)  # it stands still
     elif way == "order_hang":
         for group in groups if rank else groups[::-1]:
             dist.all_reduce(torch.ones(1), group=group)
@@ -116,9 +116,9 @@ def pause(last: Path, step: int, model: torch.nn.Module) -> None:
     elif step % 1000 == 600 and rank == 0:
         torch.save(torch.zeros(50_000_000), last.with_name("checkpoint"))
     elif step % 1000 == 800 and rank == 2:
-        time.sleep(2)
+        time.sleep(2)  # an answer that is late
     elif step % 1000 > 900 and rank == step % 3:
-        time.sleep(0.05)
+        time.sleep(0.05)  # a longer step
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:

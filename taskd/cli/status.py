@@ -20,7 +20,7 @@ from typing import Any
 from taskd.cli import table
 from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
 from taskd.cli.table import Cell
-from taskd.core.words import lost_words
+from taskd.core.words import lost_words, rank_words
 
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -165,6 +165,9 @@ def _row(rank: dict[str, Any]) -> tuple[Any, ...]:
 def _footer(facts: dict[str, Any], colour: bool) -> str:
     manager = facts["manager"]
     lines = []
+    if uncovered := facts.get("uncovered"):
+        text = f"a death would make all start over, says {rank_words(uncovered)}; the output of the job says why"
+        lines.append(table.paint(text, "yellow", colour))
     hang = facts.get("hang")
     if hang is not None:
         text = f"the job stands still, for {span(hang['age_ms'])} by now: {table.clean(hang['text'])}"

@@ -201,7 +201,11 @@ class RecoverConfig:
         low=0,
         high=3_600_000,
     )
-
+    hang: str = option(
+        "replace",
+        "What becomes of a rank that a signal has stopped while all others wait for it: it is replaced, or only named.",
+        choices=("replace", "warn"),
+    )
     never_retry: str = option(
         "",
         "Errors of the script's that are raised at once, and not tried again in their step: names of classes with "

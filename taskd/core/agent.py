@@ -24,6 +24,7 @@ from taskd.core.effects import AgentEffect, End, Refuse, Relay, Warn
 from taskd.core.local import LocalRank
 from taskd.core.messages import (
     Answer,
+    Covered,
     Evidence,
     Proof,
     RailOrder,
@@ -195,6 +196,8 @@ class Agent:
             record = self._rails.answered(message)
             if record is not None:
                 self._reporter.tell(record)
+        elif isinstance(message, Covered):
+            self.crew.covered(message)
         elif isinstance(message, Evidence):
             self.crew.told(message)
             self._reporter.witness(message)

@@ -17,7 +17,7 @@ from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LocalCause, LocalRank
-from taskd.core.messages import Evidence, Order, Seat, StageReached, WorkerHello
+from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY, cut, follows
@@ -106,11 +106,11 @@ class Crew:
         """Who compiles for so long that it is to be said; once for each process."""
         found = []
         for record in self.live():
-            if record.compiling and record.compiles_since is None:
-                record.compiles_since = now
-            long = record.compiling and long_ago(record.compiles_since, now, limits.COMPILES_NS)
-            if long and not record.compiling_said:
-                record.compiling_said = True
+            one = record.compiling
+            if one.now and one.since is None:
+                one.since = now
+            if one.now and long_ago(one.since, now, limits.COMPILES_NS) and not one.said:
+                one.said = True
                 found.append(record)
         return found
 
@@ -123,7 +123,7 @@ class Crew:
             record = self.ranks[hello.rank] = LocalRank(hello.rank, incarnation, hello.epoch, hello.stage)
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
-        record.updates, record.part = hello.updates, hello.part
+        record.updates, record.part, record.cover = hello.updates, hello.part, hello.cover
         record.order_told_at = None
         self._idle_since = None
         record.move(LocalCause.HELLO)
@@ -174,6 +174,13 @@ class Crew:
         record.order_told_at = None
         record.news = True
         return record
+
+    def covered(self, said: Covered) -> None:
+        """A worker says what would come of a death."""
+        record = self.ranks.get(said.rank)
+        if record is not None and record.live and record.incarnation == said.incarnation:
+            record.news |= record.cover is not said.cover
+            record.cover = said.cover
 
     def started(self, event: Started, epoch: int) -> LocalRank | None:
         """A process was started: as ordered, or (the very first start) by the launcher itself."""
@@ -234,4 +241,4 @@ class Crew:
                 record.news = True
             record.step, record.phase = reading.step, reading.phase
             record.beat_age_ms, record.step_ms = reading.beat_age_ms, reading.step_ms
-            record.work, record.compiling = reading.work, reading.compiling
+            record.work, record.compiling.now = reading.work, reading.compiling

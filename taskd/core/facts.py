@@ -5,19 +5,23 @@ Reads what the machines know and changes nothing. Ages are in milliseconds of th
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.hangs import Hang
 from taskd.core.job import Job
+from taskd.core.membership import Membership
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
 from taskd.core.records import NodeRecord, RankRecord
 from taskd.core.repair.case import Case
+from taskd.core.types import Cover
 from taskd.core.words import milliseconds
 
 _MOST_EXCEPTED = 64
+_FEW = 64
 
 
 def of_job(
@@ -60,6 +64,12 @@ def of_proofs(proofs: Proofs, found: int, at: int) -> dict[str, Any]:
         "differences": found,
         "not_compared": proofs.excepted[:_MOST_EXCEPTED],
     }
+
+
+def of_uncovered(members: Membership) -> list[int]:
+    """The first ranks that know why a death would make all start over."""
+    found = (record.rank for record in members.ranks if record.cover is Cover.STARTS_OVER)
+    return [*islice(found, _FEW)]
 
 
 def of_hang(hang: Hang | None, at: int) -> dict[str, Any] | None:

@@ -10,61 +10,35 @@ processor; a node that is not heard; a repair. So
 - the ranks that others wait for (waits.py) decide, by what their processes do (limits.py says how long each may);
 - five times the longest pause that the job has come out of by itself, in such a phase, is allowed in any case.
 
-Invariants: a pause that was called a hang and ends by itself teaches, so it is not called one again; no decision rests
-on any of this. *Not seen:* a hang of ranks that all work; one in which some rank still makes progress. It does NOT end
-or replace anybody.
+A rank that a signal has stopped, and for which all others wait, is given up, so that it is replaced. What would make
+that worse than waiting: a death makes all start over, or its restarts are nearly used up; several ranks are stopped, so
+that somebody means it; a debugger holds it. Nobody of these is given up, nor who merely sleeps, perhaps for a server.
+
+Invariants: a pause that was called a hang and ends by itself teaches, so it is not called one again; nobody is given
+up who was not named before. *Not seen:* a hang of ranks that all work; one in which some rank still makes progress. It
+does NOT end or replace anybody: it says who is given up.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from taskd.core import limits, waits
+from taskd.core import limits
 from taskd.core.events import HangVerdict
 from taskd.core.job import Job
 from taskd.core.messages import Place, RankReport, Still, Stillness
 from taskd.core.records import NodeRecord
 from taskd.core.rhythm import Rhythm
-from taskd.core.types import Doing, HangFinding, Phase, RankState
+from taskd.core.stands import OUTSIDE, Stand, Stands
+from taskd.core.types import Cover, Doing, HangFinding, Phase, RankState
 from taskd.core.waits import Knot, Waits
 from taskd.core.words import cut, milliseconds
 
-_OUTSIDE = (Doing.STOPPED, Doing.TRACED)
-"""Somebody has stopped it: no pause of the job's own."""
 _ALLOWED = {
     Doing.SLEEPS: limits.STILL_ASLEEP_NS,
     Doing.HOLDS_GIL: limits.STILL_GIL_NS,
     Doing.BLOCKED: limits.STILL_BLOCKED_NS,
 }
-_WORDS = {
-    Doing.UNSEEN: "cannot be looked at",
-    Doing.WORKS: "works",
-    Doing.COMPILES: "compiles",
-    Doing.SLEEPS: "sleeps",
-    Doing.BLOCKED: "is held in the kernel",
-    Doing.HOLDS_GIL: "lets no other Python thread of it run",
-    Doing.STOPPED: "is stopped by a signal (SIGCONT lets it go on)",
-    Doing.TRACED: "is stopped by a debugger",
-}
-_MOST_NAMED = 3
-
-
-@dataclass(slots=True, eq=False)
-class Stand:
-    """One rank that makes no progress."""
-
-    still: Still
-    since: int
-    doing_since: int
-    places: tuple[Place, ...]
-    phase: Phase
-
-    @property
-    def busy(self) -> bool:
-        """It waits for nobody."""
-        return not waits.waits_in(self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +48,8 @@ class Hang:
     since: int
     ranks: tuple[int, ...]
     text: str
+    given_up: bool = False
+    """The ranks."""
 
 
 class Hangs:
@@ -82,10 +58,8 @@ class Hangs:
     def __init__(self, job: Job) -> None:
         self.hang: Hang | None = None
         self._job = job
-        self._stands: dict[int, Stand] = {}
-        self._told_at: dict[str, int] = {}  # when a node has told of its ranks last
+        self._stands = Stands(job.members)
         self._since: int | None = None  # all ranks are still since then
-        self._outside: Counter[Phase] = Counter()  # phases of those that are still and wait for nobody
         self._rhythm = Rhythm()
         self._judge_at = 0
         self._calm_since = 0  # the job trains since then, as far as anybody knows: what was before says nothing
@@ -108,14 +82,14 @@ class Hangs:
             if place.rank in places:
                 places[place.rank].append(place)
         self._resumed |= any(self._moves(rank, told.get(rank)) for rank in node.ranks)
-        if any(rank in self._stands and self._moves(rank, told.get(rank)) for rank in node.ranks):
+        if any(rank in self._stands.by_rank and self._moves(rank, told.get(rank)) for rank in node.ranks):
             self._goes_on(at)
-        self._stopped |= any(one.doing in _OUTSIDE for one in told.values())
+        self._stopped |= any(one.doing in OUTSIDE for one in told.values())
         for rank in node.ranks:
-            self._put(rank, told.get(rank), tuple(places.get(rank, ())), at)
-        self._told_at[node.name] = at
-        if self._since is None and len(self._stands) == self._job.members.world_size:
-            self._since = max(self._calm_since, *(stand.since for stand in self._stands.values()))
+            self._stands.put(rank, told.get(rank), tuple(places.get(rank, ())), at)
+        self._stands.told_at[node.name] = at
+        if self._since is None and self._stands.all:
+            self._since = max(self._calm_since, *(stand.since for stand in self._stands.by_rank.values()))
             self._judge_at = 0
 
     def restarted(self) -> None:
@@ -125,41 +99,21 @@ class Hangs:
 
     def _moves(self, rank: int, told: Still | None) -> bool:
         """Whether a rank makes progress, or has made some."""
-        known = self._stands.get(rank)
+        known = self._stands.by_rank.get(rank)
         return told is None or (known is not None and told.mark != known.still.mark)
 
     def _goes_on(self, at: int) -> None:
         """Some rank has made progress: how long was the pause?"""
         if self._since is None:
             return
-        compiled = any(stand.still.doing is Doing.COMPILES for stand in self._stands.values())
-        if not compiled and not self._stopped:
-            phases = [phase for phase, count in self._outside.items() if count] or list(Phase)
+        if not self._stands.do(Doing.COMPILES) and not self._stopped:
+            phases = [phase for phase, count in self._stands.outside.items() if count] or list(Phase)
             self._rhythm.took(phases, at - self._since)
         self._since, self._stopped = None, False
-
-    def _put(self, rank: int, told: Still | None, places: tuple[Place, ...], at: int) -> None:
-        known = self._stands.pop(rank, None)
-        if known is not None and known.busy:
-            self._outside[known.phase] -= 1
-        if told is None:
-            return
-        report = self._job.members.ranks[rank].report
-        same = known is not None and known.still.mark == told.mark
-        since = known.since if same and known is not None else at - told.still_ms * limits.MS
-        doing_since = at - told.doing_ms * limits.MS
-        if same and known is not None and known.still.doing is told.doing:
-            doing_since = max(known.doing_since, doing_since)
-        stand = Stand(told, since, max(doing_since, since), places, report.phase if report is not None else Phase.SETUP)
-        self._stands[rank] = stand
-        if stand.busy:
-            self._outside[stand.phase] += 1
 
     def _forget(self, at: int) -> None:
         self._calm_since = at
         self._stands.clear()
-        self._told_at.clear()
-        self._outside.clear()
         self._since, self._stopped, self._resumed = None, False, False
 
     def _watched(self) -> bool:
@@ -188,7 +142,7 @@ class Hangs:
             return HangVerdict(HangFinding.GOES_ON, age_ns, self.hang.ranks, text) if how else None
         if self._since is None or at < self._judge_at:
             return None
-        self._judge_at = at + len(self._stands) * limits.STILL_JUDGE_NS
+        self._judge_at = at + len(self._stands.by_rank) * limits.STILL_JUDGE_NS
         return self._judge(self._since)
 
     def _end(self) -> str:
@@ -199,8 +153,32 @@ class Hangs:
             return "the job stood still for {time}, until its repair began"
         return "the job goes on after {time}" if self._resumed else ""
 
+    def give_up(self, at: int, max_restarts: int) -> HangVerdict | None:
+        """Whom to replace rather than wait for any longer."""
+        hang, since = self.hang, self._since
+        if hang is None or hang.given_up or len(hang.ranks) != 1 or since is None or at < self._judge_at:
+            return None
+        self._judge_at = at + len(self._stands.by_rank) * limits.STILL_JUDGE_NS
+        until, rank = self._stands.confirmed(since), hang.ranks[0]
+        stand, ranks = self._stands.by_rank[rank], self._job.members.ranks
+        if stand.still.doing is not Doing.STOPPED or self._stands.waits().awaited != hang.ranks:
+            return None
+        if until < max(since, stand.doing_since) + limits.STILL_STOPPED_REPLACED_NS:
+            return None
+        record = ranks[rank]
+        if record.node is None or not record.node.starts or record.restarts + 1 >= max_restarts:
+            return None
+        outside = any(one.phase is Phase.BETWEEN for other, one in self._stands.by_rank.items() if other != rank)
+        if outside or any(one.cover is not Cover.HEALED for one in ranks):
+            return None
+        text = f"ended after {_seconds(until - since)} without progress"
+        return HangVerdict(HangFinding.GIVEN_UP, until - since, hang.ranks, text)
+
     def apply(self, verdict: HangVerdict, at: int) -> None:
         """Say what was found, and remember it."""
+        if verdict.finding is HangFinding.GIVEN_UP:
+            self.hang = None if self.hang is None else replace(self.hang, given_up=True)
+            return
         self.hang, self._resumed = None, False
         if verdict.finding is HangFinding.STANDS:
             self.hang = Hang(at - verdict.age_ns, verdict.ranks, verdict.reason)
@@ -209,36 +187,31 @@ class Hangs:
         self._job.note("hang", verdict.reason, first, where)
 
     def _judge(self, since: int) -> HangVerdict | None:
-        stands, members = self._stands, self._job.members
-        until = min(self._told_at.get(node, since) for node in {members.ranks[rank].where for rank in stands})
-        phases = {stand.phase for stand in stands.values()}
+        stands = self._stands
+        until = self._stands.confirmed(since)
+        phases = {stand.phase for stand in stands.by_rank.values()}
         if until - since < limits.STILL_STOPPED_NS or phases & {Phase.PARKED, Phase.DONE}:
             return None
-        found = waits.find({rank: stand.places for rank, stand in stands.items()}, members.world_size)
-        stopped = [
-            rank
-            for rank, stand in sorted(stands.items())
-            if stand.still.doing in _OUTSIDE and until - stand.doing_since >= limits.STILL_STOPPED_SEEN_NS
-        ]
+        found, stopped = stands.waits(), stands.stopped(until)
         if not stopped and (Phase.SETUP in phases or not self._late(found, since, until)):
             return None
         age_ns, culprits = until - since, tuple(stopped or found.awaited)
-        text = f"no progress for {_seconds(age_ns)}: {found.text}{self._of_processes(culprits)}"
+        text = f"no progress for {_seconds(age_ns)}: {found.text}{stands.of_processes(culprits)}"
         return HangVerdict(HangFinding.STANDS, age_ns, culprits, cut(text))
 
     def _late(self, found: Waits, since: int, until: int) -> bool:
         """Whether whoever is awaited has had more time than anything usual takes."""
         if found.knot is Knot.FOR_SOME:
-            due = [self._due(self._stands[rank], since) for rank in found.awaited]
+            due = [self._due(self._stands.by_rank[rank], since) for rank in found.awaited]
             return all(at is not None and at <= until for at in due)
         allowed = limits.STILL_TOGETHER_NS if self._rhythm.known else limits.STILL_UNKNOWN_NS
         if found.knot is Knot.NOT_AT_ALL:
             allowed = limits.STILL_UNKNOWN_NS
-            if any(stand.still.doing not in _ALLOWED for stand in self._stands.values()):
+            if any(stand.still.doing not in _ALLOWED for stand in self._stands.by_rank.values()):
                 return False
-        elif any(stand.still.doing is Doing.WORKS for stand in self._stands.values()):
+        elif self._stands.do(Doing.WORKS):
             allowed = limits.STILL_UNKNOWN_NS  # bytes may flow
-        if any(stand.still.doing is Doing.COMPILES for stand in self._stands.values()):
+        if self._stands.do(Doing.COMPILES):
             allowed = limits.STILL_COMPILES_NS
         return until - since >= self._rhythm.allowed(allowed, Phase)
 
@@ -254,15 +227,6 @@ class Hangs:
         if asleep is None:
             return at_last
         return min(at_last, max(since, stand.doing_since) + self._rhythm.allowed(asleep, phase))
-
-    def _of_processes(self, culprits: Iterable[int]) -> str:
-        """`; process 4711 of rank 1 on node-0 is stopped by a signal`."""
-        text = ""
-        for rank in list(culprits)[:_MOST_NAMED]:
-            record, still = self._job.members.ranks[rank], self._stands[rank].still
-            more = f" {still.words}" if still.words else ""
-            text += f"; process {record.pid} of rank {rank} on {record.where} {_WORDS[still.doing]}{more}"
-        return text
 
 
 def _seconds(duration_ns: int) -> str:

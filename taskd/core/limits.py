@@ -231,6 +231,8 @@ STILL_WORKS_NS = 30 * SECOND
 STILL_COMPILES_NS = 600 * SECOND
 STILL_UNKNOWN_NS = 120 * SECOND
 """While the job's rhythm is not known yet. One that works is then not named at all."""
+STILL_STOPPED_REPLACED_NS = 3 * SECOND
+"""One that a signal has stopped while the job stands still."""
 STILL_FACTOR = 5
 """And in any case so many times the longest pause that the job has had in such a phase, and come out of by itself."""
 STILL_WARM_STEPS = 5

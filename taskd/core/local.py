@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from taskd.core.messages import Order, RankReport
 from taskd.core.table import Table
-from taskd.core.types import PROGRESS, Phase, RankState, Stage
+from taskd.core.types import PROGRESS, Cover, Phase, RankState, Stage
 
 
 class LocalCause(Enum):
@@ -47,6 +47,15 @@ class RailsAnswer:
     told_at: int | None = None
 
 
+@dataclass(slots=True)
+class Compiling:
+    """Whether one rank compiles while a repair waits for it."""
+
+    now: bool = False
+    since: int | None = None
+    said: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class LocalRank:
     """The newest incarnation of one rank on this node."""
@@ -61,6 +70,7 @@ class LocalRank:
     reason: str = ""
     updates: int = -1
     part: int = 0
+    cover: Cover = Cover.UNKNOWN
     ok: bool = True
     acknowledged: bool = False  # the manager knows this incarnation
     refused: bool = False  # the manager does not take it, as things stand
@@ -70,9 +80,7 @@ class LocalRank:
     beat_age_ms: int = 0
     step_ms: int = 0
     work: int = 0
-    compiling: bool = False
-    compiles_since: int | None = None  # a repair waits for it meanwhile
-    compiling_said: bool = False
+    compiling: Compiling = field(default_factory=Compiling)
     ending: bool = False
     failed: int = 0  # which of this node's ranks it was that failed, in time; 0: it has not
     raised: bool = False  # an exception that nobody caught: its process is ending by itself
@@ -129,4 +137,5 @@ class LocalRank:
             rail_words=self.rails.words,
             work=self.work,
             part=self.part,
+            cover=self.cover,
         )

@@ -43,6 +43,7 @@ from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeState
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.repairs import Repairs
+from taskd.core.stuck import Stuck
 from taskd.core.times import Clocks, Moment
 from taskd.core.types import RankState, Strategy
 from taskd.core.words import milliseconds
@@ -61,6 +62,7 @@ class Manager:
         max_restarts: int,
         term: int = 1,
         spare_wait_ns: int = limits.DEADLINE_SPARE_NS,
+        replaces_hung: bool = True,
     ) -> None:
         self.name = job
         self.node_count = node_count
@@ -68,12 +70,13 @@ class Manager:
         self._members = Membership(world_size, self.counters)
         self._detector = Detector()
         self._job = Job(self._members, term)
-        self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns))
+        self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns, replaces_hung))
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
         self._nodes = Nodes(job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs)
+        self._stuck = Stuck(self._nodes.hangs, self._repairs)
         self._clocks = Clocks()
 
     # ---- the shell's side -------------------------------------------------------------------------------------
@@ -158,6 +161,7 @@ class Manager:
         return found | {
             "proof": facts.of_proofs(self._proofs, self._doubts.found, at),
             "hang": facts.of_hang(self._nodes.hangs.hang, at),
+            "uncovered": facts.of_uncovered(self._members),
         }
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
@@ -201,7 +205,7 @@ class Manager:
             self._doubts.take(event, when)
         elif isinstance(event, HangVerdict):
             self._job.mattered = True
-            self._nodes.hangs.apply(event, when.at)
+            self._stuck.take(event, when)
         elif isinstance(event, Reached):
             self._members.reached = event.steps
         elif isinstance(event, Restarted):
@@ -254,8 +258,8 @@ class Manager:
         """What it means that ranks make no progress."""
         effects: list[ManagerEffect] = []
         at = self._clocks.read(now).at
-        while (verdict := self._nodes.hangs.find(at)) is not None:
-            self._nodes.hangs.apply(verdict, at)
+        while (verdict := self._stuck.find(at)) is not None:
+            self._stuck.take(verdict, self._clocks.read(now))
             self._job.journal.append(verdict)
             effects += self._job.take_effects(now)
         return effects

@@ -35,7 +35,7 @@ from taskd.core.rails.messages import CountersShown as CountersShown
 from taskd.core.rails.messages import RailOrder as RailOrder
 from taskd.core.rails.messages import RailReport as RailReport
 from taskd.core.rails.messages import RailsFollowed as RailsFollowed
-from taskd.core.types import PROGRESS, Doing, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+from taskd.core.types import PROGRESS, Cover, Doing, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
 
 # ---- worker and agent -----------------------------------------------------------------------------------------
 
@@ -56,6 +56,7 @@ class WorkerHello:
     key: Annotated[bytes, AtMost(limits.KEY_BYTES)]  # the job's key if this worker learned it, else empty
     updates: Step = -1  # with which it has reached that stage
     part: Part = 0
+    cover: Cover = Cover.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,15 @@ class StageReached:
     ok: bool
     reason: Text
     part: Part = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What this worker knows of a death in its job, after a step. If all would start over it has said why."""
+
+    rank: RankId
+    incarnation: Incarnation
+    cover: Cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,7 @@ class RankReport:  # large: a message has as many fields as it tells
     rail_words: Text = ""  # what its transport knows of it, where it can
     work: Count = 0  # grows while its process uses the processor or moves bytes; 0: nobody has looked
     part: Part = 0
+    cover: Cover = Cover.UNKNOWN
 
     @property
     def steps_done(self) -> int:
@@ -463,12 +474,13 @@ MESSAGES: tuple[type, ...] = (
     Proofs,
     Unmended,
     Stillness,
+    Covered,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness
 ToAgent = Answer | Order | Stop | RailOrder | Unmended
-FromWorker = WorkerHello | StageReached | Evidence | WorkerLeaving | RailsFollowed | Proof
+FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof
 ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended
 ToSession = WorkerWelcome | Order | Stop | Unmended
 """What of it moves a worker's machine; rail orders are followed by the link."""

@@ -13,7 +13,7 @@ from signal import Signals
 from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
-from taskd.core.types import Phase, RankState
+from taskd.core.types import Cover, Phase, RankState
 from taskd.core.words import LEFT_EARLY
 
 
@@ -178,6 +178,11 @@ class RankRecord:
         """How far its training had come, as far as anybody has told."""
         report = self.report or self.last
         return report.steps_done if report is not None else 0
+
+    @property
+    def cover(self) -> Cover:
+        """What it knows of a death in this job."""
+        return self.report.cover if self.report is not None else Cover.UNKNOWN
 
     @property
     def where(self) -> str:

@@ -30,6 +30,7 @@ from taskd.core.rails.attention import Attention
 from taskd.core.rails.sightings import Sightings
 from taskd.core.rails.watch import RailWatch
 from taskd.core.rhythm import Rhythm
+from taskd.core.stands import Stands
 
 TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     Job: {"effects": list, "journal": list, "_parts": lambda: None},
@@ -37,14 +38,12 @@ TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
         "_before": lambda: None,
         "_calm_since": int,
         "_judge_at": int,
-        "_outside": Counter,
         "_resumed": bool,
         "_rhythm": Rhythm,
         "_since": lambda: None,
-        "_stands": dict,
         "_stopped": bool,
-        "_told_at": dict,
     },
+    Stands: {"by_rank": dict, "told_at": dict, "outside": Counter},
     Proofs: {"_open": dict, "_ready": list},
     Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
     Attention: dict.fromkeys(("odd", "_now"), dict),

@@ -81,11 +81,20 @@ class Doing(IntEnum):
     TRACED = 7  # by a debugger
 
 
+class Cover(IntEnum):
+    """What a rank knows of a death in this job."""
+
+    UNKNOWN = 0
+    HEALED = 1  # nothing that it has seen in a step keeps one from being healed in place
+    STARTS_OVER = 2
+
+
 class HangFinding(IntEnum):
     """What the manager found about the progress of the job."""
 
     STANDS = 0
     GOES_ON = 1
+    GIVEN_UP = 2  # who is awaited is to be replaced
 
 
 class RailState(IntEnum):

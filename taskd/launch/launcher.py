@@ -83,6 +83,8 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     """Raises ChildFailedError, JobFailed or SignalException if the job does not end well."""
     parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
     _choose_rendezvous(parsed)
+    if parsed.hang:
+        os.environ["TASKD_RECOVER_HANG"] = parsed.hang
     given = configuration.load()
     explicit = parsed.max_restarts is not None
     parsed.max_restarts = int(parsed.max_restarts) if explicit else given.recover.max_restarts

@@ -145,6 +145,7 @@ class ManagerProcess:
             "TASKD_JOB_PROC_PER_NODE": str(self._world_size // self._nodes if even else 1),
             "TASKD_RECOVER_PROCESS_RECOVER": "on" if config.recover.process_recover else "off",
             "TASKD_RECOVER_MAX_RESTARTS": str(config.recover.max_restarts),
+            "TASKD_RECOVER_HANG": config.recover.hang,
         }
         for name in ("MINDX_TASK_ID", "PROCESS_RECOVER", "ELASTIC_PROCESS_RECOVER_ENABLE"):
             found.pop(name, None)

@@ -84,6 +84,11 @@ def extend(parser: ArgumentParser) -> ArgumentParser:
         metavar="MODULE",
         help="Module that the standby imports, so that workers start with it; may be given several times.",
     )
+    parser.add_argument(
+        "--hang",
+        choices=("replace", "warn"),
+        help="What becomes of a worker that a signal has stopped while all others wait; by default it is replaced.",
+    )
     for action in parser._actions:
         if RESTARTS in action.option_strings:
             action.help = RESTARTS_HELP

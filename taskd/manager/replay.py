@@ -67,6 +67,7 @@ def settings_of(config: Config) -> dict[str, Any]:
         "recover": config.recover.process_recover,
         "max_restarts": config.recover.max_restarts,
         "spare_wait_ms": config.recover.spare_wait_ms,
+        "hang": config.recover.hang,
     }
 
 
@@ -88,6 +89,7 @@ def make_core(settings: dict[str, Any], term: int) -> Manager:
         max_restarts=settings["max_restarts"],
         term=term,
         spare_wait_ns=settings["spare_wait_ms"] * limits.MS,
+        replaces_hung=settings["hang"] == "replace",
     )
 
 

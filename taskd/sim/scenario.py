@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from taskd.core.types import Strategy
+from taskd.core.types import Cover, Strategy
 from taskd.sim.crowd import Pace
 from taskd.sim.network import CALM, WEATHERS, Weather
 
@@ -105,6 +105,11 @@ class Scenario:
         ranks = self.options.ranks
         divided = self.salt % 4 == 0 and ranks >= 4 and ranks % 2 == 0
         return 1 + rank % 2 if divided else 0
+
+    @property
+    def cover(self) -> Cover:
+        """What the ranks know of a death."""
+        return Cover.HEALED if self.salt % 5 else Cover.STARTS_OVER
 
     @property
     def duration_ns(self) -> int:

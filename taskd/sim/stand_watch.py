@@ -2,8 +2,8 @@
 
 Whoever stands still keeps the others waiting in the step's collective. One that is ordered to park in a repair goes on:
 one that cannot is the fault `stuck`. The checks know who stands: a hang is said only where somebody does, nobody else
-is named, and one that is stopped in a job that nothing else troubles is named soon. It does NOT show anything to agents
-(stands.py).
+is named, one that is stopped in a job that nothing else troubles is named soon, and nobody else is given up. It does
+NOT show anything to agents (stands.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from taskd.core import limits
 from taskd.core.events import HangVerdict, ManagerEvent
-from taskd.core.types import Doing, HangFinding
+from taskd.core.types import Cover, Doing, HangFinding
 from taskd.sim.crowd import Group, Stand
 from taskd.sim.manager import SimManager
 from taskd.sim.node import SimNode
@@ -95,7 +95,10 @@ class StandWatch:
 
     def verdict(self, event: ManagerEvent) -> None:
         """The manager has written this down."""
-        if not isinstance(event, HangVerdict) or event.finding is not HangFinding.STANDS:
+        if not isinstance(event, HangVerdict) or event.finding is HangFinding.GOES_ON:
+            return
+        if event.finding is HangFinding.GIVEN_UP:
+            self._check_given_up(event)
             return
         self._named.update(event.ranks)
         members = self.world.crowd.current.members.values() if self.world.crowd.current is not None else ()
@@ -105,6 +108,18 @@ class StandWatch:
             return  # what has just gone on is still on its way
         if not standing or not set(event.ranks) <= standing:
             raise Violation("hang-true", f"ranks {sorted(standing)} stand still, and it is said: {event.reason}")
+
+    def _check_given_up(self, event: HangVerdict) -> None:
+        """Whoever is replaced was stopped."""
+        for rank in event.ranks:
+            if self.world.scenario.cover is not Cover.HEALED:
+                raise Violation("hang-true", f"rank {rank} is given up, and all start over for it")
+            still = [one for one in self._standing.values() if one.rank == rank and one.stand is not None]
+            doing = {one.stand.doing for one in still if one.stand is not None}
+            for one in still:
+                one.harmed = True  # so that it may be ended
+            if self.world.loop.now - self._last_at >= BEHIND_NS and Doing.STOPPED not in doing:
+                raise Violation("hang-true", f"rank {rank} is given up, and does {sorted(doing) or 'as it should'}")
 
     def _check_named(self, worker: SimWorker, trouble: int) -> None:
         if worker.pid not in self._standing or worker.rank in self._named or len(self._standing) > 1:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
-from taskd.core.messages import Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
-from taskd.core.types import Phase, Stage
+from taskd.core.messages import Covered, Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.types import Cover, Phase, Stage
 from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.crowd import Group, Member
 from taskd.sim.rails import RailHands
@@ -96,6 +96,7 @@ class SimWorker(Member):
             b"",
             self.core.updates,
             self.core.part,
+            _cover(self),
         )
         self.connected = self.home.core is not None
         self.home.worker_says(self, hello)
@@ -200,6 +201,7 @@ class SimWorker(Member):
             group = self.world.first_group(self.first_epoch)
             group.join(self)
             group.resume(self, 0)
+            self.home.worker_says(self, Covered(self.rank, self.incarnation, _cover(self)))
         else:
             self._parked(self.busy, self.core.epoch)
 
@@ -335,6 +337,7 @@ class SimWorker(Member):
         if self.group is group and self.alive:
             self.harmed = False
             self._step(Done(group.key, Stage.RUNNING, group.done, True, ""))
+            self.home.worker_says(self, Covered(self.rank, self.incarnation, _cover(self)))
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -360,3 +363,7 @@ class SimWorker(Member):
         self.world.codes[self.rank] = exit_code
         self.world.loop.tell(f"rank {self.rank}", f"process {self.pid} ends with {exit_code}: {reason}")
         self.home.worker_died(self, exit_code, reason)
+
+
+def _cover(worker: SimWorker) -> Cover:
+    return worker.world.scenario.cover if worker.set_up and not worker.newcomer else Cover.UNKNOWN

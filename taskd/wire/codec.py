@@ -24,6 +24,7 @@ from taskd.core.messages import (
     AgentHello,
     Answer,
     CountersShown,
+    Covered,
     Evidence,
     Goodbye,
     Order,
@@ -53,7 +54,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 10
+VERSION = 11
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -87,6 +88,7 @@ Message = (
     | Proofs
     | Unmended
     | Stillness
+    | Covered
 )
 
 

@@ -19,6 +19,7 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
     5: {Report: ((2, ""), (4, 0))},  # each rank: rail_words; each rail: pairs_starved
     7: {Report: ((2, 0),)},  # each rank: work
     10: {Report: ((2, 0),)},  # each rank: part
+    11: {Report: ((2, 0),)},  # each rank: cover
 }
 """By the version that added them: a field of a message, which is a list, and what each of its items has got at its
 end."""

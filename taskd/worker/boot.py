@@ -36,7 +36,7 @@ from taskd import _native, config, log
 from taskd.backup import slots
 from taskd.backup.copier import Copier
 from taskd.core import limits
-from taskd.core.messages import FromWorker, StageReached, ToSession
+from taskd.core.messages import Covered, FromWorker, StageReached, ToSession
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
 from taskd.state.record import Record
@@ -271,6 +271,8 @@ class _Line:
     def say(self, message: FromWorker) -> bool:
         if isinstance(message, StageReached):
             self._introduction.reached(message.epoch, message.stage, message.updates, message.part)
+        elif isinstance(message, Covered):
+            self._introduction.cover = message.cover
         return self._channel.say(message)
 
     def to(self, orders: Orders) -> Any:

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from taskd import log
 from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done
-from taskd.core.messages import Proof
-from taskd.core.types import Stage
+from taskd.core.messages import Covered, Proof
+from taskd.core.types import Cover, Stage
 from taskd.core.words import WOULD_BE_WRONG, cut
 from taskd.core.worker import WorkerState
 from taskd.errors import Misfit, StepAbandoned, UsageError
@@ -113,6 +113,9 @@ class Repair:
 
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
         """Say what these units are, of the state after so many updates. `every`: until all have had their turn."""
+
+    def tell_cover(self, cover: Cover) -> None:
+        """Say what would come of a death."""
 
     def rehearsing(self) -> AbstractContextManager[None]:
         """While this lasts, operations complete on this rank alone."""
@@ -222,6 +225,10 @@ class LaunchedRepair(Repair):
                 part=part,
             )
         )
+
+    def tell_cover(self, cover: Cover) -> None:
+        core = self.orders.core
+        self._say(Covered(core.rank, core.incarnation, cover))
 
     def rehearsing(self) -> AbstractContextManager[None]:
         return self._groups.rehearsing()

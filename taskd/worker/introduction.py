@@ -11,7 +11,7 @@ import os
 
 from taskd import _native
 from taskd.core.messages import WorkerHello
-from taskd.core.types import Stage
+from taskd.core.types import Cover, Stage
 from taskd.worker.identity import Identity
 
 
@@ -26,6 +26,7 @@ class Introduction:
         self.stage = Stage.RUNNING
         self.updates = -1
         self.part = 0
+        self.cover = Cover.UNKNOWN
         self.descriptors = (page.fd, *records)
         self._framework = framework
         self._page = page
@@ -51,4 +52,5 @@ class Introduction:
             key=key,
             updates=self.updates,
             part=self.part,
+            cover=self.cover,
         )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from taskd import log
+from taskd.core.types import Cover
 from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.state.coverage import Coverage
@@ -41,6 +42,7 @@ class Registered:
         self.doubts = Doubts(self.warn)
         self.coverage = Coverage(self.replica, self.local.objects)
         self.calls = Calls(self.replica, repair.ordered, repair.operations, step, self.doubts)
+        self._told = Cover.UNKNOWN
         self.gate = Gate(repair, self.calls.habits)
         self.calls.come_to_gate = self.gate.come
 
@@ -139,6 +141,15 @@ class Registered:
     def done_outside(self, done: list[str]) -> None:
         """This was done in the loop and outside of its steps."""
         self.warn(self.coverage.outside(done))
+
+    def tell_cover(self, flaw: str = "") -> None:
+        """A step is done: tell what would come of a death, as soon as that is known. `flaw`: of something else than
+        what is registered."""
+        starts_over = flaw or self.coverage.flaws or self.doubts.sentence or not self._repair.records
+        cover = Cover.STARTS_OVER if starts_over else Cover.HEALED
+        if cover > self._told:
+            self._told = cover
+            self._repair.tell_cover(cover)
 
     def warn(self, sentences: list[str]) -> None:
         """Said by one rank aloud, and by the others quietly."""

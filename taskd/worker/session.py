@@ -143,6 +143,7 @@ class Session:
         place.loops += 1
         if place.loops == 2 and not place.in_epochs and self._repair.records:
             self._registered.warn([OLD_SHAPE])
+            self._registered.tell_cover(OLD_SHAPE)
         self._registered.local.loop = place.loops
         self._registered.loop_begins()
         self._registered.agree()

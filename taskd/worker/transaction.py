@@ -45,6 +45,8 @@ from taskd.worker.step_state import StepEvent, StepMachine, StepState
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
+_LOOKS = 2
+"""Steps of an epoch after which it is known what its loader draws."""
 _logger = log.get(__name__)
 
 
@@ -153,6 +155,7 @@ class Transaction:
         calls, local = self.registered.calls, self.registered.local
         if calls.begin(step.rehearsal):
             self.registered.warn([BETWEEN])
+            self.registered.tell_cover(BETWEEN)
         if step.rehearsal:
             return
         self.registered.done_outside(self.outside())
@@ -277,6 +280,9 @@ class Transaction:
             self.checked = True
             self.registered.check()
             self.registered.warn([*filter(None, [self._loaders.flaw()])])
+        feed = self.feed
+        opened = feed is not None and (step.number - feed.start) % feed.per_epoch < _LOOKS
+        self.registered.tell_cover(self._loaders.flaw() if opened else "")
 
     # ---- between steps ----------------------------------------------------------------------------------------
 

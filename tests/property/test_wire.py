@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taskd.core import limits, messages
 from taskd.core.events import Said, Sender
 from taskd.core.messages import MESSAGES, Evidence, Question, RankReport, Report
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage
+from taskd.core.types import Cover, EvidenceKind, Phase, RankState, Stage
 from taskd.core.words import cut
 from taskd.manager import record
 from taskd.wire import codec, compile, older
@@ -140,6 +140,7 @@ def test_bounds_are_refused_on_both_sides() -> None:
 def full_report() -> Report:
     names: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(RankReport)}
     kinds = {"state": RankState.ALIVE, "acknowledged": True, "ok": True, "stage": Stage.RUNNING, "phase": Phase.BODY}
+    kinds["cover"] = Cover.HEALED
     names["rail_words"] = names["rail_trouble"] = names["reason"] = ""
     return Report(
         True,

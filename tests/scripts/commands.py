@@ -1,6 +1,7 @@
 """The words that stories are written in: each command is one method of `Story`.
 
 start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,respawn] [restarts=3] [launcher=torchrun]
+    [parts=2] [cover=healed|starts_over] [hang=warn]
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
@@ -20,7 +21,7 @@ from __future__ import annotations
 from taskd.core.events import ConnectionLost, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
-from taskd.core.types import Doing, EvidenceKind, Phase, RankState, Stage, Strategy
+from taskd.core.types import Cover, Doing, EvidenceKind, Phase, RankState, Stage, Strategy
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
@@ -69,8 +70,10 @@ class Story:
         broken: str = "",
         rails: str = "",
         parts: str = "0",
+        cover: str = "unknown",
+        hang: str = "replace",
     ) -> None:
-        self.world.parts = int(parts)
+        self.world.parts, self.world.cover = int(parts), Cover[cover.upper()]
         self.world.cables = Cables(rails.split(",")) if rails else None
         ours = launcher == "taskd"
         names = "abcdefgh"[: int(nodes) + int(spares)]
@@ -82,6 +85,7 @@ class Story:
             strategies=frozenset(Strategy(word) for word in strategies.split(",")),
             recover=recover == "on" and ours,
             max_restarts=int(restarts),
+            replaces_hung=hang == "replace",
         )
         for process in self.world.processes.values():
             if broken == "all":

@@ -36,6 +36,7 @@ from taskd.core.manager import Manager
 from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerWelcome
 from taskd.core.post import Identity
 from taskd.core.snapshot import restored, taken
+from taskd.core.types import Cover
 from taskd.sim.rails import Cables, crews_of
 from tests.scripts import trace
 from tests.scripts.process import Process
@@ -64,6 +65,7 @@ class World:
         self.settings: dict[str, Any] = {}
         self.asleep_until = -1
         self.cables: Cables | None = None
+        self.cover = Cover.UNKNOWN  # what all ranks know of a death
         self.parts = 0  # into which the model is divided; rank r has part r % parts
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0

@@ -73,6 +73,7 @@ class Process:
                     b"",
                     core.updates,
                     core.part,
+                    world.cover,
                 ),
                 self,
             )

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.launched import Launched, wait_until
+from tests.verdicts import same_bits
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
-import ctypes, os, re, signal, sys, time
+import ctypes, hashlib, os, re, signal, sys, time
 import torch, torch.distributed as dist, taskd
 
 STRIKES = 400  # the job's rhythm is known by then, however late the manager comes
@@ -60,8 +61,9 @@ pids = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
 dist.all_gather(pids, torch.tensor([os.getpid()]))
 for step in session.steps([torch.ones(1, 2)] * (STRIKES + 8)):
     with step as batch:
-        strikes = step.number == STRIKES and how != "inside"
-        if strikes and rank == 1:
+        strikes = step.number == STRIKES and how not in ("inside", "calm") and rank == 1 and not step.rehearsal
+        if strikes and not os.path.exists("struck"):
+            open("struck", "x").close()
             try:
                 stand_still(how)
             except Woken:
@@ -80,6 +82,8 @@ for step in session.steps([torch.ones(1, 2)] * (STRIKES + 8)):
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
+weights = torch.cat([one.detach().flatten() for one in model.parameters()])
+os.write(1, f"weights {rank} {hashlib.sha256(weights.numpy().tobytes()).hexdigest()}\\n".encode())  # in one piece
 dist.destroy_process_group()
 """
 WAITS = r"rank 1 has not entered allreduce #\d+ of group 0@0-2, for which ranks 0 and 2 wait"
@@ -106,7 +110,8 @@ def test_who_is_waited_for_is_named_once(how: str, tmp_path: Path, free_port: Ca
     (tmp_path / "still.py").write_text(SCRIPT)
     os.mkfifo(tmp_path / "fifo")
     words, ends = WAYS[how]
-    with Launched(tmp_path, free_port(), "--nproc-per-node", "3", "still.py", how, warm=True) as launched:
+    words_of_job = ("--nproc-per-node", "3", "--hang", "warn", "still.py", how)
+    with Launched(tmp_path, free_port(), *words_of_job, warm=True) as launched:
         launched.stands = True
         said = launched.wait_for_line("no progress for")
         assert re.search(words, said), said
@@ -122,3 +127,21 @@ def test_who_is_waited_for_is_named_once(how: str, tmp_path: Path, free_port: Ca
         launched.wait_for_line("the job goes on after")
         launched.end()
         assert sum("no progress for" in line for line in launched.lines) == 1, launched.text
+
+
+def test_who_is_stopped_is_replaced(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    """The others keep their processes, and the weights are those of the job in which nobody stands still."""
+    jobs = []
+    for way in ("calm", "stop"):
+        folder = tmp_path / way
+        folder.mkdir()
+        (folder / "still.py").write_text(SCRIPT)
+        words = ("--nproc-per-node", "3", "still.py", way)
+        with Launched(folder, free_port(), *words, job=f"still-{way}", warm=True) as launched:
+            launched.stands = way == "stop"
+            launched.end()
+        jobs.append(launched)
+    calm, still = jobs
+    assert "rank 1 died (ended after" in still.text and ": healed in" in still.text, still.text
+    assert sum("no progress for" in line for line in still.lines) == 1, still.text
+    same_bits(sorted(still.said("weights")), sorted(calm.said("weights")), still.text)

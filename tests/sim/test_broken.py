@@ -14,7 +14,7 @@ import pytest
 from taskd.core import limits, waits
 from taskd.core.agent import Agent
 from taskd.core.effects import EndJob, Park, Relay, Tell
-from taskd.core.events import ConnectionLost, Done, Heard, Said
+from taskd.core.events import ConnectionLost, Done, HangVerdict, Heard, Said
 from taskd.core.hangs import Hangs
 from taskd.core.manager import Manager
 from taskd.core.messages import Evidence, Order, Report, Stop
@@ -33,7 +33,7 @@ from taskd.core.repair.repairs import Repairs
 from taskd.core.repair.stages import AttemptState
 from taskd.core.seating import Seating
 from taskd.core.times import Moment
-from taskd.core.types import Stage, Strategy
+from taskd.core.types import HangFinding, Stage, Strategy
 from taskd.core.worker import Worker
 from taskd.sim.scenario import Options, draw
 from taskd.sim.setting import Machines
@@ -229,6 +229,16 @@ def those_who_wait_are_to_blame(patch: Patch) -> None:
     patch.setattr(waits, "find", the_other_way_round)
 
 
+def whoever_is_named_is_given_up(patch: Patch) -> None:
+    def at_once(self: Hangs, at: int, max_restarts: int) -> HangVerdict | None:
+        hang = self.hang
+        if hang is None or hang.given_up:
+            return None
+        return HangVerdict(HangFinding.GIVEN_UP, at - hang.since, hang.ranks, "it was named")
+
+    patch.setattr(Hangs, "give_up", at_once)
+
+
 def deaths_are_ignored(patch: Patch) -> None:
     patch.setattr(Faults, "died", lambda self, *arguments: None)
 
@@ -247,7 +257,7 @@ def the_last_holder_is_given_up(patch: Patch) -> None:
 
 def sleep_is_taken_for_silence(patch: Patch) -> None:
     patch.setattr(limits, "SLEPT_NS", 10_000 * limits.SECOND)
-    patch.setattr(limits, "SILENCE_ALONE_NS", limits.SECOND)
+    patch.setattr(limits, "SILENCE_ALONE_NS", 300 * limits.MS)
 
 
 def whoever_waits_is_a_witness(patch: Patch) -> None:
@@ -302,6 +312,7 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (all_ranks_have_one_part, ("kill",), {"own-part"}),
         (nobody_is_said_to_stand_still, ("still",), {"hang-named"}),
         (those_who_wait_are_to_blame, ("still",), {"hang-true"}),
+        (whoever_is_named_is_given_up, ("still",), {"hang-true"}),
         (deaths_are_ignored, ("kill",), {"live"}),
         (deadlines_never_come, ("setup",), {"budget"}),
         (the_last_holder_is_given_up, ("slow",), {"nothing-lost"}),

@@ -62,6 +62,12 @@ class Faults:
         wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
         self._decider.decide_soon(DecisionCause.WANTED, when, wait_ns)
 
+    def hangs(self, ranks: list[int], words: str, age_ns: int, when: Moment) -> None:
+        """These ranks stand still, and all others wait for them: they are given up."""
+        dead = [rank for rank in ranks if self._members.condemn(self._members.ranks[rank], words)]
+        if dead:
+            self.died(dead, "hang", age_ns, when)
+
     def replaced(self, ranks: list[int], when: Moment) -> None:
         """Somebody else has started these ranks again, before the death of the old ones was told."""
         text = f"{rank_words(ranks)} {verb(len(ranks), 'was', 'were')} started again, not by this manager"

@@ -25,6 +25,12 @@ class Rules:
     recover: bool
     max_restarts: int
     spare_wait_ns: int = limits.DEADLINE_SPARE_NS
+    replaces_hung: bool = True
+
+    @property
+    def may_replace_hung(self) -> bool:
+        """Whether who stands still is replaced, and nobody else starts over for it."""
+        return self.replaces_hung and self.recover and Strategy.IN_PLACE in self.strategies
 
 
 def losses(members: Membership) -> tuple[Loss, ...]:

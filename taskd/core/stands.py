@@ -1,0 +1,118 @@
+"""The ranks that make no progress, as their nodes have told it: how long, what their processes do, who waits for whom.
+
+A part of hangs.py, which says what follows. What is late or lost makes a pause shorter and never longer: it lasts as
+far as every node has confirmed it. It knows of no limit but those of a look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from taskd.core import limits, waits
+from taskd.core.membership import Membership
+from taskd.core.messages import Place, Still
+from taskd.core.types import Doing, Phase
+from taskd.core.waits import Waits
+
+OUTSIDE = (Doing.STOPPED, Doing.TRACED)
+"""Somebody has stopped it: no pause of the job's own."""
+_WORDS = {
+    Doing.UNSEEN: "cannot be looked at",
+    Doing.WORKS: "works",
+    Doing.COMPILES: "compiles",
+    Doing.SLEEPS: "sleeps",
+    Doing.BLOCKED: "is held in the kernel",
+    Doing.HOLDS_GIL: "lets no other Python thread of it run",
+    Doing.STOPPED: "is stopped by a signal (SIGCONT lets it go on)",
+    Doing.TRACED: "is stopped by a debugger",
+}
+_MOST_NAMED = 3
+
+
+@dataclass(slots=True, eq=False)
+class Stand:
+    """One rank that makes no progress."""
+
+    still: Still
+    since: int
+    doing_since: int
+    places: tuple[Place, ...]
+    phase: Phase
+
+    @property
+    def busy(self) -> bool:
+        """It waits for nobody."""
+        return not waits.waits_in(self.places)
+
+
+class Stands:
+    """Of one job."""
+
+    def __init__(self, members: Membership) -> None:
+        self._members = members
+        self.by_rank: dict[int, Stand] = {}
+        self.told_at: dict[str, int] = {}
+        """When a node has told of its ranks last."""
+        self.outside: Counter[Phase] = Counter()
+        """Phases of those that are still and wait for nobody."""
+
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        self.by_rank.clear()
+        self.told_at.clear()
+        self.outside.clear()
+
+    def put(self, rank: int, told: Still | None, places: tuple[Place, ...], at: int) -> None:
+        """What was told of one rank; None: it makes progress."""
+        known = self.by_rank.pop(rank, None)
+        if known is not None and known.busy:
+            self.outside[known.phase] -= 1
+        if told is None:
+            return
+        report = self._members.ranks[rank].report
+        same = known is not None and known.still.mark == told.mark
+        since = known.since if same and known is not None else at - told.still_ms * limits.MS
+        doing_since = at - told.doing_ms * limits.MS
+        if same and known is not None and known.still.doing is told.doing:
+            doing_since = max(known.doing_since, doing_since)
+        stand = Stand(told, since, max(doing_since, since), places, report.phase if report is not None else Phase.SETUP)
+        self.by_rank[rank] = stand
+        if stand.busy:
+            self.outside[stand.phase] += 1
+
+    @property
+    def all(self) -> bool:
+        """Whether every rank stands still."""
+        return len(self.by_rank) == self._members.world_size
+
+    def do(self, doing: Doing) -> bool:
+        """Whether any of them does this."""
+        return any(stand.still.doing is doing for stand in self.by_rank.values())
+
+    def confirmed(self, since: int) -> int:
+        """Until when all nodes have said that their ranks are still."""
+        nodes = {self._members.ranks[rank].where for rank in self.by_rank}
+        return min(self.told_at.get(node, since) for node in nodes)
+
+    def waits(self) -> Waits:
+        """Who waits for whom."""
+        return waits.find({rank: stand.places for rank, stand in self.by_rank.items()}, self._members.world_size)
+
+    def stopped(self, until: int) -> list[int]:
+        """Those that were seen to be stopped from outside for long enough."""
+        return [
+            rank
+            for rank, stand in sorted(self.by_rank.items())
+            if stand.still.doing in OUTSIDE and until - stand.doing_since >= limits.STILL_STOPPED_SEEN_NS
+        ]
+
+    def of_processes(self, culprits: Iterable[int]) -> str:
+        """`; process 4711 of rank 1 on node-0 is stopped by a signal`."""
+        text = ""
+        for rank in list(culprits)[:_MOST_NAMED]:
+            record, still = self._members.ranks[rank], self.by_rank[rank].still
+            more = f" {still.words}" if still.words else ""
+            text += f"; process {record.pid} of rank {rank} on {record.where} {_WORDS[still.doing]}{more}"
+        return text
