@@ -159,20 +159,23 @@ class Hangs:
         if hang is None or hang.given_up or len(hang.ranks) != 1 or since is None or at < self._judge_at:
             return None
         self._judge_at = at + len(self._stands.by_rank) * limits.STILL_JUDGE_NS
-        until, rank = self._stands.confirmed(since), hang.ranks[0]
-        stand, ranks = self._stands.by_rank[rank], self._job.members.ranks
-        if stand.still.doing is not Doing.STOPPED or self._stands.waits().awaited != hang.ranks:
+        rank, until = hang.ranks[0], self._stands.confirmed(since)
+        stand, record = self._stands.by_rank[rank], self._job.members.ranks[rank]
+        long = until >= max(since, stand.doing_since) + limits.STILL_STOPPED_REPLACED_NS
+        if stand.still.doing is not Doing.STOPPED or not long or not self._only(rank):
             return None
-        if until < max(since, stand.doing_since) + limits.STILL_STOPPED_REPLACED_NS:
-            return None
-        record = ranks[rank]
         if record.node is None or not record.node.starts or record.restarts + 1 >= max_restarts:
             return None
-        outside = any(one.phase is Phase.BETWEEN for other, one in self._stands.by_rank.items() if other != rank)
-        if outside or any(one.cover is not Cover.HEALED for one in ranks):
+        if any(one.cover is not Cover.HEALED for one in self._job.members.ranks):
             return None
         text = f"ended after {_seconds(until - since)} without progress"
         return HangVerdict(HangFinding.GIVEN_UP, until - since, hang.ranks, text)
+
+    def _only(self, rank: int) -> bool:
+        """Whether all others wait for this one inside of their steps, and nobody has stopped them."""
+        others = [stand for other, stand in self._stands.by_rank.items() if other != rank]
+        own = any(one.still.doing in OUTSIDE or one.phase is Phase.BETWEEN for one in others)
+        return not own and self._stands.all_wait_for(rank)
 
     def apply(self, verdict: HangVerdict, at: int) -> None:
         """Say what was found, and remember it."""
@@ -188,11 +191,12 @@ class Hangs:
 
     def _judge(self, since: int) -> HangVerdict | None:
         stands = self._stands
-        until = self._stands.confirmed(since)
+        stopped = stands.stopped()
+        until = stands.confirmed(since, stopped)
         phases = {stand.phase for stand in stands.by_rank.values()}
         if until - since < limits.STILL_STOPPED_NS or phases & {Phase.PARKED, Phase.DONE}:
             return None
-        found, stopped = stands.waits(), stands.stopped(until)
+        found = stands.waits()
         if not stopped and (Phase.SETUP in phases or not self._late(found, since, until)):
             return None
         age_ns, culprits = until - since, tuple(stopped or found.awaited)

@@ -207,15 +207,17 @@ SLEPT_NS = 400 * MS
 """A gap of the manager's own clock beyond this means that the manager slept, not the nodes."""
 
 # ---- a job that stands still --------------------------------------------------------------------------------------
-STILL_NS = 700 * MS
+STILL_NS = 600 * MS
 """A rank without progress for so long is looked at more closely, and told of."""
-STILL_LOOK_NS = 500 * MS
+STILL_LOOK_NS = 250 * MS
 STILL_REPEAT_NS = 1 * SECOND
 """Which ranks are still is said again after so long, and at once when something of it has changed."""
-STILL_STOPPED_NS = 1 * SECOND
+STILL_STOPPED_REPEAT_NS = STILL_LOOK_NS
+"""Where one of them is stopped from outside."""
+STILL_STOPPED_NS = 800 * MS
 """A rank that a signal or a debugger has stopped while the job stands still is named after this: nothing that is usual
 looks like it."""
-STILL_STOPPED_SEEN_NS = 1 * SECOND
+STILL_STOPPED_SEEN_NS = 200 * MS
 """But it has to be seen so for this long, for tools that read a stack stop a process for a moment."""
 STILL_ASLEEP_NS = 5 * SECOND
 """One that others wait for and that does nothing. Every script has pauses of some seconds: a request to a server that
@@ -231,8 +233,8 @@ STILL_WORKS_NS = 30 * SECOND
 STILL_COMPILES_NS = 600 * SECOND
 STILL_UNKNOWN_NS = 120 * SECOND
 """While the job's rhythm is not known yet. One that works is then not named at all."""
-STILL_STOPPED_REPLACED_NS = 3 * SECOND
-"""One that a signal has stopped while the job stands still."""
+STILL_STOPPED_REPLACED_NS = 1_500 * MS
+"""One that was seen to be stopped by a signal for so long while the job stands still is given up."""
 STILL_FACTOR = 5
 """And in any case so many times the longest pause that the job has had in such a phase, and come out of by itself."""
 STILL_WARM_STEPS = 5

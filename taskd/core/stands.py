@@ -91,22 +91,29 @@ class Stands:
         """Whether any of them does this."""
         return any(stand.still.doing is doing for stand in self.by_rank.values())
 
-    def confirmed(self, since: int) -> int:
-        """Until when all nodes have said that their ranks are still."""
-        nodes = {self._members.ranks[rank].where for rank in self.by_rank}
-        return min(self.told_at.get(node, since) for node in nodes)
+    def confirmed(self, since: int, ranks: Iterable[int] = ()) -> int:
+        """Until when the nodes of these ranks, or of all, have said that they are still."""
+        return min(self._told_of(rank, since) for rank in ranks or self.by_rank)
 
     def waits(self) -> Waits:
         """Who waits for whom."""
-        return waits.find({rank: stand.places for rank, stand in self.by_rank.items()}, self._members.world_size)
+        return waits.find(self._places(), self._members.world_size)
 
-    def stopped(self, until: int) -> list[int]:
+    def stopped(self) -> list[int]:
         """Those that were seen to be stopped from outside for long enough."""
-        return [
-            rank
-            for rank, stand in sorted(self.by_rank.items())
-            if stand.still.doing in OUTSIDE and until - stand.doing_since >= limits.STILL_STOPPED_SEEN_NS
-        ]
+        outside = [(rank, stand) for rank, stand in sorted(self.by_rank.items()) if stand.still.doing in OUTSIDE]
+        seen_ns = limits.STILL_STOPPED_SEEN_NS
+        return [rank for rank, one in outside if self._told_of(rank, one.since) - one.doing_since >= seen_ns]
+
+    def all_wait_for(self, rank: int) -> bool:
+        """Whether all others wait for this one, as far as their places tell."""
+        return waits.all_wait_for(rank, self._places(), self._members.world_size)
+
+    def _places(self) -> dict[int, tuple[Place, ...]]:
+        return {rank: stand.places for rank, stand in self.by_rank.items()}
+
+    def _told_of(self, rank: int, since: int) -> int:
+        return self.told_at.get(self._members.ranks[rank].where, since)
 
     def of_processes(self, culprits: Iterable[int]) -> str:
         """`; process 4711 of rank 1 on node-0 is stopped by a signal`."""

@@ -11,6 +11,7 @@ from taskd.core import limits
 from taskd.core.crew import Crew
 from taskd.core.events import Reading
 from taskd.core.messages import Stillness
+from taskd.core.stands import OUTSIDE
 from taskd.core.times import long_ago
 
 
@@ -44,7 +45,9 @@ class StillRelay:
         places = tuple(place for reading in readings for place in reading.places)
         told = tuple((one.rank, one.incarnation, one.mark, one.doing, one.words) for one in stills)
         whole = (*told, places) if told else ()
-        if whole == self._told and not long_ago(self._told_at, now, limits.STILL_REPEAT_NS):
+        stopped = any(one.doing in OUTSIDE for one in stills)
+        repeat_ns = limits.STILL_STOPPED_REPEAT_NS if stopped else limits.STILL_REPEAT_NS
+        if whole == self._told and not long_ago(self._told_at, now, repeat_ns):
             return None
         if not whole and not self._told:
             return None

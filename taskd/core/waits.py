@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from taskd.core.messages import Place
-from taskd.core.words import join, rank_words, verb
+from taskd.core.words import join, rank_words, span_words, spans, verb
 
 _KINDS = (
     *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "allgather_coalesced"),
@@ -92,10 +92,10 @@ class Groups:
         """A group's name and its members: their numbers in the page are digests of their names."""
         seen = tuple(sorted(self._members[number]))
         for members in (seen, tuple(range(self._size))):
-            spans = _spans(members)
+            words = ",".join(map(span_words, spans(members)))  # as csrc/c10d/guard.cpp writes them
             for ordinal in range(_ORDINALS):
-                if digest(f"{ordinal}@{spans}") == number:
-                    return f"{ordinal}@{spans}", members
+                if digest(name := f"{ordinal}@{words}") == number:
+                    return name, members
         return f"{number:#x}", seen
 
 
@@ -122,6 +122,15 @@ def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
     if groups.in_message:
         return Waits(Knot.TOGETHER, (), f"{_who(groups.in_message)} in messages, and nobody else is awaited")
     return Waits(Knot.NOT_AT_ALL, (), "no rank waits in an operation with others")
+
+
+def all_wait_for(rank: int, places: Mapping[int, Sequence[Place]], size: int) -> bool:
+    """Whether all others wait, inside of operations, for this rank or for the operation that it is in with them. Who is
+    in one with it may be awaited by others, too, and is not to blame."""
+    if not all(waits_in(own) for other, own in places.items() if other != rank):
+        return False
+    found = find(places, size)
+    return found.knot is Knot.TOGETHER or rank in found.awaited
 
 
 def waits_in(places: Sequence[Place]) -> bool:
@@ -182,14 +191,3 @@ def _who(ranks: Collection[int]) -> str:
 
 def _same(one: Place, other: Place) -> bool:
     return (one.group, one.entered) == (other.group, other.entered)
-
-
-def _spans(members: Sequence[int]) -> str:
-    """`0-3,7`: as csrc/c10d/guard.cpp writes a group's members, in their order."""
-    spans: list[list[int]] = []
-    for rank in members:
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)

@@ -43,16 +43,29 @@ def rank_words(ranks: Iterable[int]) -> str:
     ordered = sorted(set(ranks))
     if not ordered:
         return "no rank"
-    spans: list[list[int]] = []
-    for rank in ordered:
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [f"{low}" if low == high else f"{low}-{high}" for low, high in spans[:_MOST_SPANS]]
-    if len(spans) > _MOST_SPANS:
-        texts.append(f"{len(ordered) - sum(high - low + 1 for low, high in spans[:_MOST_SPANS])} more")
+    some_of = spans(ordered)[:_MOST_SPANS]
+    texts = list(map(span_words, some_of))
+    named = sum(high - low + 1 for low, high in some_of)
+    if named < len(ordered):
+        texts.append(f"{len(ordered) - named} more")
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {join(texts)}"
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of numbers that follow each other, first and last of each."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def span_words(span: tuple[int, int]) -> str:
+    """`0-3`, `7`."""
+    low, high = span
+    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def verb(count: int, one: str, many: str) -> str:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from taskd.core.messages import Place
-from taskd.core.waits import Knot, digest, find, waits_in
+from taskd.core.waits import Knot, all_wait_for, digest, find, waits_in
 
 ALLREDUCE, BROADCAST, SEND, RECV = 1, 0, 12, 13
 
@@ -126,3 +126,30 @@ def test_numbers_from_a_page_are_anybody_s(kind: int) -> None:
     assert (knot, awaited) == (Knot.FOR_SOME, (1,))
     assert "operation #9223372036854775807 of group 0xffffffff" in text
     assert waits_in([strange])
+
+
+STEPS = "0@0-2"
+
+
+@pytest.mark.parametrize(
+    ("where", "all_wait"),
+    [
+        ([(7, 6), (6, 6), (7, 6)], True),
+        ([(7, 6), (7, 6), (7, 6)], True),  # it was stopped inside of what all are in
+        ([(8, 7), (7, 6), (7, 6)], True),  # and one has come out of that already
+        ([(7, 6), (6, 6), (6, 6)], False),  # another one has not come, either
+        ([(7, 6), (8, 7), (7, 6)], False),  # it waits for the others
+    ],
+)
+def test_whether_all_wait_for_one_and_the_operation_it_is_in(where: list[tuple[int, int]], all_wait: bool) -> None:
+    places = {rank: [place(rank, STEPS, entered, left)] for rank, (entered, left) in enumerate(where)}
+    assert all_wait_for(1, places, 3) is all_wait
+
+
+def test_who_waits_in_a_ring_is_not_waited_for_alone() -> None:
+    first, second = "0@0-1", "1@0-1"
+    ring = {
+        0: [place(0, first, 5), place(0, second, 4, 4)],
+        1: [place(1, second, 5), place(1, first, 4, 4)],
+    }
+    assert not all_wait_for(0, ring, 2)

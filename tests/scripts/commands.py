@@ -5,8 +5,8 @@ start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,resp
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
-still RANK sleeps|works|compiles|stopped|... [words] | moves RANK | late RANK 51s operation | raise RANK error
-relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
+still RANK sleeps|works|compiles|stopped|... [words] | enters RANK | moves RANK | late RANK 51s operation
+raise RANK error | relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
@@ -244,6 +244,9 @@ class Story:
 
     def do_still(self, rank: str, doing: str, *words: str) -> None:
         self.process(rank).stands(Doing[doing.upper()], " ".join(words))
+
+    def do_enters(self, rank: str) -> None:
+        self.process(rank).enters()
 
     def do_moves(self, rank: str) -> None:
         self.process(rank).stands(None, "")

@@ -109,10 +109,10 @@ class World:
         together = len(ranks) == self.size and all(process.training for process in crowd)
         if together and (len(epochs) == 1 or max(epochs) <= 1):
             for process in crowd:
-                if any(other.still is not None for other in crowd):
-                    process.enters()
-                else:
+                if not any(other.still is not None for other in crowd):
                     process.step_made()
+                elif process.still is None:
+                    process.enters()
         self.after(STEP_NS, self._train)
 
     def _wake(self) -> None:

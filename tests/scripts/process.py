@@ -175,7 +175,7 @@ class Process:
 
     def enters(self) -> None:
         """It comes to the step's collective and waits there."""
-        if not self.waits and self.still is None:
+        if not self.waits:
             self.waits, self.progress_at = True, self.world.now
 
     def step_made(self) -> None:
