@@ -98,6 +98,11 @@ class LocalRank:
         self.state = LOCAL.after(self.state, cause)
         self.news = True
 
+    @property
+    def past(self) -> bool:
+        """It was ended, as its rank is another process': a manager that has forgotten that would take it for a loss."""
+        return self.ending and not self.live
+
     def renumber(self, incarnation: int) -> bool:
         """Go on under this number, if it is a newer one: the manager asks for it when a dead process has the old."""
         if incarnation <= self.incarnation:

@@ -49,6 +49,8 @@ class Reporter:
             self._full_at = now + limits.FULL_REPORT_NS
         reports = []
         for record in self._crew.ranks.values():
+            if record.past:
+                continue
             if full or record.news or not (record.acknowledged or record.refused):
                 record.news = False
                 reports.append(record.report())
@@ -60,7 +62,7 @@ class Reporter:
 
     def tell(self, record: LocalRank) -> None:
         """Something about one rank that the manager should know before the next beat."""
-        if self._post.connected:
+        if self._post.connected and not record.past:
             record.news = False
             self._report(False, (record.report(),))
 
