@@ -35,7 +35,6 @@ _PLAIN: tuple[type, ...] = (
     bool, int, float, complex, str, bytes, range, slice, type(None), type, enum.Enum, date, PurePath,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer, FunctionType, ModuleType,
 )  # fmt: skip
-_LONG = (1 << 63) - 1
 _OF_PYTHON = 1 << 9
 """Of a class: it was made by Python code (Py_TPFLAGS_HEAPTYPE)."""
 
@@ -103,24 +102,32 @@ class Handed:
 
 def digest(batch: Any) -> int:
     """Of what is in a batch, the same in every process."""
-    found, seen = 0, 0
+    words: list[str] = []
+    numbers: list[Any] = []
     todo: deque[Any] = deque((batch,))
-    while todo and seen < MOST:
+    while todo and len(words) < MOST:
         item = todo.popleft()
-        seen += 1
-        if is_array(item) or (isinstance(item, torch.Tensor) and item.device.type == "cpu"):
-            found ^= digest_of([item]) * seen
-            continue
-        shape = tuple(item.shape) if isinstance(item, torch.Tensor) else None
-        told = item if is_scalar(item) or isinstance(item, (bytes, range)) else shape
-        found ^= zlib.crc32(repr((type(item).__qualname__, told)).encode(errors="replace")) * seen
-        if isinstance(item, dict):
-            todo.extend(part for pair in item.items() for part in pair)
-        elif isinstance(item, (list, tuple, deque)):
-            todo.extend(item)
-        elif _is_plain_object(item):
-            todo.extend(vars(item).values())
-    return found & _LONG
+        kind = type(item)
+        if kind is str:
+            words.append(item)
+        elif isinstance(item, torch.Tensor):
+            words.append(f"{kind.__qualname__} {tuple(item.shape)}")
+            if item.device.type == "cpu":
+                numbers.append(item)
+        elif is_scalar(item) or isinstance(item, (bytes, range)):
+            words.append(f"{kind.__qualname__} {item!r}")
+        else:
+            words.append(kind.__qualname__)
+            if isinstance(item, dict):
+                todo.extend(item)
+                todo.extend(item.values())
+            elif isinstance(item, (list, tuple, deque)):
+                todo.extend(item)
+            elif is_array(item):
+                numbers.append(item)
+            elif _is_plain_object(item):
+                todo.extend(vars(item).values())
+    return zlib.crc32("\n".join(words).encode(errors="replace")) << 31 ^ digest_of(numbers)
 
 
 def _refill(container: Any, fill: Callable[[Any], Any], contents: Any) -> None:

@@ -217,5 +217,6 @@ def _some_of(leaf: Leaf) -> bytes:
         row = row.view(-1)
     while row.dim() > 1:
         row = row[0]
-    few = row.reshape(-1)[:: 1 + row.numel() // _ELEMENTS].cpu().resolve_neg().resolve_conj().contiguous()
-    return bytes_of(few)
+    few = row.reshape(-1) if row.dim() != 1 else row
+    few = few[:: 1 + few.numel() // _ELEMENTS]
+    return bytes_of(few.resolve_neg().resolve_conj() if few.is_neg() or few.is_conj() else few)
