@@ -18,6 +18,7 @@ import torch
 
 from taskd.errors import PeerError
 from taskd.state import rng, tree
+from taskd.state.attributes import Own
 from taskd.state.averages import Averages
 from taskd.state.modules import Modules, Noted
 from taskd.state.replica import Replica
@@ -56,6 +57,8 @@ class Captured:
     counters: dict[str, Any]
     settings: list[dict[str, Any]]
     """Of each optimizer's groups: what schedulers set."""
+    own: Own
+    """Of each optimizer: its own attributes."""
     gradients: list[torch.Tensor | bool | None]
     modules: Noted
 
@@ -96,6 +99,7 @@ class LocalState:
                 {key: _kept(value) for key, value in group.items() if key != "params"}
                 for group in self._optimizer_groups()
             ],
+            self.replica.attributes.note(),
             gradients,
             self.modules.note(),
         )
@@ -115,6 +119,7 @@ class LocalState:
                     group[key].copy_(value)  # whose place a scheduler or a compiled step may know
                 else:
                     group[key] = value
+        self.replica.attributes.put_back(moment.own)
         for parameter, gradient in zip(self.parameters(), moment.gradients, strict=True):
             if gradient is None or parameter.grad is None:
                 parameter.grad = None if gradient is None or gradient is False else torch.as_tensor(gradient).clone()

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd.errors import PeerError, UsageError
 from taskd.state import exact, tree
+from taskd.state.attributes import Attributes
 from taskd.state.nearby import Memory, Shown
 
 CHUNK_BYTES = 4 << 20
@@ -40,6 +41,7 @@ _NAMES_BYTES = 64 << 20
 _READS, _WAITS = b"reads", b"waits"
 """What the taker answers: it reads the tensors in place, or waits for them."""
 _GRADIENTS = "gradients"
+_ATTRIBUTES = "attributes"
 _HEADS = 10
 """Checksums before those of the tensors: of four texts and an answer, each with its length."""
 
@@ -57,6 +59,11 @@ class Replica:
     """DistributedDataParallel modules around registered ones, which were found and not named."""
     part: int = 0
     """Of the model, if ranks have different ones: see parts.py."""
+    attributes: Attributes = field(init=False)
+    """Of the optimizers."""
+
+    def __post_init__(self) -> None:
+        self.attributes = Attributes(self.optimizers)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the models, and what optimizers train besides; named, each once, in an order that is the same
@@ -82,7 +89,8 @@ class Replica:
     def small(self) -> dict[str, Any]:
         """The state of the optimizers and the other objects."""
         parts = {f"optimizer {name}": item.state_dict() for name, item in self.optimizers.items()}
-        return parts | {f"object {name}": item.state_dict() for name, item in self.others.items()}
+        parts |= {f"object {name}": item.state_dict() for name, item in self.others.items()}
+        return parts | {_ATTRIBUTES: self.attributes.changed()}
 
     def load_small(self, parts: dict[str, Any]) -> None:
         """Put back what `small` gave, here or on another rank. Raises PeerError."""
@@ -90,6 +98,7 @@ class Replica:
             exact.load(name, optimizer, parts[f"optimizer {name}"])
         for name, item in self.others.items():
             exact.load(name, item, parts[f"object {name}"])
+        self.attributes.adopt(parts[_ATTRIBUTES])
 
     def describe(self) -> list[list[Any]]:
         """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""

@@ -97,6 +97,7 @@ class Registered:
             self.doubts.begin(sentence)
             return
         self.calls.loop_begins()
+        self.replica.attributes.look()
         unfit = [f"{sentence}: {STARTS_OVER}" for sentence in self.local.modules.look(self.replica.models)]
         self.coverage.flaws += unfit
         if self._repair.records:

@@ -1,4 +1,5 @@
-"""Modules whose plain attributes and extra state a step changes, and parameters that stop to learn and begin again."""
+"""Modules and an optimizer whose plain attributes and extra state a step changes; parameters that stop to learn and begin
+again."""
 
 from typing import Any
 
@@ -29,9 +30,23 @@ class Scaled(nn.Module):
         self.largest = [state["largest"]]
 
 
+class Warm(torch.optim.AdamW):
+    """Counts its own updates, and warms up by them."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.full, self.updates = lr, 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.updates += 1
+        for group in self.param_groups:
+            group["lr"] = self.full * min(1.0, self.updates / 9)
+        return super().step(closure)
+
+
 scene = Scene()
 model = Scaled()
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer = Warm(model.parameters(), lr=0.01)
 session = taskd.session()
 session.register(model=model, optimizer=optimizer)
 for step in session.steps(scene.loader()):
@@ -49,4 +64,4 @@ for step in session.steps(scene.loader()):
         model.inner.drop.p -= 0.02
         model.inner.first.requires_grad_(True)
         scene.here(step, "end")
-scene.end(model, model.calls, model.inner.drop.p, model.largest[-1])
+scene.end(model, model.calls, optimizer.updates, model.inner.drop.p, model.largest[-1])
