@@ -27,6 +27,8 @@ from taskd.core.messages import (
     Order,
     Proof,
     RailsFollowed,
+    StackAsked,
+    StackTold,
     StageReached,
     Stop,
     ToWorker,
@@ -182,10 +184,13 @@ class Desk:
             self._refuse("counters", f"the rail counters of process {worker.pid} are not read: {trouble}")
 
     def _hear(self, worker: Worker, message: object) -> None:
-        if not isinstance(message, (StageReached, Covered, Evidence, WorkerLeaving, RailsFollowed, Proof)):
+        if not isinstance(message, (StageReached, Covered, Evidence, WorkerLeaving, RailsFollowed, Proof, StackTold)):
             self._refuse(
                 "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
             )
+            return
+        if isinstance(message, StackTold) and message.rank == worker.rank:
+            worker.stack = message.words
             return
         speaker = message.witness if isinstance(message, Evidence) else message.rank
         if worker.rank < 0 or speaker != worker.rank:
@@ -214,10 +219,10 @@ class Desk:
                 worker.incarnation = message.incarnation
             self.tell(worker, message)
 
-    def greet(self, worker: Worker) -> None:
-        """Tell this process again what it was told last of itself: nothing follows, but that it takes it."""
+    def ask_stack(self, worker: Worker) -> None:
+        """Ask this process where it is."""
         if worker.welcome is not None:
-            self.tell(worker, worker.welcome)
+            self.tell(worker, StackAsked(worker.rank))
 
     def tell(self, worker: Worker, message: ToWorker) -> None:
         """Send to this process, and write an order into its page; what it does not take now comes with the next

@@ -96,7 +96,7 @@ class AgentLoop:
         self.pages = Pages(self.workers, self._deaths, memory)
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, line, self._step)
         self._deaths.hear = self.desk.receive
-        self.pages.still.greet = self.desk.greet
+        self.pages.still.ask_stack = self.desk.ask_stack
         self._stop_reason: str | None = None
         self._errors = Budget(ERRORS_MAX, ERRORS_WINDOW_NS)
         self._upstream.find_key()

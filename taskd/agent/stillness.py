@@ -1,8 +1,8 @@
 """What a rank does that makes no progress, seen from outside: its process may be unable to say so itself.
 
-Looked at only where a page shows no progress for a while, and then twice a second. A process is not disturbed: /proc is
-read, and a welcome that it has had already is sent again. Whether that is taken tells whether its Python threads run,
-since one of them reads the line to this agent. Failure modes: a rank that waits for its loader's processes, or whose
+Looked at only where a page shows no progress for a while, and then four times a second. A process is not disturbed:
+/proc is read, and it is asked where in its script it is, which a thread of taskd's in it answers. Whether the question
+is taken tells whether its Python threads run. Failure modes: a rank that waits for its loader's processes, or whose
 other threads work, does work itself; one that gets no processor is no sleeper; one that sleeps has threads of taskd's
 own that use a little. So what all its threads, and the processes that it has started, use of the processor counts, over
 two seconds. It does NOT judge: core/hangs.py does.
@@ -25,8 +25,8 @@ from taskd.core.types import Doing, PageFlag, Phase
 from taskd.core.words import cut
 from taskd.wire import local
 
-GREET_NS = 2_000_000_000
-"""A process that has taken its last welcome gets another after this."""
+ASK_NS = 2_000_000_000
+"""A process that has taken the last question gets another after this."""
 WINDOW_NS = 2_000_000_000
 LEAST_USED_NS = 3 * TICK_NS
 """What counts as work is measured over so long, and is so much at least: the system counts in ticks of 10 ms, and the
@@ -59,8 +59,8 @@ class StillWatch:
     """The processes of one node."""
 
     def __init__(self, workers: Workers) -> None:
-        self.greet: Callable[[Worker], None] = lambda _worker: None
-        """Sends a process its last welcome once more."""
+        self.ask_stack: Callable[[Worker], None] = lambda _worker: None
+        """Asks a process where it is."""
         self._workers = workers
         self._looks: dict[int, _Look] = {}  # by process
 
@@ -77,15 +77,17 @@ class StillWatch:
         if look is None or look.mark != beat.progress_ns:
             self._looks = {pid: known for pid, known in self._looks.items() if pid in self._workers.by_pid}
             look = self._looks[worker.pid] = _Look(worker, beat.progress_ns)
+            worker.stack = ""
         groups = worker.page.read_groups()
         places = tuple(Place(worker.rank, one.group, one.kind, *_count(one)) for one in groups)
         waits = any(place.left != place.entered for place in places)
         if look.due(now):
             look.look(now, waits, carried if waits else 0)
-            look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.greet)
+            look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.ask_stack)
         doing_ms = max(now - look.since, 0) // MS
         who = (worker.rank, worker.incarnation, beat.progress_ns)
-        return Still(*who, age_ns // MS, look.doing, doing_ms, cut(look.words, MAX_TEXT)), places
+        words = " ".join(filter(None, (look.words, worker.stack)))
+        return Still(*who, age_ns // MS, look.doing, doing_ms, cut(words, MAX_TEXT)), places
 
 
 def _count(one: _native.GroupBeat) -> tuple[int, int]:
@@ -104,7 +106,7 @@ class _Look:
         self._seen, self._call = Doing.UNSEEN, ""
         self._looked_at = -1
         self._samples: deque[tuple[int, int, int]] = deque()  # when, processor time used, bytes moved
-        self._greeted_at = -1
+        self._asked_at = -1
 
     def due(self, now: int) -> bool:
         """Whether it is time to look again."""
@@ -140,27 +142,29 @@ class _Look:
         self._seen = Doing.BLOCKED if state == "D" else Doing.SLEEPS
         self._call = "" if waits else _call(pid)
 
-    def explain(self, now: int, waits: bool, compiles: bool, greet: Callable[[Worker], None]) -> None:
+    def explain(self, now: int, waits: bool, compiles: bool, ask_stack: Callable[[Worker], None]) -> None:
         """What that means."""
         doing, words = self._seen, self._call
+        holds_gil = doing in _INSIDE and self._leaves_question(now, waits, ask_stack)
         if compiles and doing not in _OUTSIDE.values():
             doing, words = Doing.COMPILES, ""
-        elif not waits and doing in _INSIDE and self._holds_gil(now, greet):
+        elif holds_gil and not waits:
             doing, words = Doing.HOLDS_GIL, " ".join(filter(None, ("and", _INSIDE[doing], words)))
         if doing is not self.doing:
             self.since = now
         self.doing, self.words = doing, words
 
-    def _holds_gil(self, now: int, greet: Callable[[Worker], None]) -> bool:
-        """Whether it has left lying for long what a Python thread of it should have taken."""
+    def _leaves_question(self, now: int, once: bool, ask_stack: Callable[[Worker], None]) -> bool:
+        """Whether it has left lying for long what a Python thread of it should have taken. Asks it where it is, now and
+        then or `once`."""
         if self._worker.connection is None:
             return False
         lies = local.unread(self._worker.connection) > 0
-        if not lies and (self._greeted_at < 0 or now - self._greeted_at >= GREET_NS):
-            self._greeted_at = now
-            greet(self._worker)
+        if not lies and (self._asked_at < 0 or (not once and now - self._asked_at >= ASK_NS)):
+            self._asked_at = now
+            ask_stack(self._worker)
             return False
-        return lies and 0 <= self._greeted_at <= now - STILL_LOOK_NS
+        return lies and 0 <= self._asked_at <= now - STILL_LOOK_NS
 
 
 def _state(pid: int) -> tuple[str, int]:

@@ -200,7 +200,7 @@ class Hangs:
         if not stopped and (Phase.SETUP in phases or not self._late(found, since, until)):
             return None
         age_ns, culprits = until - since, tuple(stopped or found.awaited)
-        text = f"no progress for {_seconds(age_ns)}: {found.text}{stands.of_processes(culprits)}"
+        text = f"no progress for {_seconds(age_ns)}: {found.text}{stands.of_processes(culprits or found.named)}"
         return HangVerdict(HangFinding.STANDS, age_ns, culprits, cut(text))
 
     def _late(self, found: Waits, since: int, until: int) -> bool:

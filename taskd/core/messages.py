@@ -94,6 +94,23 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
+class StackAsked:
+    """The agent asks a worker that makes no progress where in its script it is. That it takes this tells already that
+    its Python threads run."""
+
+    rank: RankId
+
+
+@dataclass(frozen=True, slots=True)
+class StackTold:
+    """And that is where."""
+
+    rank: RankId
+    incarnation: Incarnation
+    words: Text
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Something that speaks for a fault, and who saw it."""
 
@@ -475,13 +492,15 @@ MESSAGES: tuple[type, ...] = (
     Unmended,
     Stillness,
     Covered,
+    StackAsked,
+    StackTold,
 )
 """Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness
 ToAgent = Answer | Order | Stop | RailOrder | Unmended
-FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof
-ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended
+FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof | StackTold
+ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | StackAsked
 ToSession = WorkerWelcome | Order | Stop | Unmended
-"""What of it moves a worker's machine; rail orders are followed by the link."""
+"""What of it moves a worker's machine; rail orders and questions are for the link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

@@ -48,6 +48,7 @@ class Waits:
     knot: Knot
     awaited: tuple[int, ...]  # of FOR_SOME
     text: str  # in words
+    named: tuple[int, ...] = ()  # in them; each may be as much to blame as the others
 
 
 class Groups:
@@ -116,9 +117,9 @@ def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
     if ends := ends or in_message:
         return Waits(Knot.FOR_SOME, tuple(sorted(ends)), _of_some(groups, waits, ends))
     if any(waits.values()):
-        return Waits(Knot.FOR_EACH_OTHER, (), _of_each_other(groups, waits))
+        return Waits(Knot.FOR_EACH_OTHER, (), *_of_each_other(groups, waits))
     if groups.inside:
-        return Waits(Knot.TOGETHER, (), _together(groups))
+        return Waits(Knot.TOGETHER, (), *_together(groups))
     if groups.in_message:
         return Waits(Knot.TOGETHER, (), f"{_who(groups.in_message)} in messages, and nobody else is awaited")
     return Waits(Knot.NOT_AT_ALL, (), "no rank waits in an operation with others")
@@ -162,7 +163,7 @@ def _of_some(groups: Groups, waits: Mapping[int, dict[int, Place]], ends: Mappin
     return text + (f"; {rank_words(behind)} {verb(len(behind), 'waits', 'wait')} for those in turn" if behind else "")
 
 
-def _of_each_other(groups: Groups, waits: Mapping[int, dict[int, Place]]) -> str:
+def _of_each_other(groups: Groups, waits: Mapping[int, dict[int, Place]]) -> tuple[str, tuple[int, ...]]:
     """`ranks 0 and 1 wait for each other: rank 0 is in ..., rank 1 in ...`."""
     walk = [min(rank for rank, others in waits.items() if others)]
     while (following := min(waits[walk[-1]])) not in walk:
@@ -170,10 +171,11 @@ def _of_each_other(groups: Groups, waits: Mapping[int, dict[int, Place]]) -> str
     ring = walk[walk.index(following) :]
     ways = [(rank, groups.words(waits[rank][ring[(at + 1) % len(ring)]])) for at, rank in enumerate(ring)]
     text = join([f"rank {rank} in {words}" for rank, words in ways[:4]])
-    return f"{rank_words(ring)} wait for each other: {text}; they have entered these groups in different orders"
+    text = f"{rank_words(ring)} wait for each other: {text}; they have entered these groups in different orders"
+    return text, tuple(ring)
 
 
-def _together(groups: Groups) -> str:
+def _together(groups: Groups) -> tuple[str, tuple[int, ...]]:
     """`all of ranks 0-3 are inside allreduce #812 of group 0@0-3`, or what differs."""
     first = min(groups.inside)
     place = groups.inside[first][0]
@@ -181,8 +183,9 @@ def _together(groups: Groups) -> str:
         own = groups.place_of(rank, place)
         if own is not None and own.entered == place.entered and own.kind != place.kind:
             ours, theirs = groups.words(place), groups.words(own)
-            return f"rank {first} is in {ours}, rank {rank} in {theirs}: they have entered different operations"
-    return f"{_who(groups.inside)} inside {groups.words(place)}, and nobody else is awaited"
+            text = f"rank {first} is in {ours}, rank {rank} in {theirs}: they have entered different operations"
+            return text, (first, rank)
+    return f"{_who(groups.inside)} inside {groups.words(place)}, and nobody else is awaited", ()
 
 
 def _who(ranks: Collection[int]) -> str:

@@ -40,6 +40,8 @@ from taskd.core.messages import (
     SetupOffer,
     SetupPiece,
     SetupWanted,
+    StackAsked,
+    StackTold,
     StageReached,
     Stillness,
     Stop,
@@ -54,7 +56,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 11
+VERSION = 12
 """Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -89,6 +91,8 @@ Message = (
     | Unmended
     | Stillness
     | Covered
+    | StackAsked
+    | StackTold
 )
 
 

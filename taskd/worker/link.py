@@ -20,10 +20,11 @@ from collections.abc import Callable
 
 from taskd import _native, log
 from taskd.config import Config
-from taskd.core.messages import RailOrder, ToSession, ToWorker, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import RailOrder, StackAsked, StackTold, ToSession, ToWorker, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Phase
 from taskd.core.words import cut
 from taskd.wire import local
+from taskd.worker import whereabouts
 from taskd.worker.channel import Channel
 from taskd.worker.connector import Connector
 from taskd.worker.counters_shown import ShownCounters
@@ -180,6 +181,9 @@ class Link:
             answer = self._rails.follow(message, self.introduction.incarnation)
             if answer is not None:
                 self.channel.say(answer)
+            return
+        if isinstance(message, StackAsked):
+            self.channel.say(StackTold(message.rank, self.introduction.incarnation, whereabouts.of_main_thread()))
             return
         if isinstance(message, WorkerWelcome):
             self._welcomed(message)

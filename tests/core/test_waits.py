@@ -83,6 +83,13 @@ def test_all_are_inside() -> None:
     )
 
 
+def test_of_whom_nobody_tells_who_is_to_blame_all_are_named() -> None:
+    ring = {0: [place(0, "0@0-1", 5), place(0, "1@0-1", 3, 3)], 1: [place(1, "0@0-1", 4, 4), place(1, "1@0-1", 4)]}
+    assert find(ring, 2).named == (0, 1)
+    other = {0: [place(0, "0@0-2", 7)], 1: [place(1, "0@0-2", 7)], 2: [place(2, "0@0-2", 7, kind=BROADCAST)]}
+    assert find(other, 3).named == (0, 2)
+
+
 def test_messages_name_no_partner() -> None:
     waits = place(2, "0@0-2 messages", 4, 3, RECV)
     assert found(3, waits, place(0, "0@0-2 messages", 4, 4, SEND)) == (

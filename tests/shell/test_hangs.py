@@ -44,6 +44,8 @@ def stand_still(how):
         os.read(os.open("fifo", os.O_RDWR), 1)
     elif how == "sleep":
         time.sleep(1e6)
+    elif how == "call":
+        ctypes.CDLL(None).sleep(1_000_000)
     elif how == "hold":
         ctypes.PyDLL(None).sleep(1_000_000)
     elif how == "match":
@@ -87,11 +89,13 @@ os.write(1, f"weights {rank} {hashlib.sha256(weights.numpy().tobytes()).hexdiges
 dist.destroy_process_group()
 """
 WAITS = r"rank 1 has not entered allreduce #\d+ of group 0@0-2, for which ranks 0 and 2 wait"
+PLACE = r"at still\.py:\d+ in stand_still, still\.py:\d+ in <module>"
 WAYS = {
     "stop": (f"{WAITS}; .* is stopped by a signal \\(SIGCONT lets it go on\\)", signal.SIGCONT),
     "inside": (r"allreduce #\d+ of group 0@0-2.*; .* is stopped by a signal \(SIGCONT lets it go on\)", signal.SIGCONT),
-    "fifo": (f"{WAITS}; .* sleeps in read of .*/fifo", None),
-    "sleep": (f"{WAITS}; .* sleeps in clock_nanosleep", signal.SIGUSR1),
+    "fifo": (f"{WAITS}; .* sleeps in read of .*/fifo {PLACE}", None),
+    "sleep": (f"{WAITS}; .* sleeps in clock_nanosleep {PLACE}", signal.SIGUSR1),
+    "call": (f"{WAITS}; .* sleeps in clock_nanosleep {PLACE}", signal.SIGUSR1),
     "hold": (f"{WAITS}; .* lets no other Python thread of it run and sleeps in clock_nanosleep", signal.SIGUSR1),
     "match": (f"{WAITS}; .* lets no other Python thread of it run and works", signal.SIGUSR1),
 }

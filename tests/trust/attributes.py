@@ -1,5 +1,4 @@
-"""Modules and an optimizer whose plain attributes and extra state a step changes; parameters that stop to learn and begin
-again."""
+"""Modules and an optimizer whose plain attributes a step changes, extra state, and parameters that learn at times."""
 
 from typing import Any
 
