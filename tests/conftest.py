@@ -103,9 +103,11 @@ STARVATION = pytest.StashKey[starve.Starvation]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The tier's tests, quick ones first, so that what is broken shows early; the reason of a skip, found out once."""
     if tier := config.option.tier:
-        left_out = [item for item in items if not tiers.runs(item.nodeid, tier)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if tiers.runs(item.nodeid, tier)]
+        chosen = {item.nodeid for item in items if tiers.runs(item.nodeid, tier)}
+        if tier == "gate":
+            chosen &= tiers.few_of_many((item.nodeid, step_of(item)) for item in items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     for marker, reason_of in (("root", hosts.why_not), ("gpu", why_no_device)):
         marked = [item for item in items if item.get_closest_marker(marker)]
@@ -113,6 +115,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in marked:
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def step_of(item: pytest.Item) -> int:
+    """Of the examples of this test, the gate runs one in so many."""
+    marker = item.get_closest_marker("one_in")
+    return marker.args[0] if marker is not None else 1
 
 
 # ---- two processes, and what failed in them

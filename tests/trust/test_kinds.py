@@ -33,6 +33,7 @@ KINDS = {
 """What is said of each; nothing: it is healed."""
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_a_job_with_what_is_not_understood_ends_as_it_does_without_taskd(run: Run, kind: str) -> None:
     plain = run("kinds", f"{kind}, plain", "-1")

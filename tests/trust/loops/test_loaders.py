@@ -37,6 +37,7 @@ CASES = [
 """Every kind of processes and order with every death; and each shape of loop with two of them."""
 
 
+@pytest.mark.one_in(19)
 @pytest.mark.parametrize(("kind", "place", "at"), CASES)
 def test_a_death_changes_no_batch(run: Run, kind: str, place: str, at: int) -> None:  # noqa: F811
     check_healed(run("loaders", kind, place, at), calm(run, "loaders", kind))
@@ -71,6 +72,7 @@ def test_a_batch_is_loaded_again(run: Run, what: str, processes: str, order: str
     check_healed(run("loaders", kind, "backward", at), calm(run, "loaders", kind))
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("place", "at"), [("evaluated", 0), ("behind", 0), ("forward", PER_EPOCH), ("forward", PER_EPOCH + 2)]
 )
