@@ -146,10 +146,10 @@ def measure() -> dict[str, Figure]:
             name: unmeasured("runs", f"the trainings lie in the source tree, and {table} is not there")
             for name in names
         }
-    tally, draw = _Tally(), random.Random(SEED)
+    tally = _Tally()
     known = runpy.run_path(str(table))
     for (script, calm_place), places in known["CASES"].items():
-        _case(tally, draw, (script, calm_place, places), known["RANKS"].get(script, 2))
+        _case(tally, (script, calm_place, places), known["RANKS"].get(script, 2))
     return {
         "cases": Figure(tally.cases, "trainings"),
         "kills": Figure(tally.kills, "kills", Goal("==", tally.deaths)),
@@ -160,8 +160,9 @@ def measure() -> dict[str, Figure]:
     }
 
 
-def _case(tally: _Tally, draw: random.Random, case: tuple[str, str, tuple[str, ...]], ranks: int) -> None:
+def _case(tally: _Tally, case: tuple[str, str, tuple[str, ...]], ranks: int) -> None:
     script, calm_place, places = case
+    draw = random.Random(f"{SEED} {script} {calm_place}")
     calm = _Run(script, _Death(calm_place, line=0), ranks)
     if len(calm.weights()) != ranks:
         raise Broken(f"{script} {calm_place} does not train in peace:\n{calm.text}")
