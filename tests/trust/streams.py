@@ -108,19 +108,8 @@ class Data(Dataset[torch.Tensor]):
         return batch_of(index) + self.asked / 10 + len(asked) / 10
 
 
-class Streamed(IterableDataset[torch.Tensor]):
-    """Goes on."""
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __len__(self) -> int:
-        return PER_EPOCH
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for _ in range(PER_EPOCH):
-            self.at += 1
-            yield batch_of(self.at)
+class Streamed(Cursor, IterableDataset[torch.Tensor]):
+    """The same, as a dataset of torch's."""
 
 
 def loader() -> Any:
