@@ -6,8 +6,8 @@ same loop serves as a side process (`python -m taskd.agent`), which only watches
 it a `Spawner` and so lets it start and end workers.
 It never blocks on a worker or on the manager, and it does NOT decide anything: core.Agent does.
 
-An error of ours in one event or effect costs that one and no other: reports and orders are repeated, and the end of
-this loop would be the end of a node's ranks. One that comes all the time ends it all the same, or it would spin.
+An error of ours in one of all these costs that one and no other (mistakes.py): reports and orders are repeated, and the
+end of this loop would be the end of a node's ranks.
 """
 
 from __future__ import annotations
@@ -34,16 +34,13 @@ from taskd.backup.heirs import Heirs, Keepers
 from taskd.config import Config
 from taskd.core import effects, events
 from taskd.core.agent import Agent
-from taskd.core.budget import Budget
-from taskd.core.limits import MAX_TEXT, MS, SECOND
+from taskd.core.limits import MAX_TEXT, MS
 from taskd.core.messages import Answer, Evidence, Goodbye, Stop
 from taskd.core.post import Identity
 from taskd.core.types import EvidenceKind
 from taskd.core.words import cut
+from taskd.mistakes import Mistakes
 
-ERRORS_MAX = 20
-ERRORS_WINDOW_NS = 10 * SECOND
-"""Errors of ours that this loop survives within this."""
 _logger = log.get(__name__)
 
 
@@ -98,7 +95,7 @@ class AgentLoop:
         self._deaths.hear = self.desk.receive
         self.pages.still.ask_stack = self.desk.ask_stack
         self._stop_reason: str | None = None
-        self._errors = Budget(ERRORS_MAX, ERRORS_WINDOW_NS)
+        self._mistakes = Mistakes(_logger, "this node goes on without it")
         self._upstream.find_key()
 
     # ---- from other threads -----------------------------------------------------------------------------------
@@ -128,35 +125,45 @@ class AgentLoop:
         return self.left.exit_code if self.left is not None else 0
 
     def _turn(self) -> None:
-        ready = self._poll()
+        ready, about = self._poll(), self._mistakes.about
         now = time.monotonic_ns()
         if self.workers.watch.fd in ready:
-            self._deaths.take(now)
+            with about("taking the news of the death watch"):
+                self._deaths.take(now)
         if self._wake.fd in ready:
             self._wake.hush()
-        self._serve_upstream()
-        self._starter.go_on()
+        with about("hearing the manager"):
+            self._serve_upstream()
+        with about("starting workers"):
+            self._starter.go_on()
         if self.desk.fd in ready:
-            self.desk.accept()
+            with about("letting a process in"):
+                self.desk.accept()
         for worker in list(self.workers.by_pid.values()):
             if worker.connection is not None and worker.connection.fileno() in ready:
-                self.desk.receive(worker)
+                with about(f"hearing process {worker.pid}"):
+                    self._receive(worker)
             if worker.pidfd in ready:
-                self._deaths.ended(worker)
+                with about(f"taking the end of process {worker.pid}"):
+                    self._deaths.ended(worker)
         if self._interfaces.fd in ready:
-            self._serve_interfaces()
+            with about("looking at the interfaces"):
+                self._serve_interfaces()
         for fd, serve in self.others().items():
             if fd in ready:
-                serve()
+                with about("serving the launcher's other children"):
+                    serve()
         now = time.monotonic_ns()
-        self._take_ends(self._deaths.found(now))
+        with about("looking at processes that may have ended"):
+            self._take_ends(self._deaths.found(now))
         deadline = self.core.next_deadline()
         if deadline is not None and now >= deadline:
             # One look per tick, just before it: what is reported is fresh, and a quiet node wakes once per interval.
             # A job in which nothing has happened is not looked at any closer.
-            readings = self.pages.read(now, closely=self.core.post.order is not None)
-            if readings is not None:
-                self._queue.append(readings)
+            with about("reading the pages of the ranks"):
+                readings = self.pages.read(now, closely=self.core.post.order is not None)
+                if readings is not None:
+                    self._queue.append(readings)
             self._queue.append(events.Tick())
         self._work_off()
         self._deaths.forget()
@@ -181,22 +188,21 @@ class AgentLoop:
             self._step(self._queue.popleft())
 
     def _step(self, event: events.AgentEvent, asker: Worker | None = None) -> None:
-        try:
+        wanted: Sequence[effects.AgentEffect] = ()
+        with self._mistakes.about(event):
             wanted = self.core.step(time.monotonic_ns(), event)
-        except Exception:
-            self._survive(event)
-            return
         for effect in wanted:
-            try:
+            with self._mistakes.about(effect):
                 self._carry_out(effect, asker)
-            except Exception:
-                self._survive(effect)
 
-    def _survive(self, what: object) -> None:
-        """To be called where an error of ours was caught: it is said, and the loop goes on, if that makes sense."""
-        if not self._errors.take(time.monotonic_ns()):
-            raise  # noqa: PLE0704  the error that is being handled
-        _logger.exception("%s failed: a mistake of taskd's; this node goes on without it", cut(repr(what)))
+    def _receive(self, worker: Worker) -> None:
+        """Hear what this process says. If that breaks us its line is cut: it comes again, and what it has said does not
+        break us for ever."""
+        try:
+            self.desk.receive(worker)
+        except Exception:
+            self.workers.hang_up(worker)
+            raise
 
     def _carry_out(self, effect: effects.AgentEffect, asker: Worker | None) -> None:
         if isinstance(effect, effects.Send):

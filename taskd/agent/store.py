@@ -20,6 +20,7 @@ from taskd.agent.store_clients import Clients
 from taskd.agent.store_requests import Requests
 from taskd.core import limits
 from taskd.core.messages import StoreAnswer
+from taskd.mistakes import Mistakes
 from taskd.wire import keys, local
 from taskd.wire.uplink import Uplink
 
@@ -64,9 +65,11 @@ class StoreRelay:
         os.close(self._wake)
 
     def _run(self) -> None:
+        mistakes = Mistakes(_logger, "the store of this node goes on without it")
         try:
             while not self._stopping:
-                self._turn()
+                with mistakes.about("a turn of the store of this node"):
+                    self._turn()
         except Exception:
             _logger.exception("the store of this node ends by a mistake of its own; its workers can make no new groups")
         finally:

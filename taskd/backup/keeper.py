@@ -23,6 +23,7 @@ from taskd.backup.keeper_records import Records
 from taskd.core import limits
 from taskd.core.messages import AboutRecords, RecordsAsk
 from taskd.errors import BackendError
+from taskd.mistakes import Mistakes
 from taskd.wire import keys
 from taskd.wire.codec import Envelope, WireError, decode, encode
 
@@ -95,13 +96,15 @@ class Keeper:
         poller = zmq.Poller()
         for source in (self._zap, self._router, self._wake):
             poller.register(source, zmq.POLLIN)
+        mistakes = Mistakes(_logger, "this node goes on keeping records")
         try:
             while not self._stopping:
                 ready = dict(poller.poll())
-                if self._zap in ready:
-                    self._let_in()
-                if self._router in ready:
-                    self._serve()
+                with mistakes.about("a question about records"):
+                    if self._zap in ready:
+                        self._let_in()
+                    if self._router in ready:
+                        self._serve()
         except Exception:
             _logger.exception("this node keeps no copies of records any longer, by a mistake of its own")
 

@@ -94,8 +94,9 @@ class Departure:
             died = f"rank {dead[0].rank} died ({exit_words(dead[0].exit_code)})"
             reason = f"{died}, and for {LEASE_SECONDS} s there was no manager to replace it"
             self.stop(Stop(term, shell_code(dead[0].exit_code), reason), now)
-        elif not ranks and term and abandoned:
-            self._leave(1, "the manager is gone, and nobody will need this spare")
+        elif not ranks and alone_ns >= (limits.ABANDONED_NS if term else limits.UNMET_NS):
+            gone = "is gone" if term else f"has not been met for {limits.UNMET_NS // limits.SECOND} s"
+            self._leave(1, f"the manager {gone}, and nobody will need this spare")
         elif ranks and not dead and idle:
             self._leave(0, "all workers of this node have ended in good order")
         elif waits and abandoned:

@@ -183,6 +183,8 @@ AWAY_NS = 5 * SECOND
 """An agent that is so late for its own tick was stopped, or got no processor: it says so."""
 ABANDONED_NS = 60 * SECOND
 """A launcher with a dead worker, or with ranks in a repair, and no manager to decide gives the job up after this."""
+UNMET_NS = 600 * SECOND
+"""A spare that has never met a manager leaves after this."""
 RESTART_FORGOTTEN_NS = 3_600 * SECOND
 """A rank that has lived for so long since it was replaced has one more replacement left than it had then."""
 MAX_KEPT_EVIDENCE = 64
