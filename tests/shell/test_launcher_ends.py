@@ -299,7 +299,7 @@ TICKS = "type(args[1]).__name__ == 'Tick' and self.post.term"
         ("agent.desk", "Desk", "_hear", "True"),
         ("agent.upstream", "Upstream", "events", "True"),
         ("agent.deaths", "Deaths", "found", "True"),
-        ("agent.store", "Store", "_turn", "True"),
+        ("agent.store", "StoreRelay", "_turn", "True"),
     ],
 )
 def test_a_mistake_of_ours_is_not_the_end_of_a_node(
