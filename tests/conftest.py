@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if tier := config.option.tier:
         chosen = {item.nodeid for item in items if tiers.runs(item.nodeid, tier)}
         if tier == "gate":
-            chosen &= tiers.few_of_many((item.nodeid, step_of(item)) for item in items)
+            chosen &= tiers.few_of_many((item.nodeid, step_of(item)) for item in items if item.nodeid in chosen)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
         items[:] = [item for item in items if item.nodeid in chosen]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

@@ -265,7 +265,8 @@ def runs(name: str, tier: str) -> bool:
 
 def few_of_many(tests: Iterable[tuple[str, int]]) -> set[str]:
     """The names of those that the gate runs of tests with many examples, each with its `one_in`: the first one, and
-    every so many after it. Next to each other stand examples that differ in one thing, so steps choose all kinds."""
+    every so many after it. Next to each other stand examples that differ in one thing, so a step that does not divide
+    their numbers meets most kinds."""
     seen, few = Counter[str](), set[str]()
     for name, step in tests:
         test = name.partition("[")[0]

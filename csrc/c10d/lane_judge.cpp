@@ -69,11 +69,11 @@ bool Lane::judge_flying(Task& task, Verdict& verdict, const Control::Lock& lock)
 bool Lane::judge_time(Task& task, Verdict& verdict, const Control::Lock& lock) {
     const Clock::time_point now = Clock::now();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - task.launched_at_);
-    const std::string what = "no answer within ";
     if (limited(task.timeout()) && now >= task.launched_at_ + task.timeout() + kGrace) {
+        const std::string words = "Timed out waiting " + std::to_string(task.timeout().count()) + "ms";  // as gloo says
         if (!task.announced_)
-            announce(task, what + std::to_string(task.timeout().count()) + " ms", lock);
-        fail(task, verdict, what + std::to_string(task.timeout().count()) + " ms", lock);
+            announce(task, words, lock);
+        fail(task, verdict, words, lock);
         return true;
     }
     if (task.late_ || now < next_look(task))
@@ -81,7 +81,7 @@ bool Lane::judge_time(Task& task, Verdict& verdict, const Control::Lock& lock) {
     // Suspicious, not wrong: whoever listens hears of it, and the operation goes on.
     task.late_ = true;
     if (control_.attached(lock))
-        announce(task, what + std::to_string(waited.count()) + " ms, far longer than it ever took in this job", lock);
+        announce(task, "no answer within " + std::to_string(waited.count()) + " ms, far longer than it ever took in this job", lock);
     return false;
 }
 

@@ -24,6 +24,33 @@ constexpr uint32_t kOwnTags = uint32_t{1} << 31;  // a caller's tag is an int an
 
 using Operations = std::vector<RailRun::Start>;
 
+// torch's words for a monitored barrier that fails: people and programs look for them. Ranks are those of the group.
+
+std::string not_answered(int rank) {
+    const std::string me = std::to_string(rank);
+    return "[Rank " + me + "]: Rank " + me +
+           " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
+           "Please check rank 0 logs for faulty rank.\n Original exception: ";
+}
+
+std::string numbers(const std::vector<int>& ranks) {
+    std::string text;
+    for (const int rank : ranks)
+        text += (text.empty() ? "" : ", ") + std::to_string(rank);
+    return text;
+}
+
+std::string not_passed(const std::vector<int>& ranks, std::chrono::milliseconds limit) {
+    return std::string("[Rank 0]: Rank") + (ranks.size() == 1 ? " " : "s ") + numbers(ranks) +
+           " failed to pass monitoredBarrier in " + std::to_string(limit.count()) + " ms";
+}
+
+std::string ran_out(const std::vector<int>& passed, std::chrono::milliseconds limit) {
+    return "[Rank 0]: Rank 0 timed out in monitoredBarrier after " + std::to_string(limit.count()) + " ms. " +
+           (passed.empty() ? "No ranks successfully processed in monitoredBarrier."
+                           : "Successfully processed ranks: " + numbers(passed));
+}
+
 RailRun::Start sending(const void* data, rail::Extent extent, int to, uint32_t tag, int64_t timeout_ns) {
     return [=](rail::Group& group, rail::Done done) {
         return group.send(data, extent, to, tag, timeout_ns, std::move(done));
@@ -204,26 +231,39 @@ void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool w
     if (rank_ != 0) {
         const WorkPointer here = exchange([&](int64_t limit) { return sending(nullptr, 0, 0, tag, limit); });
         const WorkPointer answer = exchange([&](int64_t limit) { return receiving(nullptr, 0, 0, tag, limit); });
-        here->wait();
-        answer->wait();
+        try {
+            here->wait();
+            answer->wait();
+        } catch (const c10::DistError& error) {
+            std::rethrow_exception(backend_error(not_answered(rank_) + error.what_without_backtrace()));
+        }
         return;
     }
+    const auto begun = Clock::now();
+    const Milliseconds limit =
+        options.timeout == ::c10d::kUnsetTimeout ? Milliseconds(timeout_ms_) : options.timeout;
     std::vector<WorkPointer> arrivals;
     for (int rank = 1; rank < size_; ++rank)
         arrivals.push_back(exchange([&](int64_t limit) { return receiving(nullptr, 0, rank, tag, limit); }));
-    std::string missing;
-    for (int rank = 1; rank < size_ && (wait_all_ranks || missing.empty()); ++rank) {
+    std::vector<int> passed, missing;
+    bool late = false;
+    for (int rank = 1; rank < size_ && !late && (wait_all_ranks || missing.empty()); ++rank) {
+        late = !wait_all_ranks && Clock::now() - begun >= limit;
         try {
-            arrivals[static_cast<size_t>(rank) - 1]->wait();
+            if (!late)
+                arrivals[static_cast<size_t>(rank) - 1]->wait();
+            passed.push_back(rank);
         } catch (const c10::DistError&) {
-            missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+            missing.push_back(rank);
         }
     }
-    if (!missing.empty()) {
+    if (late || !missing.empty()) {
         for (const WorkPointer& arrival : arrivals)
             arrival->abort();
-        std::rethrow_exception(backend_error(std::string(title) + " in group " + identity() + ": rank " + missing +
-                                             " of the group failed to pass monitoredBarrier; see what it does."));
+        if (late)
+            passed.pop_back();
+        const std::string said = late ? ran_out(passed, limit) : not_passed(missing, limit);
+        std::rethrow_exception(backend_error(said + " (" + title + " in group " + identity() + ")"));
     }
     std::vector<WorkPointer> answers;
     for (int rank = 1; rank < size_; ++rank)

@@ -84,7 +84,8 @@ class StillWatch:
         if look.due(now):
             look.look(now, waits, carried if waits else 0)
             look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.ask_stack)
-        doing_ms = max(now - look.since, 0) // MS
+        since = max(look.since, beat.beat_ns) if look.doing in _OUTSIDE.values() else look.since  # who beats, runs
+        doing_ms = max(now - since, 0) // MS
         who = (worker.rank, worker.incarnation, beat.progress_ns)
         words = " ".join(filter(None, (look.words, worker.stack)))
         return Still(*who, age_ns // MS, look.doing, doing_ms, cut(words, MAX_TEXT)), places

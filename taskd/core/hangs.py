@@ -6,7 +6,8 @@ evaluation, a checkpoint, uneven steps, a request to a slow server; a machine so
 processor; a node that is not heard; a repair. So
 
 - nothing is judged where a rank is missing, in its set-up, parked or done, a node silent, or an incident open;
-- a pause lasts as far as every node has confirmed it, so what is late or lost makes it shorter and never longer;
+- a pause lasts as far as every node has confirmed it, so what is late or lost makes it shorter and never longer; only
+  a rank that is stopped is named by the word of its own node;
 - the ranks that others wait for (waits.py) decide, by what their processes do (limits.py says how long each may);
 - five times the longest pause that the job has come out of by itself, in such a phase, is allowed in any case.
 

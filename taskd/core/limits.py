@@ -220,7 +220,7 @@ STILL_STOPPED_NS = 800 * MS
 """A rank that a signal or a debugger has stopped while the job stands still is named after this: nothing that is usual
 looks like it."""
 STILL_STOPPED_SEEN_NS = 200 * MS
-"""But it has to be seen so for this long, for tools that read a stack stop a process for a moment."""
+"""But it has to be so for this long, for tools that read a stack stop a process for a moment."""
 STILL_ASLEEP_NS = 5 * SECOND
 """One that others wait for and that does nothing. Every script has pauses of some seconds: a request to a server that
 answers late, a name that has to be looked up."""
@@ -235,8 +235,8 @@ STILL_WORKS_NS = 30 * SECOND
 STILL_COMPILES_NS = 600 * SECOND
 STILL_UNKNOWN_NS = 120 * SECOND
 """While the job's rhythm is not known yet. One that works is then not named at all."""
-STILL_STOPPED_REPLACED_NS = 1_500 * MS
-"""One that was seen to be stopped by a signal for so long while the job stands still is given up."""
+STILL_STOPPED_REPLACED_NS = 2 * SECOND
+"""One that was stopped by a signal for so long while the job stands still is given up."""
 STILL_FACTOR = 5
 """And in any case so many times the longest pause that the job has had in such a phase, and come out of by itself."""
 STILL_WARM_STEPS = 5

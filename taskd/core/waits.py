@@ -80,6 +80,15 @@ class Groups:
         """For whom this rank waits, and in which operation."""
         return {other: place for place in self.inside.get(rank, ()) for other in self.missing(place)}
 
+    def held_up_by(self, rank: int) -> set[int]:
+        """For whom it waits, and who is in the same operation. Of different operations nobody ends, whoever comes."""
+        found = set[int]()
+        for place in self.inside.get(rank, ()):
+            there = [one for one in self._members[place.group].values() if one.entered == place.entered > one.left]
+            if all(one.kind == place.kind for one in there):
+                found.update(self.missing(place), (one.rank for one in there))
+        return found - {rank}
+
     def words(self, place: Place) -> str:
         """`allreduce #812 of group 0@0-3`."""
         kind = _KINDS[place.kind] if place.kind < len(_KINDS) else "operation"
@@ -126,12 +135,16 @@ def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
 
 
 def all_wait_for(rank: int, places: Mapping[int, Sequence[Place]], size: int) -> bool:
-    """Whether all others wait, inside of operations, for this rank or for the operation that it is in with them. Who is
-    in one with it may be awaited by others, too, and is not to blame."""
-    if not all(waits_in(own) for other, own in places.items() if other != rank):
-        return False
-    found = find(places, size)
-    return found.knot is Knot.TOGETHER or rank in found.awaited
+    """Whether all others wait, inside of operations, for this rank or for one that it is in with them, be it through
+    others who wait in turn. Whoever is in a message may wait for anybody."""
+    groups, waiting = Groups(places, size), {rank}
+    while more := {
+        other
+        for other in places
+        if other not in waiting and (other in groups.in_message or not waiting.isdisjoint(groups.held_up_by(other)))
+    }:
+        waiting |= more
+    return len(waiting) == len(places)
 
 
 def waits_in(places: Sequence[Place]) -> bool:

@@ -1,61 +1,90 @@
 """Plain attributes of optimizers: what one of the script's own counts beside its state.
 
-An update moves them like the state, on all ranks alike: so they are put back with a step that is given up, and go to a
-newcomer with the state. Only what differs from the set-up goes there, for the rest may be a rank's own (its number, a
-device). What it does NOT keep: attributes that are containers, tensors or objects; a proof finds what those led astray.
+An update moves them like the state, on all ranks alike. So they are put back with a step that is given up, and a rank
+that takes the state of another one takes them, too.
+
+Failure modes: an attribute is a rank's own (its number, a seed, a path): its set-up differs, so it is left; it was or
+became a tensor, a list or an object on one side: so it is left there, and never deleted. *Not kept:* what is not plain
+(a proof finds who was led astray), and what is set up alike on all and moves differently on each, like a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 PLAIN = (bool, int, float, str, type(None))
-Own = dict[str, dict[str, Any]]
-"""By the name of its owner, the attributes."""
+Space = dict[str, Any]
+Told = dict[str, list[Space]]
+"""By the name of its owner: what was plain at its set-up, and what is now."""
+
+
+@dataclass(slots=True, frozen=True)
+class Own:
+    """What one object had at a moment."""
+
+    plain: Space
+    names: frozenset[str]
+    """Of all attributes."""
 
 
 class Attributes:
-    """Of some objects, by name; only of those that there were when the first loop began."""
+    """Of some objects, by name."""
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
         self._owners = owners
-        self._set_up: Own | None = None
+        self._set_up: dict[str, Own] = {}
 
     def look(self) -> None:
-        """The script has set them up, and its first loop begins. What is known already stays."""
-        if self._set_up is None:
-            self._set_up = self.note()
+        """A loop begins: whoever is there for the first time has been set up."""
+        for name, owner in self._owners.items():
+            if name not in self._set_up:
+                self._set_up[name] = _own(owner)
 
-    def note(self) -> Own:
+    def note(self) -> dict[str, Own]:
         """All, as they are now."""
-        return {name: _plain_of(owner) for name, owner in self._owners.items()}
+        return {name: _own(owner) for name, owner in self._owners.items()}
 
-    def changed(self) -> Own:
-        """What differs from the set-up."""
-        then, now = self._set_up or {}, self.note()
-        return {
-            name: {key: value for key, value in now[name].items() if key not in own or own[key] != value}
-            for name, own in then.items()
-        }
-
-    def put_back(self, noted: Own) -> None:
-        """Let them be as they were noted; what is new since then is no more."""
+    def put_back(self, noted: dict[str, Own]) -> None:
+        """Let them be as this rank has noted them; what is new since then is no more."""
         for name, before in noted.items():
-            own = _space_of(self._owners[name])
-            for key in _plain_of(self._owners[name]).keys() - before.keys():
-                del own[key]
-            own.update(before)
+            space = _space_of(self._owners[name])
+            for key in _plain(space).keys() - before.names:
+                del space[key]
+            space.update(before.plain)
 
-    def adopt(self, changed: Own) -> None:
-        """Let them differ from the set-up like this."""
-        self.put_back({name: own | changed.get(name, {}) for name, own in (self._set_up or {}).items()})
+    def tell(self) -> Told:
+        """For a rank that lacks them."""
+        return {name: [own.plain, _plain(_space_of(self._owners[name]))] for name, own in self._set_up.items()}
+
+    def take(self, told: Told) -> None:
+        """What another rank has told, of what began alike on both and is plain on both."""
+        for name, (set_up, now) in told.items():
+            mine = self._set_up.get(name)
+            if mine is None:
+                continue
+            space = _space_of(self._owners[name])
+            for key, value in now.items():
+                alike = key in set_up and key in mine.plain and _same(set_up[key], mine.plain[key])
+                new = key not in set_up and key not in mine.names
+                if (alike or new) and (key not in space or type(space[key]) in PLAIN):
+                    space[key] = value
 
 
-def _space_of(owner: Any) -> dict[str, Any]:
-    own = getattr(owner, "__dict__", None)
-    return own if type(own) is dict else {}
+def _space_of(owner: Any) -> Space:
+    space = getattr(owner, "__dict__", None)
+    return space if type(space) is dict else {}
 
 
-def _plain_of(owner: Any) -> dict[str, Any]:
-    return {key: value for key, value in _space_of(owner).items() if isinstance(value, PLAIN)}
+def _plain(space: Space) -> Space:
+    return {key: value for key, value in space.items() if type(value) in PLAIN}
+
+
+def _own(owner: Any) -> Own:
+    space = _space_of(owner)
+    return Own(_plain(space), frozenset(space))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one == other or one != one)

@@ -28,6 +28,7 @@ import torch
 
 from taskd.state.held import digest_of, is_array
 from taskd.state.plain import is_scalar
+from taskd.state.strange import strange
 
 MOST = 4096
 """Objects that are looked at in one batch; one that has more of them is loaded again instead."""
@@ -109,10 +110,11 @@ def digest(batch: Any) -> int:
         item = todo.popleft()
         kind = type(item)
         if kind is str:
-            words.append(item)
+            words.append(f"{len(item)} {item}")
         elif isinstance(item, torch.Tensor):
-            words.append(f"{kind.__qualname__} {tuple(item.shape)}")
-            if item.device.type == "cpu":
+            odd = strange(item)  # and may have no shape, or another one in each object
+            words.append(odd or f"{kind.__qualname__} {tuple(item.shape)}")
+            if not odd and item.device.type == "cpu":
                 numbers.append(item)
         elif is_scalar(item) or isinstance(item, (bytes, range)):
             words.append(f"{kind.__qualname__} {item!r}")

@@ -57,7 +57,7 @@ class Captured:
     counters: dict[str, Any]
     settings: list[dict[str, Any]]
     """Of each optimizer's groups: what schedulers set."""
-    own: Own
+    own: dict[str, Own]
     """Of each optimizer: its own attributes."""
     gradients: list[torch.Tensor | bool | None]
     modules: Noted

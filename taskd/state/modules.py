@@ -21,9 +21,9 @@ import torch
 
 from taskd.errors import PeerError, UsageError
 from taskd.state import tree
-from taskd.state.attributes import PLAIN
 
 LATE = "attributes of modules change after a step's backward has begun: those of a rank that died are lost"
+_PLAIN = (bool, int, float, str, type(None))
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed")
 _LEARNS = attrgetter("requires_grad")
 _BYTES = "taskd bytes of an io.BytesIO"
@@ -119,7 +119,7 @@ class Modules:
         for module, names, known, values in zip(self._modules, noted.names, noted.known, noted.values, strict=True):
             attributes = vars(module)
             for name in [] if _wraps(module) else [name for name in attributes if name not in known]:
-                if isinstance(attributes[name], PLAIN):
+                if isinstance(attributes[name], _PLAIN):
                     del attributes[name]
             _set(module, zip(names, values, strict=True))
         self._learn(noted.learns)
@@ -182,7 +182,7 @@ def _names(module: torch.nn.Module) -> tuple[str, ...]:
         return ()  # whose attributes are no Python objects
     if _wraps(module):
         return ("training",)
-    return tuple(name for name, value in vars(module).items() if isinstance(value, PLAIN))
+    return tuple(name for name, value in vars(module).items() if isinstance(value, _PLAIN))
 
 
 def _getter(names: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:

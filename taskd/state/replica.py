@@ -90,7 +90,7 @@ class Replica:
         """The state of the optimizers and the other objects."""
         parts = {f"optimizer {name}": item.state_dict() for name, item in self.optimizers.items()}
         parts |= {f"object {name}": item.state_dict() for name, item in self.others.items()}
-        return parts | {_ATTRIBUTES: self.attributes.changed()}
+        return parts | {_ATTRIBUTES: self.attributes.tell()}
 
     def load_small(self, parts: dict[str, Any]) -> None:
         """Put back what `small` gave, here or on another rank. Raises PeerError."""
@@ -98,7 +98,7 @@ class Replica:
             exact.load(name, optimizer, parts[f"optimizer {name}"])
         for name, item in self.others.items():
             exact.load(name, item, parts[f"object {name}"])
-        self.attributes.adopt(parts[_ATTRIBUTES])
+        self.attributes.take(parts[_ATTRIBUTES])
 
     def describe(self) -> list[list[Any]]:
         """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""

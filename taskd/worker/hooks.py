@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import operator
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +32,14 @@ _STEP_MAX = 2**62
 class _Progress:
     """What this process knows of its own step."""
 
-    __slots__ = ("handles", "leader", "page", "step", "told", "under_way")
+    __slots__ = ("handles", "leader", "page", "step", "thread", "told", "under_way")
 
     def __init__(self) -> None:
         self.page: Page | None = None
         self.step = -1  # the step that is under way, or the last one
         self.under_way = False
         self.told = False  # the script has said a number itself
+        self.thread: int | None = None  # in which the session's loop runs
         self.leader: weakref.ref[Any] | None = None
         self.handles: list[Any] = []
 
@@ -85,7 +87,13 @@ def mark_step(step: int, phase: Phase) -> None:
     page = _progress.page
     if page is not None:
         _progress.step, _progress.under_way, _progress.told = step, phase is not Phase.BETWEEN, True
+        _progress.thread = threading.get_ident()
         page.store_step(step, phase)
+
+
+def trained_in() -> int | None:
+    """The thread in which steps are marked; None: nobody has marked one."""
+    return _progress.thread
 
 
 def mark_phase(phase: Phase) -> None:

@@ -183,7 +183,7 @@ class Link:
                 self.channel.say(answer)
             return
         if isinstance(message, StackAsked):
-            self.channel.say(StackTold(message.rank, self.introduction.incarnation, whereabouts.of_main_thread()))
+            self.channel.say(StackTold(message.rank, self.introduction.incarnation, whereabouts.of_training()))
             return
         if isinstance(message, WorkerWelcome):
             self._welcomed(message)

@@ -13,30 +13,55 @@ from types import FrameType
 
 from taskd.core.words import cut
 from taskd.state.sources import passed_over
+from taskd.worker import hooks
 
 _MOST_CHARACTERS = 240
-_LINES = 3
+_MOST_LINES = 3
+_Line = tuple[str, int, str]
+"""File, number, function."""
 
 
-def of_main_thread() -> str:
-    """The innermost lines of the script that the main thread is in; of other code, if it is in no line of a script."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return words_of(frame)
+def _here() -> str:
+    try:
+        return os.path.join(os.getcwd(), "")
+    except OSError:  # it is gone
+        return ""
+
+
+_HERE = _here()
+
+
+def of_training() -> str:
+    """Of the thread that trains: the main one, until another one has marked a step."""
+    try:
+        frame = sys._current_frames().get(hooks.trained_in() or threading.main_thread().ident or 0)
+        lines = _lines(frame)
+    finally:
+        frame = None  # else its variables might end in this thread
+    return _words(lines)
 
 
 def words_of(frame: FrameType | None) -> str:
     """Of this frame and those that have called it."""
-    innermost, own = frame, list[str]()
-    while frame is not None and len(own) < _LINES:
-        if not passed_over(frame.f_code.co_filename, frame.f_code.co_name):
-            own.append(_line(frame))
+    return _words(_lines(frame))
+
+
+def _lines(frame: FrameType | None) -> list[_Line]:
+    """At once, for that thread goes on as soon as this one waits for anything."""
+    found = list[_Line]()
+    while frame is not None:
+        code = frame.f_code
+        found.append((code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name))
         frame = frame.f_back
-    if not own and innermost is not None:
-        own.append(_line(innermost))
-    return cut(f"at {', '.join(own)}", _MOST_CHARACTERS) if own else ""
+    return found
 
 
-def _line(frame: FrameType) -> str:
-    file, here = frame.f_code.co_filename, os.path.join(os.getcwd(), "")
-    name = file.removeprefix(here) if file.startswith(here) else os.path.basename(file)
-    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _words(lines: list[_Line]) -> str:
+    own = [line for line in lines if not passed_over(line[0], line[2])][:_MOST_LINES] or lines[:1]
+    return cut(f"at {', '.join(map(_word, own))}", _MOST_CHARACTERS) if own else ""
+
+
+def _word(line: _Line) -> str:
+    file, number, function = line
+    name = file.removeprefix(_HERE) if _HERE and file.startswith(_HERE) else os.path.basename(file)
+    return f"{name}:{number} in {function}"

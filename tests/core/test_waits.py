@@ -153,10 +153,21 @@ def test_whether_all_wait_for_one_and_the_operation_it_is_in(where: list[tuple[i
     assert all_wait_for(1, places, 3) is all_wait
 
 
-def test_who_waits_in_a_ring_is_not_waited_for_alone() -> None:
-    first, second = "0@0-1", "1@0-1"
-    ring = {
-        0: [place(0, first, 5), place(0, second, 4, 4)],
-        1: [place(1, second, 5), place(1, first, 4, 4)],
+def test_all_wait_for_one_through_others() -> None:
+    first, second = "0@0-1", "1@1-2"
+    chain = {
+        0: [place(0, first, 5)],
+        1: [place(1, first, 4, 4), place(1, second, 7)],
+        2: [place(2, second, 7)],  # it was stopped in there
     }
-    assert not all_wait_for(0, ring, 2)
+    assert all_wait_for(2, chain, 3)
+
+
+def test_who_does_not_wait_for_it_is_in_the_way() -> None:
+    apart = {**{rank: [place(rank, "0@0-2", 7)] for rank in range(3)}, 3: []}
+    assert not all_wait_for(3, apart, 4)  # which is in none of their groups
+    different = {0: [place(0, "0@0-1", 7)], 1: [place(1, "0@0-1", 7, kind=BROADCAST)]}
+    assert not all_wait_for(1, different, 2)  # and would come there again
+    assert not all_wait_for(1, {0: [], 1: []}, 2)
+    messages = {0: [place(0, "0@0-1 messages", 4, 3, RECV)], 1: []}
+    assert all_wait_for(1, messages, 2)

@@ -102,7 +102,7 @@ void who_does_not_come_is_named_in_time() {
                                        outcomes.add());
         world->finish(outcomes);
         for (const size_t index : {0U, 1U}) {
-            check_failure(outcomes, index, Code::kTimeout, "was not done within 2 s: no answer from ");
+            check_failure(outcomes, index, Code::kTimeout, "Timed out waiting 2000ms: no answer from ");
             check_failure(outcomes, index, Code::kTimeout, " from rank 1 and rank 3. ");
         }
     }

@@ -6,7 +6,7 @@ import inspect
 import threading
 from types import FrameType
 
-from taskd.worker.whereabouts import of_main_thread, words_of
+from taskd.worker.whereabouts import of_training, words_of
 
 
 def frame_of(source: str, name: str, ready: list[FrameType | None]) -> None:
@@ -33,7 +33,7 @@ def test_what_is_installed_is_passed_over_but_where_there_is_nothing_else() -> N
 
 def test_another_thread_sees_the_main_one() -> None:
     told: list[str] = []
-    thread = threading.Thread(target=lambda: told.append(of_main_thread()))
+    thread = threading.Thread(target=lambda: told.append(of_training()))
     thread.start()
     thread.join()
     assert "in test_another_thread_sees_the_main_one" in told[0]

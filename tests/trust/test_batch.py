@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
+import pytest
 import torch
 
-from taskd.state.batch import MOST, Handed
+from taskd.state.batch import MOST, Handed, digest
 from taskd.worker.feed import SPOILT, Feed
 
 
@@ -63,3 +65,41 @@ def test_a_loader_without_another_copy_says_so() -> None:
     assert feed.spoilt() == ""
     batch.mul_(2)
     assert feed.spoilt() == SPOILT
+
+
+# ---- the digest of a batch
+
+
+def jagged() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"x": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])},
+        lambda: {"x": jagged(), "y": 1},
+        lambda: [torch.ones(2).to_sparse(), torch.empty(3, device="meta")],
+        lambda: (torch.arange(6).reshape(2, 3), ["a", "b"], b"c", 1.5, None),
+        lambda: Sample(torch.ones(2), ["a"]),
+    ],
+)
+def test_batches_that_are_made_alike_have_one_digest(make: Callable[[], Any]) -> None:
+    assert digest(make()) == digest(make()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["a", "b"], ["a\nb"]),
+        ([5], ["int 5"]),
+        ([torch.ones(2)], [torch.ones(2, dtype=torch.float64)]),
+        ([torch.ones(2)], [torch.zeros(2)]),
+        ([torch.ones(2, 1)], [torch.ones(1, 2)]),
+        ({"a": 1}, {"b": 1}),
+        ([1], [True]),
+        ((1,), [1]),
+    ],
+)
+def test_other_batches_have_another_one(one: Any, other: Any) -> None:
+    assert digest(one) != digest(other)

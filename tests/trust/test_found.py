@@ -14,7 +14,7 @@ UNLIKE = "and this newcomer has found something else there than its life before"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(13)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("reduced", 13), ("updated", 12), ("updated", 6)])
 @pytest.mark.parametrize(
     ("kind", "name"), [("teacher", "teacher"), ("closure", "more, more.teacher"), ("noise", "noise")]

@@ -209,8 +209,8 @@ void Operation::woken(int64_t now_ns) {
         std::vector<std::string> names;
         for (const int member : members)
             names.push_back(circle_.transport.name_of(member));
-        return fail({Failure::Code::kTimeout, title() + " was not done within " +
-                                                  duration_of(deadline_ns_ - started_ns_) +
+        return fail({Failure::Code::kTimeout, title() + ": Timed out waiting " +
+                                                  std::to_string((deadline_ns_ - started_ns_) / 1000000) + "ms" +
                                                   (names.empty() ? "" : ": no answer from " + list_of(names)) +
                                                   ". See what is going on there; " +
                                                   "where operations may take longer, give the group a longer timeout"});

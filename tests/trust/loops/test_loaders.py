@@ -72,7 +72,7 @@ def test_a_batch_is_loaded_again(run: Run, what: str, processes: str, order: str
     check_healed(run("loaders", kind, "backward", at), calm(run, "loaders", kind))
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("place", "at"), [("evaluated", 0), ("behind", 0), ("forward", PER_EPOCH), ("forward", PER_EPOCH + 2)]
 )
