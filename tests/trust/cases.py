@@ -11,7 +11,7 @@ def _kinds(script: str, names: Iterable[str], *places: str) -> dict[tuple[str, s
     return {(script, name): tuple(f"{name}, {place}" for place in places) for name in names}
 
 
-_KINDS = ("delegating", "parametrized", "tied", "named", "trap", "subclass", "closed", "uneven")
+_KINDS = ("delegating", "parametrized", "tied", "named", "trap", "subclass", "closed", "uneven", "nested_batch")
 _STEP = ("forward", "backward", "reduced", "updated")
 CASES: dict[tuple[str, str], tuple[str, ...]] = {
     ("batch_entry", ""): ("forward", "backward"),

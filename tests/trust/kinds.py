@@ -134,9 +134,16 @@ class Plain(nn.Module):
         return super().named_buffers(prefix)
 
 
-def training(model: nn.Module, optimizer: Any, scheduler: Any = None, *, sharded: bool = False) -> None:
-    """The loop, with a session or without."""
+def training(
+    model: nn.Module, optimizer: Any, scheduler: Any = None, *, sharded: bool = False, layout: Any = None
+) -> None:
+    """The loop, with a session or without. `layout`: of something in each batch that is no tensor like others."""
     loader = scene.loader()
+    if layout is not None:
+        collate = loader.collate_fn
+        loader.collate_fn = lambda samples: (
+            collate(samples) | {"rows": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)}
+        )
     session: Any = None
     if not PLAIN:
         session = taskd.session()
@@ -233,6 +240,16 @@ def nested() -> None:
     training(model, plain_adam(model))
 
 
+def nested_batch() -> None:
+    model = Net()
+    training(model, plain_adam(model), layout=torch.strided)
+
+
+def jagged_batch() -> None:
+    model = Net()
+    training(model, plain_adam(model), layout=torch.jagged)
+
+
 def lazy() -> None:
     model = nn.Sequential(Net(), nn.LazyLinear(8))
     training(model, torch.optim.SGD(model.parameters(), lr=0.01))
@@ -261,7 +278,7 @@ CASES: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
         delegating, hollow, subclass, trap, closed, uncopied, named, meta, sparse, quantized, nested, lazy,
-        parametrized, tied, uneven,
+        nested_batch, jagged_batch, parametrized, tied, uneven,
     )
 }  # fmt: skip
 scene.args.place = PLACE

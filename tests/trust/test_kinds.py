@@ -27,6 +27,8 @@ KINDS = {
     "meta": "unused is on the meta device, which taskd does not copy",
     "sparse": "mask is sparse, which taskd does not copy",
     "quantized": "table is quantized, which taskd does not copy",
+    "nested_batch": "",
+    "jagged_batch": "",
     "nested": "rows is nested, which taskd does not copy",
     "uneven": "the model is sharded (model.0.weight is a DTensor)",
 }
