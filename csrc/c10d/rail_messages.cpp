@@ -17,6 +17,7 @@
 namespace taskd::comm {
 
 using ::c10d::OpType;
+using Clock = std::chrono::steady_clock;
 
 namespace {
 

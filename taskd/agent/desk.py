@@ -60,6 +60,8 @@ class Desk:
         uplink: Uplink,
         step: Callable[[events.WorkerSaid, Worker | None], None],
     ) -> None:
+        self.stack_told: Callable[[Worker, str], None] = lambda _worker, _words: None
+        """Takes what a process says of where it is."""
         self.refused: dict[str, int] = {}  # how often each rule was broken
         self.refusal = ""  # why the manager does not take this agent as a whole
         self._job, self._node = job, node
@@ -190,7 +192,7 @@ class Desk:
             )
             return
         if isinstance(message, StackTold) and message.rank == worker.rank:
-            worker.stack = message.words
+            self.stack_told(worker, message.words)
             return
         speaker = message.witness if isinstance(message, Evidence) else message.rank
         if worker.rank < 0 or speaker != worker.rank:

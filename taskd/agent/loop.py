@@ -94,6 +94,7 @@ class AgentLoop:
         self.desk = Desk(config.job.id, node, listener, self.workers, self._deaths, line, self._step)
         self._deaths.hear = self.desk.receive
         self.pages.still.ask_stack = self.desk.ask_stack
+        self.desk.stack_told = self.pages.still.stack_told
         self._stop_reason: str | None = None
         self._mistakes = Mistakes(_logger, "this node goes on without it")
         self._upstream.find_key()

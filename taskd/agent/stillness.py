@@ -77,18 +77,23 @@ class StillWatch:
         if look is None or look.mark != beat.progress_ns:
             self._looks = {pid: known for pid, known in self._looks.items() if pid in self._workers.by_pid}
             look = self._looks[worker.pid] = _Look(worker, beat.progress_ns)
-            worker.stack = ""
         groups = worker.page.read_groups()
         places = tuple(Place(worker.rank, one.group, one.kind, *_count(one)) for one in groups)
         waits = any(place.left != place.entered for place in places)
         if look.due(now):
             look.look(now, waits, carried if waits else 0)
             look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.ask_stack)
-        since = max(look.since, beat.beat_ns) if look.doing in _OUTSIDE.values() else look.since  # who beats, runs
+        since = beat.beat_ns if look.doing in _OUTSIDE.values() else look.since  # who is stopped does not beat
         doing_ms = max(now - since, 0) // MS
         who = (worker.rank, worker.incarnation, beat.progress_ns)
-        words = " ".join(filter(None, (look.words, worker.stack)))
+        words = " ".join(filter(None, (look.words, look.stack)))
         return Still(*who, age_ns // MS, look.doing, doing_ms, cut(words, MAX_TEXT)), places
+
+    def stack_told(self, worker: Worker, words: str) -> None:
+        """This process has said where it is."""
+        look = self._looks.get(worker.pid)
+        if look is not None:
+            look.stack = words
 
 
 def _count(one: _native.GroupBeat) -> tuple[int, int]:
@@ -101,7 +106,7 @@ class _Look:
 
     def __init__(self, worker: Worker, mark: int) -> None:
         self.mark = mark
-        self.doing, self.words = Doing.UNSEEN, ""
+        self.doing, self.words, self.stack = Doing.UNSEEN, "", ""
         self.since = 0  # it does so since then
         self._worker = worker
         self._seen, self._call = Doing.UNSEEN, ""

@@ -45,7 +45,6 @@ class Worker:
     checks_until_ns: int = 0
     welcome: WorkerWelcome | None = None  # the last one it was sent
     order: tuple[int, int] = (-1, -1)  # the last one written into its page
-    stack: str = ""  # where in its script it has said to be since it makes no progress
     last_step: int = -1
     last_step_ns: int = 0
     step_ms: int = 0

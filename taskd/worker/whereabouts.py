@@ -1,4 +1,4 @@
-"""Where in the script this process is, in words: `at data.py:17 in fetch, train.py:80 in <module>`.
+"""Where in the script this process is, in words: `at train.py:17 in fetch, train.py:80 in <module>`.
 
 Asked for where a rank makes no progress, and told by a thread beside the one that trains: no signal interrupts what
 that waits for. A thread that keeps the interpreter's lock to itself is not seen, as nobody else can run.

@@ -181,7 +181,9 @@ def what_never_completes_ends_after_the_groups_timeout() -> None:
         begun = time.monotonic()
         words = error_of(lambda: dist.all_reduce(torch.ones(3), group=group))
         assert time.monotonic() - begun > 0.9
-        assert all(word in words for word in ("all_reduce", guard.groups()[-1], "within 1 s", "rank 1")), words
+        assert all(
+            word in words for word in ("all_reduce", guard.groups()[-1], "Timed out waiting 1000ms", "rank 1")
+        ), words
         assert guard.groups()[-1] in error_of(lambda: dist.barrier(group)), "it stays broken, and says so at once"
     dist.barrier()
     dist.destroy_process_group(group)
@@ -194,9 +196,26 @@ def a_monitored_barrier_names_who_is_missing() -> None:
     group = dist.new_group(list(range(SIZE)))
     if RANK == 0:
         soon = timedelta(milliseconds=500)
-        assert "ank 1" in error_of(lambda: dist.monitored_barrier(group, timeout=soon))
+        assert "Rank 1 failed to pass monitoredBarrier" in error_of(lambda: dist.monitored_barrier(group, timeout=soon))
     dist.barrier()
     dist.destroy_process_group(group)
+    _c10d.control.take_events()
+
+
+@case
+@guarded
+def a_monitored_barrier_fails_in_torchs_words() -> None:
+    alone, hasty = dist.new_group(list(range(SIZE))), dist.new_group(list(range(SIZE)))
+    if RANK == 0:
+        words = error_of(lambda: dist.monitored_barrier(hasty, timeout=timedelta(0)))
+        assert "Rank 0 timed out in monitoredBarrier" in words, words
+    else:
+        words = error_of(lambda: dist.monitored_barrier(alone, timeout=timedelta(milliseconds=500)))
+        wanted = f"Rank {RANK} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        assert wanted + "from rank 0" in words, words
+    dist.barrier()
+    dist.destroy_process_group(alone)
+    dist.destroy_process_group(hasty)
     _c10d.control.take_events()
 
 
