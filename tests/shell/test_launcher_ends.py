@@ -296,7 +296,6 @@ TICKS = "type(args[1]).__name__ == 'Tick' and self.post.term"
         ("core.agent", "Agent", "step", TICKS),
         ("agent.pages", "Pages", "read", "True"),
         ("agent.desk", "Desk", "receive", "True"),
-        ("agent.desk", "Desk", "_hear", "True"),
         ("agent.upstream", "Upstream", "events", "True"),
         ("agent.deaths", "Deaths", "found", "True"),
         ("agent.store", "StoreRelay", "_turn", "True"),
