@@ -214,7 +214,7 @@ STILL_NS = 600 * MS
 STILL_LOOK_NS = 250 * MS
 STILL_REPEAT_NS = 1 * SECOND
 """Which ranks are still is said again after so long, and at once when something of it has changed."""
-STILL_STOPPED_REPEAT_NS = STILL_LOOK_NS
+STILL_STOPPED_REPEAT_NS = 100 * MS
 """Where one of them is stopped from outside."""
 STILL_STOPPED_NS = 800 * MS
 """A rank that a signal or a debugger has stopped while the job stands still is named after this: nothing that is usual
