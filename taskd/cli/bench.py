@@ -41,6 +41,10 @@ BENCHES = {
         "taskd.bench.recovery",
     ),
     "steady": ("step time with everything on, over plain torchrun and gloo", "taskd.bench.steady"),
+    "strangers": (
+        "thousands of connections to every port of a running job: what they cost it, who is let in (2 minutes)",
+        "taskd.bench.strangers",
+    ),
     "transport": (
         "operations over rails beside gloo, two rails over one, faults, abort, rest; false alarms (17 minutes)",
         "taskd.bench.transport",
