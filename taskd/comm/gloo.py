@@ -10,11 +10,12 @@ Does not decide when a group is made or ended (guard.py, and csrc/c10d for the e
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -86,6 +87,22 @@ def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any
     return devices, []
 
 
+def without_listener(make: Callable[[], Any]) -> Any:
+    """What `make` makes over one device, whose listening socket is closed then: nobody is meant to connect, and a
+    stranger could make gloo end the process. The result lives as long as the process does, since its device would miss
+    the socket at its end."""
+    with _device_lock:
+        before = {fd for fd, _ in _listeners()}
+        made = make()
+        found = [fd for fd, _ in _listeners() if fd not in before]
+    if len(found) == 1:  # else another thread's cannot be told from it
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, found[0], inheritable=False)
+        os.close(nothing)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made
+
+
 def _addresses(told: Iterable[bytes]) -> set[Address]:
     """Where all ranks listen."""
     lines = b"\n".join(told).decode().split("\n")
@@ -102,9 +119,13 @@ def _connected_sockets(listeners: set[Address]) -> list[int]:
 
 
 def _listening() -> list[Address]:
+    return [address for _, address in _listeners()]
+
+
+def _listeners() -> list[tuple[int, Address]]:
     return [
-        _address(one.getsockname())
-        for _, one in _tcp_sockets()
+        (fd, _address(one.getsockname()))
+        for fd, one in _tcp_sockets()
         if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     ]
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
+from taskd.comm.gloo import without_listener
 
 PlainGloo: Any = dist.ProcessGroupGloo
 
@@ -99,8 +100,12 @@ def type_of_guards() -> Any:
 def _gloo_of_one() -> Any:
     """A gloo group of one rank, for all guarded groups: what is registered as GLOO, DDP casts to gloo's own class."""
     options = PlainGloo._Options()
-    options._devices = [PlainGloo.create_device(hostname="127.0.0.1", lazy_init=True)]
-    return PlainGloo(dist.HashStore(), 0, 1, options)
+
+    def make() -> Any:
+        options._devices = [PlainGloo.create_device(hostname="127.0.0.1", lazy_init=True)]
+        return PlainGloo(dist.HashStore(), 0, 1, options)
+
+    return without_listener(make)
 
 
 def _registering(original: Callable[..., None]) -> Callable[..., None]:

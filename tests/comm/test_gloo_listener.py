@@ -1,0 +1,26 @@
+"""The gloo group of one that torch's casts meet: nothing listens for it, it works, and the process ends in good order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import socket, threading
+import torch
+from taskd.comm import gloo, stand_in
+
+own = socket.create_server(("127.0.0.1", 0))  # somebody else's stays
+group = stand_in._gloo_of_one()
+assert [address for _, address in gloo._listeners()] == [own.getsockname()]
+tensor = torch.ones(3)
+group.allreduce([tensor]).wait()
+assert tensor.tolist() == [1, 1, 1]
+del group
+print("fine")
+"""
+
+
+def test_nothing_listens_for_a_group_of_one() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
