@@ -81,7 +81,9 @@ bool Lane::judge_time(Task& task, Verdict& verdict, const Control::Lock& lock) {
     // Suspicious, not wrong: whoever listens hears of it, and the operation goes on.
     task.late_ = true;
     if (control_.attached(lock))
-        announce(task, "no answer within " + std::to_string(waited.count()) + " ms, far longer than it ever took in this job", lock);
+        announce(task,
+                 "no answer within " + std::to_string(waited.count()) + " ms, far longer than it ever took in this job",
+                 lock);
     return false;
 }
 

@@ -241,8 +241,7 @@ void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool w
         return;
     }
     const auto begun = Clock::now();
-    const Milliseconds limit =
-        options.timeout == ::c10d::kUnsetTimeout ? Milliseconds(timeout_ms_) : options.timeout;
+    const Milliseconds limit = options.timeout == ::c10d::kUnsetTimeout ? Milliseconds(timeout_ms_) : options.timeout;
     std::vector<WorkPointer> arrivals;
     for (int rank = 1; rank < size_; ++rank)
         arrivals.push_back(exchange([&](int64_t limit) { return receiving(nullptr, 0, rank, tag, limit); }));
