@@ -35,6 +35,7 @@ class Knocker:
         self.selector = selectors.DefaultSelector()
         self.opened: Counter[int] = Counter()
         self.closed: Counter[int] = Counter()
+        self._first = count * len(ports)  # those that have yet to be opened for the first time
         self._wanted = [(port, KINDS[number % 3]) for number in range(count) for port in ports]
         self._waiting: list[tuple[float, tuple[str, int], str]] = []
         self._slow: dict[socket.socket, float] = {}
@@ -45,9 +46,10 @@ class Knocker:
         while self._waiting and self._waiting[0][0] <= now:
             _, port, kind = self._waiting.pop(0)
             self._wanted.append((port, kind))
-        for port, kind in self._wanted[-BATCH:]:
+        batch = self._wanted[:BATCH]
+        del self._wanted[:BATCH]
+        for port, kind in batch:
             self._open(port, kind)
-        del self._wanted[-BATCH:]
         for key, _ in self.selector.select(0 if self._wanted else 0.05):
             if key.data is None:
                 self.say()
@@ -62,9 +64,10 @@ class Knocker:
     @property
     def through(self) -> bool:
         """Whether all have been opened once."""
-        return not self._wanted
+        return self._first <= 0
 
     def _open(self, port: tuple[str, int], kind: str) -> None:
+        self._first -= 1
         one = socket.socket(socket.AF_INET6 if ":" in port[0] else socket.AF_INET)
         one.setblocking(False)
         try:
