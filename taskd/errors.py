@@ -1,9 +1,9 @@
-"""Whose fault: the few exceptions taskd raises, sorted by who can do something about them.
+"""The few exceptions that taskd raises, sorted by who can correct the error.
 
-UsageError is the caller's (a wrong argument, a wrong setting), PeerError another rank's or another process's,
-BackendError a library's (torch, gloo, NCCL, zmq). There is no class for our own mistakes: a broken invariant of ours is
-an assert. Every message is one sentence that says what was wrong and what to do. Nothing here logs, formats tracebacks
-or decides a recovery.
+UsageError is the caller's fault (a wrong argument, a wrong setting). PeerError is the fault of another rank or process.
+BackendError is the fault of a library (torch, gloo, NCCL, zmq). There is no class for taskd's own bugs: a broken
+invariant of taskd is an assert. Every message is one sentence that says what was wrong and what to do. Nothing here
+logs, formats tracebacks or decides a recovery.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class UsageError(TaskdError):
 
 
 class Misfit(UsageError):
-    """This process is a newcomer and is not set up like those that it is to join: it must not go on."""
+    """This newcomer is not set up like the processes that it is to join, so it must not go on."""
 
 
 class PeerError(TaskdError):
@@ -30,7 +30,7 @@ class BackendError(TaskdError):
 
 
 class StepAbandoned(BaseException):
-    """Leaves the body of a step that was given up, on its way to the `with step:` that will do the step again.
+    """Leaves the body of an abandoned step. The enclosing `with step:` catches it and repeats the step.
 
-    A BaseException, so that a training loop's `except Exception` does not swallow it half-way. Users never catch it.
+    It is a BaseException, so that a training loop's `except Exception` does not catch it. Users never catch it.
     """

@@ -1,13 +1,13 @@
 """Logging of taskd: one logger per module below `taskd`, quiet unless something needs a person, never the root logger.
 
-A training job's terminal belongs to the user. So taskd prints warnings and errors only, on standard error, each
-line opening with who speaks (`taskd[rank 3]: ...`), and writes a file only when TASKD_LOG_PATH names one. The four
-variables of the original are honoured: TASKD_LOG_PATH (a directory or a file), TASKD_FILE_LOG_LEVEL,
+A training job's terminal belongs to the user. So taskd prints only warnings and errors, on standard error. Each line
+begins with the name of its process (`taskd[rank 3]: ...`). taskd writes a file only when TASKD_LOG_PATH names one. The
+four variables of the original are supported: TASKD_LOG_PATH (a directory or a file), TASKD_FILE_LOG_LEVEL,
 TASKD_STD_LOG_LEVEL and TASKD_LOG_STDOUT (off = print nothing).
 
 Structured: pass facts as `extra=log.facts(epoch=3, node="a")`; the file holds them as key=value after the sentence.
-It does NOT configure the root logger or anyone else's, never raises into the caller (a log file that cannot be written
-costs one warning), and does not decide what is worth saying: the modules do.
+It does NOT configure the root logger or any other logger, and never raises into the caller: a log file that cannot be
+written costs one warning. It does not decide what is worth logging: the modules do.
 """
 
 from __future__ import annotations
@@ -47,31 +47,32 @@ def get(module: str) -> logging.Logger:
 
 
 def identify(who: str) -> None:
-    """Say who this process is ("rank 3", "manager", "agent a"): it opens each line on the terminal, names the file."""
+    """Set the name of this process ("rank 3", "manager", "agent a"). It begins each line on the terminal, and names
+    the file."""
     global _identity
     _identity = who
 
 
 def identity() -> str | None:
-    """Who this process is; a worker of torchrun that has not said so yet is known by its RANK."""
+    """The name of this process. A worker of torchrun that has not set one yet is named by its RANK."""
     if _identity is not None:
         return _identity
-    # RANK alone is ambiguous: in a pod's own environment it is the node's rank. LOCAL_RANK exists in workers only.
+    # RANK alone is ambiguous: in a pod's own environment it is the node's rank. Only workers have LOCAL_RANK.
     if os.environ.get("LOCAL_RANK") and os.environ.get("RANK"):
         return f"rank {os.environ['RANK']}"
     return None
 
 
 def facts(**values: Any) -> dict[str, Any]:
-    """The `extra=` of a log call that carries facts beside its sentence."""
+    """The `extra=` argument of a log call: facts in addition to its sentence."""
     return {"facts": values}
 
 
 def once(logger: logging.Logger, level: int, key: str, message: str, *values: Any) -> bool:
-    """Say a sentence at most once per process, whoever asks for it with this key; True when it was said now."""
+    """Log a sentence with this key at most once per process; returns True when it was logged now."""
     if key in _said:
         return False
-    if len(_said) >= ONCE_MAX:  # keys made from input must not grow a process for ever
+    if len(_said) >= ONCE_MAX:  # keys made from input must not use more and more memory
         return False
     _said.add(key)
     logger.log(level, message, *values)
@@ -113,9 +114,9 @@ def configure(
         logger.addHandler(_File(path, file_number))
         levels.append(file_number)
     if not logger.handlers:
-        logger.addHandler(logging.NullHandler())  # or logging.lastResort would print what the user switched off
+        logger.addHandler(logging.NullHandler())  # else logging.lastResort would print what the user switched off
     logger.setLevel(min(levels, default=logging.CRITICAL + 10))
-    # With handlers of our own, handing records on to the root logger as well would print every warning twice.
+    # If taskd has its own handlers, records must not reach the root logger: every warning would be printed twice.
     logger.propagate = users_own and logger.propagate
     for sentence in troubles:
         once(logger, logging.WARNING, sentence, sentence)
@@ -145,7 +146,7 @@ def _quoted(value: Any) -> str:
 
 
 class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
-    """Standard error as it is at the moment of speaking: a user who redirects sys.stderr later is followed."""
+    """Writes to sys.stderr as it is when a record is logged, so a later redirection by the user is respected."""
 
     def __init__(self, level: int) -> None:
         logging.Handler.__init__(self, level)
@@ -170,11 +171,12 @@ class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A terminal that went away must not add a traceback of the logging module to the job's output."""
+        """Do nothing: a lost terminal must not add a traceback of the logging module to the job's output."""
 
 
 class _File(logging.Handler):
-    """One line per record in a file that is opened at the first record and turned over once at FILE_BYTES_MAX."""
+    """Writes one line per record to a file. The file is opened at the first record, and renamed to `.1` and begun
+    anew at FILE_BYTES_MAX."""
 
     def __init__(self, path: str, level: int) -> None:
         super().__init__(level)
@@ -189,7 +191,7 @@ class _File(logging.Handler):
         if self.broken:
             return
         try:
-            # A forked child keeps its own file: two processes in one buffer would mix their lines.
+            # A forked child opens its own file: two processes that share a buffer would mix their lines.
             if self.stream is None or self.pid != os.getpid():
                 self._open()
             line = self._line(record)
@@ -242,7 +244,7 @@ class _File(logging.Handler):
 
 
 def file_for(path: str) -> str:
-    """The file that TASKD_LOG_PATH means: a path with a suffix is a file, any other (or a directory) a directory."""
+    """The log file for a TASKD_LOG_PATH: a path with a suffix is a file, any other path is a directory."""
     is_directory = path.endswith(os.sep) or os.path.isdir(path) or not os.path.splitext(path)[1]
     if not is_directory:
         return path

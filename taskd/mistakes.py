@@ -1,9 +1,9 @@
-"""Errors of taskd's own in loops that have to go on: each costs what it was about, and nothing else.
+"""Handles taskd's own bugs in loops that must go on: each error costs only the item that it happened in.
 
-A loop that serves others (an agent, a store, a keeper) takes them along when it ends. So an error of ours in one event,
-message or process is said, and the next one is served: what was to be done is repeated or asked for again. One that
-comes all the time ends the loop all the same, or it would spin. What a script, a peer or the machine does wrong is no
-mistake of ours: that is expected where it may come. It repairs nothing.
+If a loop that serves others (an agent, a store, a keeper) ends, the others fail, too. So an error of taskd in one
+event, message or process is logged, and the next item is served. The failed item is repeated or asked for again. Errors
+that come all the time do end the loop, else it would spin. An error of a script, a peer or the machine is no bug of
+taskd: the code that may meet it handles it. This module repairs nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from taskd.core.words import cut
 
 MOST = 20
 WINDOW_NS = 10 * SECOND
-"""So many are survived within this."""
+"""A loop survives MOST errors within this time."""
 
 
 class Mistakes:
-    """Of one loop. `with mistakes.about("..."):` stands around each thing that it does."""
+    """The errors of one loop. Put `with mistakes.about("..."):` around each thing that the loop does."""
 
     def __init__(self, logger: logging.Logger, goes_on: str) -> None:
-        """`goes_on`: what does in spite of them, as in `this node goes on without it`."""
+        """`goes_on`: a sentence about what goes on after an error, such as `this node goes on without it`."""
         self._logger, self._goes_on = logger, goes_on
         self._budget = Budget(MOST, WINDOW_NS)
 
     def about(self, what: object) -> AbstractContextManager[None]:
-        """What is about to be done."""
+        """A context for doing this; it catches taskd's errors."""
         return _About(self, what)
 
     def survives(self, what: object, error: Exception) -> bool:
-        """Say this one; whether the loop goes on."""
+        """Log this error; returns whether the loop goes on."""
         if not self._budget.take(time.monotonic_ns()):
             return False
         said = cut(what if isinstance(what, str) else repr(what))
@@ -44,7 +44,7 @@ class Mistakes:
 
 
 class _About(AbstractContextManager[None]):
-    """One thing that is done."""
+    """The context for one thing that a loop does."""
 
     __slots__ = ("_mistakes", "_what")
 

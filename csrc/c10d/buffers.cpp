@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kMostBuffersKept = 8;
 constexpr int64_t kMostBytesKept = int64_t{256} << 20;
-constexpr int64_t kWorthKeeping = 64 << 10;  // below this the allocator is as quick
-constexpr int64_t kMostWaste = 4;            // a buffer serves what is at least a quarter of it
+constexpr int64_t kWorthKeeping = 64 << 10;  // below this size the allocator is as quick
+constexpr int64_t kMostWaste = 4;            // a buffer serves requests of at least a quarter of its size
 
 bool plain(const at::Tensor& tensor) {
     return tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
@@ -43,7 +43,7 @@ void Buffers::give_back(at::Tensor bytes) {
     const auto smaller = [](const at::Tensor& one, const at::Tensor& other) { return one.numel() < other.numel(); };
     if (free_.size() >= kMostBuffersKept) {
         free_bytes_ -= free_.front().numel();
-        free_.erase(free_.begin());  // the smallest: it is the cheapest to make again
+        free_.erase(free_.begin());  // the smallest, because it is the cheapest to make again
     }
     free_.insert(std::lower_bound(free_.begin(), free_.end(), bytes, smaller), bytes);
 }
@@ -77,7 +77,7 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 }
 
 void copy_contents(const at::Tensor& from, const at::Tensor& to) {
-    // A tensor's own copy would start a team of threads for every thread of the pool.
+    // at::Tensor::copy_() would start a team of threads for every thread of the pool.
     if (plain(from) && plain(to) && from.scalar_type() == to.scalar_type() && from.nbytes() == to.nbytes()) {
         if (from.nbytes() > 0)
             std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());

@@ -1,9 +1,9 @@
-// Private copies: what inner operations write to, so that one that is abandoned can never touch a caller's tensor.
+// Private copies of tensors. Inner operations write to them, so an abandoned one can never touch a caller's tensor.
 //
-// Why: an in-place all-reduce destroys its input, so neither giving it up nor doing it again is possible on the
-// caller's own memory. Copies are kept and used again, because fresh memory costs a page fault every 4 KiB.
+// Why: an in-place all-reduce destroys its input. On the caller's own memory it could be neither given up nor repeated.
+// Buffers are kept and used again, because fresh memory costs a page fault every 4 KiB.
 //
-// Does not: copy anything that it can hand over as it is (inputs that are only read).
+// Does not: copy inputs that are only read; they are handed over as they are.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ using Tensors = std::vector<at::Tensor>;
 
 class Buffers : public std::enable_shared_from_this<Buffers> {
   public:
-    // A tensor like `model` on memory of its own, with its contents if `copy`.
+    // Returns a tensor like `model` on memory of its own; if `copy`, with the contents of `model`.
     at::Tensor twin(const at::Tensor& model, bool copy);
 
   private:
@@ -30,11 +30,11 @@ class Buffers : public std::enable_shared_from_this<Buffers> {
     int64_t free_bytes_ = 0;
 };
 
-// The same memory under a tensor of its own, for plain tensors; else the tensor itself.
+// Returns another tensor object on the same memory if the tensor is plain, otherwise the tensor itself.
 at::Tensor alias_of(const at::Tensor& tensor);
-// Copies contents between tensors of one shape, on this thread alone where that is possible.
+// Copies contents between two tensors of one shape, where possible on this thread alone.
 void copy_contents(const at::Tensor& from, const at::Tensor& to);
-// Replaces what is not finite by finite numbers.
+// Replaces NaN and infinity by finite numbers.
 void make_finite(const at::Tensor& tensor);
 void fill_zero(const at::Tensor& tensor);
 

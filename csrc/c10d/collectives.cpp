@@ -1,6 +1,6 @@
 // The plan of every c10d operation: what it reads, what it writes, how it is started on an inner group.
 //
-// Nothing is decided here; what the inner group thinks of the arguments it says when the operation starts.
+// Nothing is decided here. The inner group checks the arguments when the operation starts.
 #include "c10d/guard.hpp"
 
 namespace taskd::comm {
@@ -17,7 +17,7 @@ Tensors flat(const std::vector<Tensors>& lists) {
     return all;
 }
 
-// The lists back as they were before flat().
+// Splits the tensors into lists again, as they were before flat().
 std::vector<Tensors> lists(const Tensors& all, const std::vector<size_t>& lengths) {
     std::vector<Tensors> made;
     auto from = all.begin();
@@ -97,7 +97,7 @@ Guard::WorkPointer Guard::allreduce_coalesced(Tensors& tensors, const ::c10d::Al
 
 Guard::WorkPointer Guard::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
     Plan plan = in_place(OpType::REDUCE, "gloo:reduce", options.timeout, tensors);
-    // Elsewhere an inner group uses the tensor as scratch; the caller's stays as it was.
+    // On the other ranks an inner group uses the tensor as scratch memory; the caller's tensor stays as it was.
     plan.copy_out = options.rootRank == rank_;
     plan.issue = [options](Backend& backend, Tensors&, Tensors& writes) { return backend.reduce(writes, options); };
     return collective(std::move(plan));
@@ -230,7 +230,7 @@ Guard::WorkPointer Guard::recv(Tensors& tensors, int source, int tag) {
     Plan plan = out_of_place(OpType::RECV, "gloo:recv", Plan::kUnsetTimeout, {}, tensors);
     plan.peer = source;
     plan.tag = tag;
-    plan.copy_in = true;  // what comes may be shorter, and what is behind it stays the caller's
+    plan.copy_in = true;  // the message may be shorter; the rest keeps the caller's values
     plan.blocks = plan.abortable = true;
     plan.issue = [source, tag](Backend& backend, Tensors&, Tensors& writes) {
         return backend.recv(writes, source, tag);

@@ -13,7 +13,7 @@ namespace taskd::comm {
 
 namespace {
 
-// Nobody needs the thousandth failure of one incident; a reader that never comes must not cost memory.
+// The thousandth failure of one incident is of no use, and a reader that never comes must not cost memory.
 constexpr size_t kFailuresKept = 256;
 
 }  // namespace
@@ -33,7 +33,7 @@ const char* name_of(Mode mode) noexcept {
 }
 
 Control& Control::instance() {
-    // Never destroyed: threads that outlive main() still look at it.
+    // Never destroyed: threads that outlive main() still use it.
     static Control* const control = new Control();
     return *control;
 }
@@ -124,7 +124,7 @@ void Control::announce(Failure failure, const Lock&) {
     if (event_fd_ < 0)
         return;
     const uint64_t one = 1;
-    // The only error possible is EAGAIN, a counter that is full: then the reader has been told long ago.
+    // The only possible error is EAGAIN (the counter is full). Then the reader was told long ago.
     [[maybe_unused]] const ssize_t written = ::write(event_fd_, &one, sizeof one);
 }
 

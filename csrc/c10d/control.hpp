@@ -1,11 +1,11 @@
-// The process-wide control: which mode the guards are in, which epoch, and what failed.
+// The process-wide control: the mode of the guards, the epoch, and the failures.
 //
-// Why: a fault concerns every group of a process at once, and whoever decides (a listener thread, a signal handler's
-// thread, the training thread itself) must be able to change the mode without the GIL and without knowing the guards.
-// So there is one lock, one mode and one list of listeners (the lanes), which are told of every change.
+// Why: a fault concerns all groups of a process at once. A listener thread, a signal handler's thread or the training
+// thread decides what to do. Each of them must be able to change the mode without the GIL and without knowing the
+// guards. So there is one lock, one mode and one list of listeners (the lanes). Every listener is told of every change.
 //
-// Modes: NORMAL, operations run. PARKED, an epoch is being repaired and operations wait. DRAINING, the step is given up
-// and operations end without communicating. SANDBOX, a newcomer runs its set-up against a record.
+// Modes. NORMAL: operations run. PARKED: an epoch is being repaired, and operations wait. DRAINING: the step is given
+// up, and operations end without communicating. SANDBOX: a newcomer runs its set-up against a record.
 //
 // Does not: know torch, Python or any operation (lane.hpp does), nor decide anything.
 #pragma once
@@ -24,7 +24,7 @@ enum class Mode : int { kNormal = 0, kParked = 1, kDraining = 2, kSandbox = 3 };
 
 const char* name_of(Mode mode) noexcept;
 
-// One thing that went wrong in an inner group, announced out of band. A full list takes no more until it is read.
+// One failure in an inner group, announced out of band. A full list takes no more failures until it is read.
 struct Failure {
     std::string group;
     std::string kind;
@@ -39,18 +39,18 @@ class Control {
     using Lock = std::unique_lock<std::mutex>;
     using Bell = std::condition_variable;
 
-    // What an operation must know to tell what happened since it was made.
+    // Two counters. An operation keeps those of its making. Comparing them later shows what has happened since.
     struct Turn {
         uint64_t drains = 0;   // how often a step was given up
-        uint64_t resumes = 0;  // how often operations were let go again
+        uint64_t resumes = 0;  // how often operations were allowed to run again
     };
 
-    // Whoever must hear of every change, and be asked as time goes by. Both are called with the lock held.
+    // An object that is told of every change, and is asked what is due. Both methods are called with the lock held.
     class Listener {
       public:
         virtual ~Listener() = default;
         virtual void changed(const Lock& lock) noexcept = 0;
-        // Does what is due by now; says when to ask again at the latest.
+        // Does what is due by now. Returns the latest time at which to ask again.
         virtual std::chrono::steady_clock::time_point due(std::chrono::steady_clock::time_point now,
                                                           const Lock& lock) noexcept = 0;
     };
@@ -63,7 +63,7 @@ class Control {
 
     Lock lock() { return Lock(mutex_); }
 
-    // Readers. They take the lock as a witness that it is held.
+    // Readers. The lock argument shows that the caller holds the lock.
     Mode mode(const Lock&) const { return mode_; }
 
     int64_t epoch(const Lock&) const { return epoch_; }
@@ -76,15 +76,15 @@ class Control {
 
     bool aborted(const Lock&) const { return aborted_; }
 
-    // How many operations went to an inner group, whichever groups have come and gone since.
+    // How many operations went to an inner group, including groups that no longer exist.
     uint64_t begun(const Lock&) const { return begun_; }
 
     void count(const Lock&) { ++begun_; }
 
     const std::string& abort_reason(const Lock&) const { return abort_reason_; }
 
-    // Changes of mode. From any thread; each tells every listener. Throw std::invalid_argument if the epoch goes
-    // backwards.
+    // Changes of mode, from any thread. Each one tells every listener, and throws std::invalid_argument if the epoch
+    // goes backwards.
     void resume(int64_t epoch) { change(Mode::kNormal, epoch); }
 
     void park(int64_t epoch) { change(Mode::kParked, epoch); }
@@ -92,7 +92,7 @@ class Control {
     void drain(int64_t epoch) { change(Mode::kDraining, epoch); }
 
     void enter_sandbox();
-    // Every operation that waits or comes fails with this reason, until resume().
+    // Until resume(), every waiting and every new operation fails with this reason.
     void abort(const std::string& reason);
     void set_attached(bool attached);
     void set_rehearsing(bool rehearsing);
@@ -102,17 +102,17 @@ class Control {
     // A listener must be taken off the list before it is destroyed.
     void add_listener(Listener* listener);
     void remove_listener(Listener* listener);
-    // Asks every listener; the earliest time that one of them said.
+    // Asks every listener. Returns the earliest time that one of them returned.
     std::chrono::steady_clock::time_point ask_all(std::chrono::steady_clock::time_point now, const Lock& lock);
 
-    // Waits, at most this long, while the mode is PARKED. Returns the mode found.
+    // Waits while the mode is PARKED, at most this long. Returns the mode that it found.
     Mode wait_while_parked(std::chrono::milliseconds at_most);
 
-    // Waits, at most this long, for any change. The lock is released meanwhile.
+    // Waits for any change, at most this long. The lock is released meanwhile.
     void wait_for_change(Lock& lock, std::chrono::milliseconds at_most) { changed_.wait_for(lock, at_most); }
 
-    // Failures: announced by the lanes, taken by one Python thread that polls event_fd() (an eventfd, made at first
-    // use).
+    // Failures. The lanes announce them. One Python thread polls event_fd(), an eventfd made at its first use, and
+    // takes them.
     void announce(Failure failure, const Lock&);
     std::vector<Failure> take_events();
     int event_fd();

@@ -1,9 +1,9 @@
-// The end of the process: a bar that threads of the pool pass before they do what needs an interpreter that lives.
+// The end of the process: a gate that threads of the pool pass before work that needs a living interpreter.
 //
-// Why: letting go of a tensor that Python knows, or running a callback, takes the GIL, and a thread that asks for the
-// GIL of an interpreter which is being taken down is ended on the spot, and the process with it. A script that ends
-// right after its last operation would crash now and then. So such stretches are counted; an exit handler waits for
-// those that run, and none begins after it.
+// Why: letting go of a tensor that Python knows, or running a callback, takes the GIL. A thread that asks for the GIL
+// while the interpreter is being shut down is ended on the spot, and the process with it. So a script that ends right
+// after its last operation would crash now and then. Therefore such work is counted. An exit handler waits for the work
+// that runs, and no new work begins after it.
 //
 // Does not: know Python or torch.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace taskd::comm {
 
-// A stretch of work that needs the interpreter. False if the process ends: then leave everything as it is, for ever.
+// A stretch of work that needs the interpreter. If it is false, the process ends: leave everything as it is, for ever.
 class Stretch {
   public:
     Stretch();
@@ -26,7 +26,7 @@ class Stretch {
     bool begun_ = false;
 };
 
-// Lets no further stretch begin, and waits for those that run, at most `timeout`. False if one still runs.
+// Lets no further stretch begin. Waits for the running ones, at most `timeout`. Returns false if one still runs.
 bool end_stretches(std::chrono::milliseconds timeout);
 bool stretches_ended() noexcept;
 

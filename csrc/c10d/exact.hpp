@@ -1,10 +1,11 @@
-// What makes an inner group exact: it can be ended at any moment, and nobody touches the caller's tensors afterwards.
+// What makes an inner group exact: it can be ended at any moment, and afterwards nothing touches the caller's tensors.
 //
-// Why: an inner operation that may write to its tensors long after everybody stopped caring needs private copies, which
-// cost a pass over the memory each way. One that ends when it is told to can work on the caller's own tensors. And its
-// completion comes without a future, because futures run whatever was hung on them, on the thread that completes them.
+// Why: an inner operation that may write to its tensors long after it was abandoned needs private copies. These cost
+// one pass over the memory in each direction. An operation that ends when it is told to can work on the caller's own
+// tensors. Its completion is reported without a future, because a future runs its callbacks on the thread that
+// completes it.
 //
-// Does not: end or complete anything (the backends that derive from these do).
+// Does not: end or complete anything (the backends that derive from these classes do).
 #pragma once
 
 #include <exception>
@@ -15,25 +16,27 @@
 
 namespace taskd::comm {
 
-// Beside ::c10d::Backend, a base of a backend whose operations are ExactWork and keep the order of their calls by
-// themselves, so that several may be under way. It must copy the list of tensors that it is given.
+// A second base class, beside ::c10d::Backend, of a backend whose operations are ExactWork. The backend keeps the order
+// of its calls by itself, so several may be under way. It must copy the list of tensors that it is given.
 class ExactBackend {
   public:
     virtual ~ExactBackend() = default;
 
-    // Ends everything, now and later, with this reason, within milliseconds. From any thread; never waits for a peer.
+    // Ends everything, now and later, with this reason, within milliseconds. Any thread may call it. It never waits for
+    // a peer.
     virtual void end(const std::string& reason) = 0;
 };
 
-// Its abort() ends this one operation in the same way.
+// A Work whose abort() ends this one operation in the same way.
 class ExactWork : public ::c10d::Work {
   public:
     using Ended = std::function<void(std::exception_ptr error)>;
 
     using ::c10d::Work::Work;
 
-    // Calls back exactly once, at once if it has ended already. On any thread, the transport's as well, so what is
-    // called neither blocks nor asks for Python's interpreter. Null: it succeeded. No lock of the backend is held.
+    // Calls `ended` exactly once; at once if the operation has already ended. The call may come on any thread,
+    // including the transport's own, so it must neither block nor ask for Python's interpreter. A null error means
+    // success. No lock of the backend is held.
     virtual void when_done(Ended ended) = 0;
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An orderly end waits this long for the inner group's own end, so that a process that exits next does not do so in
-// the middle of it.
+// An orderly end waits this long until the inner group has ended. Otherwise a process that exits next would exit in the
+// middle of that.
 constexpr std::chrono::milliseconds kTeardownWait{2000};
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 
@@ -33,7 +33,7 @@ void check_inner(const Guard::BackendPointer& inner) {
         throw std::invalid_argument("the inner group is a guard itself; one guard is enough, give it the plain group.");
 }
 
-// An inner operation that has no work object and blocks: it runs where its work is waited for.
+// A Work for an inner operation that blocks and has no work object. The operation runs in wait().
 class BlockingWork : public ::c10d::Work {
   public:
     explicit BlockingWork(std::function<void()> body) : body_(std::move(body)) {}
@@ -134,7 +134,7 @@ void Guard::forget() noexcept {
               all.end());
 }
 
-// Nothing is waited for here: the interpreter may be in the middle of anything. What is under way keeps what it needs.
+// Does not wait: the interpreter may be in the middle of anything. Operations under way keep what they need.
 Guard::~Guard() {
     std::shared_ptr<Inner> inner;
     {
@@ -188,7 +188,7 @@ void Guard::setTimeout(Milliseconds timeout) {
 void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<int>& sockets) {
     const WithoutGil released;
     check_inner(inner);
-    // What was made anew in its place, as HCCL does it, is under this guard already.
+    // A group that was made anew in its place, as HCCL does it, is under this guard already.
     const bool stays = kind_.stream_ordered && inner && inner == this->inner();
     std::shared_ptr<Inner> next = stays ? nullptr : InnerBackend::make(std::move(inner), sockets);
     std::shared_ptr<Inner> old;
@@ -215,7 +215,7 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
     }
     if (!old)
         return;
-    // What hangs in it then ends by itself; its end is on the thread that lets go of it.
+    // Operations that hang in the old group then end by themselves. A thread of the pool runs its destructor.
     Pool::instance().run(
         [old = std::move(old)] { static_cast<InnerBackend&>(*old).break_off("a new inner group took its place."); });
 }
@@ -240,7 +240,7 @@ void Guard::abort() {
         ending.backend()->abort();
 }
 
-// Waits for what is queued, at most the group's timeout, and lets Ctrl-C through.
+// Waits for queued operations, at most the group's timeout, and lets Ctrl-C through.
 bool Guard::finish_queued(Control::Lock& lock) {
     const auto deadline = Clock::now() + timeout_;
     while (!collectives_->idle(lock) || !messages_->idle(lock)) {
@@ -308,7 +308,7 @@ Guard::WorkPointer Guard::submit(Plan plan, const std::shared_ptr<Lane>& lane) {
     return work;
 }
 
-// An operation that no inner group will see: the group is gone, this is a sandbox, or the step is given up.
+// Ends an operation that no inner group will see: the group is gone, this is a sandbox, or the step is given up.
 void Guard::end_apart(Operation& operation, Mode mode, bool closed) const {
     if (closed)
         throw_usage_error(operation.kind() + " was called on group " + identity() + ", which was destroyed.");
@@ -317,7 +317,7 @@ void Guard::end_apart(Operation& operation, Mode mode, bool closed) const {
         operation.settle(Ending::kDone, nullptr);
         return;
     }
-    // A backward pass must not be unwound in the middle: it runs to its end on numbers that nobody will use.
+    // A backward pass must not be unwound in the middle. It runs to its end on numbers that nobody will use.
     if (!in_autograd())
         throw_step_abandoned("the step was given up before " + operation.kind() + " began.");
     operation.drain();

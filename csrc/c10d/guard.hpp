@@ -1,14 +1,14 @@
-// The guard: one c10d backend that user code holds for the life of the job, over inner groups that come and go.
+// The guard: one c10d backend that user code holds for the life of the job. Behind it, inner groups come and go.
 //
-// Why: DDP, FSDP2, DeviceMesh and everybody else keep the process group they were given. When a rank is replaced its
-// communicator is dead, so the object they hold must be ours and what is behind it must be exchangeable, by one verb:
-// reconfigure.
+// Why: DDP, FSDP2, DeviceMesh and other code keep the process group that they were given. When a rank is replaced, its
+// communicator is dead. So the object that they hold must be ours, and the group behind it must be exchangeable. One
+// method does that: reconfigure().
 //
-// On the wire a group is (member ranks, n-th group of these ranks): c10d's own counters differ between a survivor and
-// a newcomer. Collectives go through one ordered lane; point-to-point operations through another that keeps their
-// order but lets all be in flight at once, because an in-order queue would deadlock a send and a receive.
+// On the wire a group is (member ranks, n-th group of these ranks), because c10d's own counters differ between a
+// survivor and a newcomer. Collectives go through one ordered lane. Point-to-point operations go through another lane,
+// which keeps their order but lets all be in flight at once: an in-order queue would deadlock a send and a receive.
 //
-// Before a stream-ordered inner group (NCCL, HCCL) there are no lanes: see streams.cpp.
+// A guard of a stream-ordered inner group (NCCL, HCCL) uses no lanes: see streams.cpp.
 //
 // Does not: make inner groups (taskd/comm does, in Python), decide modes (control.hpp), or do any arithmetic.
 #pragma once
@@ -32,20 +32,20 @@ class Guard : public ::c10d::Backend {
     using WorkPointer = c10::intrusive_ptr<::c10d::Work>;
     using TensorLists = std::vector<Tensors>;
 
-    // What a guard stands before: torch's name for it, and whether operations are queued on a device and end there.
+    // The kind of the inner groups: torch's name for it, and whether operations are queued on a device and end there.
     struct Kind {
         std::string name = "gloo";
         bool stream_ordered = false;
     };
 
-    // `members`: the global ranks, in group order. `inner` may be empty, until reconfigure(). `sockets`: file
-    // descriptors that are the inner group's own.
+    // `members`: the global ranks, in group order. `inner` may be empty until reconfigure(). `sockets`: file
+    // descriptors that belong to the inner group.
     static c10::intrusive_ptr<Guard> make(int rank, int size, BackendPointer inner, std::vector<int64_t> members,
                                           int64_t ordinal, Milliseconds timeout, const std::vector<int>& sockets,
                                           Kind kind);
-    // Guards that exist and were not shut down, in the order they were made.
+    // Returns the guards that exist and were not shut down, in the order in which they were made.
     static std::vector<c10::intrusive_ptr<Guard>> live();
-    // Waits until no operation of any living guard may touch a tensor any more. False after `timeout`.
+    // Waits until no operation of any living guard may touch a tensor any more. Returns false after `timeout`.
     static bool quiesce(Milliseconds timeout);
 
     Guard(int rank, int size, std::vector<int64_t> members, int64_t ordinal, Milliseconds timeout, Kind kind);
@@ -62,8 +62,8 @@ class Guard : public ::c10d::Backend {
 
     const Kind& kind() const { return kind_; }
 
-    // The inner group of the day, of a stream-ordered guard only: such a one may end on any thread. Null: there is
-    // none.
+    // Returns the present inner group, but only of a stream-ordered guard, whose group may end on any thread. Null:
+    // there is none.
     BackendPointer inner() const;
 
     Milliseconds timeout();
@@ -71,7 +71,7 @@ class Guard : public ::c10d::Backend {
     bool joined();
     bool idle();
 
-    // The names of this group's slots in the beat page, for collectives and for messages.
+    // The numbers of this group's slots in the beat page, for collectives and for messages.
     uint32_t number() const { return progress_->number(); }
 
     uint32_t message_number() const { return message_progress_->number(); }
@@ -89,9 +89,9 @@ class Guard : public ::c10d::Backend {
 
     uint64_t getSequenceNumberForGroup() override { return sequence(); }
 
-    // Ends everything at once; the group is of no more use.
+    // Ends everything at once. The group cannot be used afterwards.
     void abort() override;
-    // Lets what is queued finish, then leaves the inner group.
+    // Lets queued operations finish, then leaves the inner group.
     void shutdown() override;
 
     WorkPointer broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
@@ -124,7 +124,7 @@ class Guard : public ::c10d::Backend {
     WorkPointer recvAnysource(Tensors& tensors, int tag) override;
 
   private:
-    // Operations of one sort on their way to a device.
+    // Counts the operations of one sort (collectives or messages) that were queued on a device.
     struct Queue {
         const std::shared_ptr<GroupProgress>& progress;
         std::atomic<uint64_t> sequence{0};
@@ -155,12 +155,12 @@ class Guard : public ::c10d::Backend {
     const std::shared_ptr<Lane> messages_;
     Queue queued_{progress_};
     Queue queued_messages_{message_progress_};
-    Milliseconds timeout_;  // this and what follows under the control's lock
+    Milliseconds timeout_;  // this and the following members are under the control's lock
     bool closed_ = false;
-    std::shared_ptr<Inner> coalescing_;  // began to take operations together, and has not been told to queue them
+    std::shared_ptr<Inner> coalescing_;  // startCoalescing() was called, endCoalescing() was not
 };
 
-// "n@ranks", runs of ranks written as first-last: the same in every process that has the group.
+// Returns "n@ranks", with runs of ranks written as first-last. It is the same in every process that has the group.
 std::string identity_of(const std::vector<int64_t>& members, int64_t ordinal);
 
 }  // namespace taskd::comm

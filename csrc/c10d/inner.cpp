@@ -27,12 +27,12 @@ Teardown& teardown() {
     return *instance;
 }
 
-// Outside the lock: a forked child inherits that in any state.
+// Not under the lock: a forked child inherits the lock in any state.
 std::atomic<size_t> ever_alive{0};
 std::atomic<bool> inherited{false};
 
 void destroy(InnerBackend* inner) {
-    // A process that exits in the middle of a group's destructor takes away what the destructor uses.
+    // If the process exits in the middle of a group's destructor, what the destructor uses disappears.
     const Stretch stretch;
     if (!stretch)
         return;
@@ -40,7 +40,7 @@ void destroy(InnerBackend* inner) {
     Teardown& state = teardown();
     {
         const std::lock_guard<std::mutex> held(state.mutex);
-        state.guarded.erase(backend);  // before its end: its address is free for another one then
+        state.guarded.erase(backend);  // before the delete: then another backend may get its address
     }
     delete inner;
     const std::lock_guard<std::mutex> held(state.mutex);

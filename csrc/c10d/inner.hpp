@@ -1,8 +1,8 @@
-// The inner groups: one c10d backend each, with the sockets that are surely its own, and its end.
+// The inner groups: one c10d backend each, with the sockets that are surely its own, and a safe way to end it.
 //
-// Why: a gloo group that lost a peer may take its operation's whole timeout to be destroyed, or for ever. So nobody who
-// lets go of one runs its destructor: a thread of the pool does. What is under way is counted, so that an orderly end
-// of the process can wait for it and a test can see that nothing is left.
+// Why: destroying a gloo group that lost a peer may take its operation's whole timeout, or never end. So the thread
+// that lets go of an inner group never runs its destructor: a thread of the pool does. The groups that still exist are
+// counted. An orderly end of the process can wait for them, and a test can see that none is left.
 //
 // Does not: make backends (taskd/comm does, in Python), or run operations on them.
 #pragma once
@@ -21,18 +21,18 @@ namespace taskd::comm {
 
 class InnerBackend : public Inner {
   public:
-    // Empty if `backend` is. `sockets`: file descriptors of connections that are the backend's own.
+    // Returns null if `backend` is null. `sockets`: file descriptors of the backend's own connections.
     static std::shared_ptr<InnerBackend> make(c10::intrusive_ptr<::c10d::Backend> backend,
                                               const std::vector<int>& sockets);
 
     const c10::intrusive_ptr<::c10d::Backend>& backend() const { return backend_; }
 
-    // Null unless it is an exact one.
+    // Returns null unless the backend is exact.
     ExactBackend* exact() const { return exact_; }
 
     bool keeps_order() const override { return exact_ != nullptr; }
 
-    // Ends what is still under way in it, as far as its sockets can; all of it, if it is exact.
+    // Ends the operations still under way: all of them if the backend is exact, otherwise as far as its sockets can.
     void break_off(const std::string& reason) noexcept;
 
   private:
@@ -45,9 +45,9 @@ class InnerBackend : public Inner {
 };
 
 size_t inner_groups_alive();
-// Waits until no more than this many exist. False after `timeout`.
+// Waits until at most `at_most` inner groups exist. Returns false after `timeout`.
 bool wait_for_teardown(size_t at_most, std::chrono::milliseconds timeout);
-// A forked child has the guards of its parent but not their threads: it must leave them alone.
+// Sets up a fork handler. A forked child has its parent's guards but not their threads, so it must leave them alone.
 void leave_inherited_groups_alone();
 
 }  // namespace taskd::comm

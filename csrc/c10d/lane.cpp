@@ -10,7 +10,7 @@ namespace taskd::comm {
 
 namespace {
 
-// When the system has no thread left, or a lane whose time is up is just being looked after.
+// Asks again after this time: the system has no thread left, or a thread is already at work on a lane whose time is up.
 constexpr std::chrono::milliseconds kAskAgain{100};
 
 }  // namespace
@@ -28,10 +28,10 @@ std::string text_of(const std::exception_ptr& error) {
 }
 
 void Flight::finish(std::exception_ptr error) noexcept {
-    const std::shared_ptr<Lane> lane = lane_.lock();  // outlives the lock below: a lane's end takes it, too
+    const std::shared_ptr<Lane> lane = lane_.lock();  // outlives the lock below: a lane's destructor takes it, too
     if (!lane)
         return;
-    std::string text = error ? text_of(error) : "";  // before the lock: an error may be Python's and want the GIL
+    std::string text = error ? text_of(error) : "";  // before the lock: a Python error may want the GIL
     Control::Lock lock = lane->control_.lock();
     if (finished_)
         return;
@@ -81,7 +81,7 @@ Lane::Clock::time_point Lane::due(Clock::time_point now, const Control::Lock& lo
     const Clock::time_point next = next_look(lock);
     if (next > now)
         return next;
-    // Whoever has the lane says the next time when it leaves.
+    // The thread that has the lane says the next time when it leaves.
     if (!owned_)
         call_server(lock);
     return now + kAskAgain;
@@ -95,7 +95,7 @@ bool Lane::wait_idle(Control::Lock& lock, Clock::time_point deadline) {
     return idle_bell_.wait_until(lock, deadline, [&] { return idle(lock); });
 }
 
-// An inner operation finished. On its thread, which may be a transport's own.
+// Called when an inner operation finished, on its thread, which may be a transport's own.
 void Lane::landed(Control::Lock& lock) {
     if (owned_)
         return;
@@ -103,10 +103,10 @@ void Lane::landed(Control::Lock& lock) {
     pass_on(lock);
 }
 
-// Ends what has succeeded; the rest, if anything can be done about it, is for a thread of the pool.
+// Ends the operations that have succeeded. If anything else can be done, a thread of the pool does it.
 //
-// Settling comes last: whoever it wakes calls its next operation at once, and must find the lane free, or that one
-// would be launched by a thread of the pool, which has to be woken first.
+// Settling comes last. A thread that it wakes calls its next operation at once, and must find the lane free. Otherwise
+// a thread of the pool would launch that operation, and would have to be woken first.
 void Lane::pass_on(Control::Lock& lock) {
     std::vector<Verdict> ended;
     for (Verdict verdict; take_landed(verdict, lock); verdict = Verdict{}) {
@@ -151,7 +151,7 @@ bool Lane::restless(const Control::Lock& lock) const {
 bool Lane::call_server(const Control::Lock& lock) noexcept {
     std::shared_ptr<Lane> self = weak_from_this().lock();
     if (!self)
-        return true;  // its end has begun, so it holds nothing
+        return true;  // its destructor has begun, so it holds nothing
     owned_ = true;
     try {
         pool_.run([self = std::move(self)] { self->serve(); });
@@ -263,13 +263,13 @@ void Lane::carry_out(Verdict& verdict, Control::Lock& lock) {
     lock.lock();
     if (remains)
         task.inner_->bury(std::move(remains));
-    // Before it is settled: whoever waited for it may count on an idle lane.
+    // Before settling: a thread that waited for the operation may count on an idle lane.
     --ending_;
     if (idle(lock))
         idle_bell_.notify_all();
 }
 
-// Without the lock, and perhaps without the lane: nothing of it is touched.
+// Called without the lock. The lane may belong to another thread by now, so no member of it is touched.
 void Lane::settle(Verdict verdict) {
     Task& task = *verdict.task;
     task.inner_.reset();

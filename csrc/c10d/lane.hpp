@@ -1,17 +1,17 @@
 // A lane: an ordered queue of operations over an inner group that may fail, hang, or be swapped in the middle.
 //
-// Why: this is where an operation's life is decided - launched, committed, held, drained, failed - against four modes,
-// a swap of the inner group and a clock, all of which may come at any moment. It knows no torch, so that all of these
-// races run under the thread sanitizer (tests/train/guard_stress.cpp).
+// Why: a lane decides what happens to an operation: it is launched, committed, held, drained or failed. This depends on
+// four modes, on swaps of the inner group and on a clock, and each of these may change at any moment. A lane knows no
+// torch, so all of these races run under the thread sanitizer (tests/train/guard_stress.cpp).
 //
-// A lane has no thread of its own and nothing here waits. Whatever happens (an operation comes, an inner one finishes,
-// the mode changes, the inner group is swapped, time is up) gives the lane to one thread at a time, which does what can
-// be done and leaves. In a healthy job that is the caller's thread, which launches, and the one that finishes the inner
-// operation, which commits and settles; anything else is done by a thread of the pool, since it may take long. Settling
-// runs no callback of the caller's, so no one can be kept in the lane by whoever waits for its next operation.
+// A lane has no thread of its own, and nothing here waits. Every event gives the lane to one thread at a time: an
+// operation comes, an inner one finishes, the mode changes, the inner group is swapped, time is up. That thread does
+// what can be done and leaves. In a healthy job the caller's thread launches, and the thread that finishes the inner
+// operation commits and settles. A thread of the pool does anything else, since it may take long. Settling runs no
+// callback of the caller, so a callback that waits for the next operation cannot block the lane.
 //
-// What does not finish is abandoned, and what it may still touch is buried with its inner group. An exact inner group
-// ends it instead, and leaves nothing to bury.
+// An operation that does not finish is abandoned, and the memory that it may still touch is buried with its inner
+// group. An exact inner group ends the operation instead, and leaves nothing to bury.
 #pragma once
 
 #include <chrono>
@@ -31,22 +31,22 @@
 
 namespace taskd::comm {
 
-// One inner group, from its making to its end, with what abandoned operations may still touch. The subclass holds the
-// group.
+// One inner group, from its making to its end, with the memory that abandoned operations may still touch. The subclass
+// holds the group.
 class Inner {
   public:
     virtual ~Inner() = default;
 
     void bury(std::shared_ptr<void> remains) { graveyard_.push_back(std::move(remains)); }
 
-    // Keeps the order of operations by itself, so that several may be in flight.
+    // Whether it keeps the order of operations by itself, so that several may be in flight.
     virtual bool keeps_order() const { return false; }
 
   private:
     std::vector<std::shared_ptr<void>> graveyard_;
 };
 
-// Where a guard's lanes find the inner group of the day. Guarded by the control's lock.
+// Where a guard's lanes find the present inner group. Guarded by the control's lock.
 struct Seat {
     std::string group;
     std::shared_ptr<Inner> inner;  // empty: never joined
@@ -58,8 +58,8 @@ enum class Ending { kDone, kDrained, kFailed };
 
 class Lane;
 
-// One run of an operation on one inner group. finish() may come at any time, from any thread, even after everybody
-// stopped caring.
+// One run of an operation on one inner group. finish() may come at any time, from any thread, even long after the
+// operation was abandoned.
 class Flight {
   public:
     Flight(std::weak_ptr<Lane> lane, uint64_t number) : lane_(std::move(lane)), number_(number) {}
@@ -68,10 +68,11 @@ class Flight {
 
   private:
     friend class Lane;
-    // No pointer to the inner group: an inner operation that never ends holds its flight, and would hold its own group.
+    // No pointer to the inner group: an inner operation that never ends holds its flight, and would so keep its group
+    // alive.
     const std::weak_ptr<Lane> lane_;
-    const uint64_t number_;  // of the seat's inner group
-    bool finished_ = false;  // this and the error under the control's lock
+    const uint64_t number_;  // Seat::number at the launch
+    bool finished_ = false;  // this, the error and the text are under the control's lock
     std::exception_ptr error_;
     std::string text_;
 };
@@ -81,20 +82,21 @@ class Task {
   public:
     virtual ~Task() = default;
 
-    // Starts the operation; flight->finish() must follow. What it throws is the caller's fault.
+    // Starts the operation; flight->finish() must follow. An exception from here means a mistake of the caller.
     virtual void launch(Inner& inner, const std::shared_ptr<Flight>& flight) = 0;
     // The inner operation succeeded: gives the caller the results. May throw.
     virtual void commit() = 0;
     // The step is given up: makes the caller's tensors finite.
     virtual void drain() noexcept = 0;
-    // What an unfinished inner operation may still touch; the task holds it no longer. Empty: it touches nothing.
+    // Returns what an unfinished inner operation may still touch; the task no longer holds it. Empty: it touches
+    // nothing.
     virtual std::shared_ptr<void> abandon() noexcept = 0;
-    // Completes the operation for its caller. Runs nothing of the caller's on this thread, and never blocks.
+    // Completes the operation for its caller. Runs no code of the caller on this thread, and never blocks.
     virtual void settle(Ending ending, std::exception_ptr error) noexcept = 0;
-    // An exception of the class that the caller expects, for these words.
+    // Returns an exception with this text, of the class that the caller expects.
     virtual std::exception_ptr error(const std::string& text) const = 0;
 
-    // Committing is quick and needs no interpreter: any thread may do it, a transport's own as well.
+    // Whether commit() is quick and needs no interpreter. Then any thread may do it, including a transport's own.
     virtual bool quick() const = 0;
 
     virtual const std::string& kind() const = 0;
@@ -107,14 +109,15 @@ class Task {
     Control::Turn born_;
     Control::Turn failed_at_;
     uint64_t sequence_ = 0;
-    bool announced_ = false;  // its failure
-    bool late_ = false;       // announced as late
+    bool announced_ = false;  // its failure was announced
+    bool late_ = false;       // it was announced as late
     std::chrono::steady_clock::time_point launched_at_;
     std::shared_ptr<Flight> flight_;
-    std::shared_ptr<Inner> inner_;  // the one it flies on
+    std::shared_ptr<Inner> inner_;  // the inner group that it runs on
 };
 
-// Told when operations enter and leave an inner group, however they end (the beat page). Called without the lock.
+// Is told when operations enter and leave an inner group, however they end (for the beat page). Called without the
+// lock.
 class Observer {
   public:
     virtual ~Observer() = default;
@@ -134,23 +137,23 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     Lane& operator=(const Lane&) = delete;
 
     // Launches a task on this thread if the lane is free, else queues it. The mode must be NORMAL or PARKED. The lock
-    // is released meanwhile. Throws std::system_error if a thread is needed and the system has none left.
+    // is released meanwhile. Throws std::system_error if a thread is needed and the system cannot start one.
     void submit(std::shared_ptr<Task> task, Control::Lock& lock);
 
     // The mode or the seat changed.
     void changed(const Control::Lock& lock) noexcept override;
     Clock::time_point due(Clock::time_point now, const Control::Lock& lock) noexcept override;
 
-    // Operations are numbered from 1 again.
+    // Starts the numbers of operations from 1 again.
     void restart_sequence(const Control::Lock&) { sequence_ = 0; }
 
     uint64_t sequence(const Control::Lock&) const { return sequence_; }
 
-    // No operation is waiting, in flight or about to write its results.
+    // Whether no operation is waiting, in flight or about to write its results.
     bool idle(const Control::Lock&) const { return ending_ == 0 && queue_.empty() && flying_.empty(); }
 
-    // An operation is in flight that no drain has given up: another rank may have ended it already, so on a new inner
-    // group it could wait for ever.
+    // Whether an operation is in flight that no drain has given up. Another rank may have ended it already, so on a new
+    // inner group it could wait for ever.
     bool under_way(const Control::Lock& lock) const;
 
     // Waits until nothing is queued or in flight, at most until `deadline`. The lock is released meanwhile.
@@ -197,7 +200,7 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     const std::shared_ptr<Observer> observer_;
     Watch& watch_;
     Control::Bell idle_bell_;
-    bool owned_ = false;  // some thread has the lane: it looks at everything again before it leaves
+    bool owned_ = false;  // a thread has the lane; it checks everything again before it leaves
     size_t ending_ = 0;   // operations that are being committed or drained
     uint64_t sequence_ = 0;
     Rhythm rhythm_;
@@ -205,7 +208,7 @@ class Lane : public Control::Listener, public std::enable_shared_from_this<Lane>
     std::list<TaskPointer> flying_;
 };
 
-// The text of an exception, whatever it is.
+// Returns the text of an exception of any type.
 std::string text_of(const std::exception_ptr& error);
 
 }  // namespace taskd::comm

@@ -1,6 +1,6 @@
-// What becomes of an operation: the rules by which a lane ends, holds or waits for it. See lane.hpp.
+// The rules by which a lane ends an operation, holds it or waits for it. See lane.hpp.
 //
-// Does not: act on a verdict, or change anything but what an operation remembers of having been announced.
+// Does not: act on a verdict, or change anything but an operation's marks of what was announced.
 #include "c10d/lane.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace taskd::comm {
 
 namespace {
 
-// An inner group has the same time limit and says more about what it waited for: let it speak first.
+// The inner group has the same time limit, and its error says more about what it waited for. So let it report first.
 constexpr std::chrono::milliseconds kGrace{1000};
 
 int64_t now_ns() {
@@ -21,7 +21,7 @@ int64_t now_ns() {
 }
 
 bool limited(std::chrono::milliseconds timeout) {
-    // Beyond a year it is "no limit", and adding it to a time point could overflow.
+    // More than a year means "no limit", and adding it to a time point could overflow.
     return timeout.count() > 0 && timeout < std::chrono::hours(24 * 365);
 }
 
@@ -78,7 +78,7 @@ bool Lane::judge_time(Task& task, Verdict& verdict, const Control::Lock& lock) {
     }
     if (task.late_ || now < next_look(task))
         return false;
-    // Suspicious, not wrong: whoever listens hears of it, and the operation goes on.
+    // This is suspicious, not wrong. A listener hears of it, and the operation goes on.
     task.late_ = true;
     if (control_.attached(lock))
         announce(task,
@@ -99,7 +99,8 @@ bool Lane::judge_failure(Task& task, Verdict& verdict, const Control::Lock& lock
         verdict.error = error;
         return true;
     }
-    // Held: whoever listens decides. Let go on the same inner group, or forgotten for too long, it fails after all.
+    // The operation is held, and a listener decides. It fails after all if operations are let go on the same inner
+    // group, or if its time limit passes.
     const bool let_go = task.failed_at_.resumes < control_.turn(lock).resumes;
     const bool late = limited(task.timeout()) && Clock::now() >= task.launched_at_ + task.timeout();
     if (!let_go && !late)
@@ -122,7 +123,7 @@ void Lane::announce(const Task& task, const std::string& text, const Control::Lo
     control_.announce({seat_->group, task.kind(), task.sequence_, text, control_.epoch(lock), now_ns()}, lock);
 }
 
-// When an operation in flight is to be looked at again if nothing happens.
+// Returns when to look at an operation in flight again if nothing happens.
 Lane::Clock::time_point Lane::next_look(const Task& task) const {
     Clock::time_point next = Clock::time_point::max();
     if (limited(task.timeout()))

@@ -1,7 +1,8 @@
 // taskd._c10d: the guard and its control, as Python sees them.
 //
-// A c10d backend is a C++ subclass and fits one torch minor only, so the import compares what it was built for with
-// what runs, before anything else is touched, and refuses in one sentence. The rest of taskd works without this module.
+// A c10d backend is a C++ subclass and fits only one minor version of torch. So the import first compares the version
+// that it was built for with the one that runs. If they differ, it refuses in one sentence. The rest of taskd works
+// without this module.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -38,7 +39,7 @@ py::tuple as_tuple(const Failure& failure) {
     return py::make_tuple(failure.group, failure.kind, failure.sequence, failure.error, failure.epoch, failure.at_ns);
 }
 
-// The interpreter's exit handler: what needs the interpreter ends here, and nothing of the kind begins any more.
+// The interpreter's exit handler. Work that needs the interpreter ends here, and no such work begins any more.
 void leave() {
     end_stretches(std::chrono::milliseconds(2000));
 }
@@ -89,7 +90,7 @@ void bind_control(py::module_& m) {
     m.attr("control") = py::cast(&Control::instance(), py::return_value_policy::reference);
 }
 
-// What torch, or torch_npu, asks of its own backend by a name that only that has.
+// Returns an attribute that torch, or torch_npu, asks of its own backend and that only this backend has.
 py::object attribute_of_inner(Guard& guard, const std::string& name) {
     const Guard::BackendPointer inner = guard.inner();
     if (!inner)

@@ -22,7 +22,8 @@ uint64_t next_turn() noexcept {
     return ++turns;
 }
 
-// On a device, work that was queued before must be done before another thread touches these tensors. Nothing on a CPU.
+// Waits for work that was queued on a device: it must be done before another thread touches these tensors. A CPU needs
+// no wait.
 void wait_for_devices(const Tensors& tensors) {
     for (const at::Tensor& tensor : tensors) {
         if (tensor.device().is_cpu())
@@ -67,7 +68,7 @@ Operation::Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::millise
       buffers_(std::move(buffers)) {
     wait_for_devices(plan_.reads);
     wait_for_devices(plan_.writes);
-    // From here on threads without an interpreter hold these: they get tensors that Python has never seen.
+    // From here on, threads without an interpreter hold these. So they get tensors that Python has never seen.
     for (at::Tensor& tensor : plan_.reads)
         tensor = alias_of(tensor);
     for (at::Tensor& tensor : plan_.writes)
@@ -81,7 +82,7 @@ c10::intrusive_ptr<GuardWork> Operation::make_work(int rank) {
 
 void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    // On a caller's thread: what it profiles and whether it infers is none of the inner operation's business.
+    // This may be a caller's thread. Its profiler and its inference mode must not affect the inner operation.
     const at::RecordFunctionGuard unseen(false);
     std::optional<c10::InferenceMode> ordinary;
     if (c10::InferenceMode::is_enabled())
@@ -103,13 +104,13 @@ void Operation::launch(Inner& inner, const std::shared_ptr<Flight>& flight) {
     } catch (const std::invalid_argument&) {
         throw;
     } catch (...) {
-        flight->finish(std::current_exception());  // gloo's own: a connection that is gone already
+        flight->finish(std::current_exception());  // gloo's own errors: a connection is gone already
         return;
     }
     await(flight);
 }
 
-// Has the flight finished when the inner work is.
+// Makes the flight finish when the inner work does.
 void Operation::await(const std::shared_ptr<Flight>& flight) {
     if (!inner_work_) {
         flight->finish(nullptr);
@@ -249,7 +250,8 @@ void Operation::settle(Ending ending, std::exception_ptr error) noexcept {
         if (stretch) {
             self->conclude();
         } else {
-            // Nobody waits any more, and what the interpreter knows would end this thread in the middle.
+            // The process ends and nobody waits any more. Letting go of what the interpreter knows would end this
+            // thread on the spot.
             new std::shared_ptr<Operation>(self);
         }
     };

@@ -1,8 +1,8 @@
 // One c10d operation as a lane runs it: which tensors it reads, which it writes, and how to start it on an inner group.
 //
-// Why: the twenty-odd operations of c10d differ only in a plan; launching on private copies (on the caller's own
-// tensors if the inner group is exact), hearing of an inner work's end without blocking, committing, draining and
-// completing are the same for all, and stand here once.
+// Why: the twenty or so operations of c10d differ only in a plan. Everything else is the same for all and stands here
+// once: launching, learning of the end without blocking, committing, draining and completing. An operation is launched
+// on private copies, or on the caller's own tensors if the inner group is exact.
 //
 // Does not: decide when any of this happens (lane.hpp) or know c10d's options (collectives.cpp makes the plans).
 #pragma once
@@ -30,8 +30,8 @@ struct Plan {
     const char* title = "";  // for a profiler
     std::chrono::milliseconds timeout = kUnsetTimeout;
     Tensors reads;           // handed to the inner operation as they are
-    Tensors writes;          // the inner operation gets private twins of these
-    Tensors value;           // the caller's result, of the work and its future
+    Tensors writes;          // the inner operation gets private twins of these, unless its group is exact
+    Tensors value;           // the caller's result, in the work and its future
     bool copy_in = false;    // the twins start with the contents of `writes`
     bool copy_out = true;    // a success is copied back
     bool keep = false;       // when given up, `writes` keep their contents instead of being zeroed
@@ -44,9 +44,9 @@ struct Plan {
     static constexpr std::chrono::milliseconds kUnsetTimeout{-1};
 };
 
-// Lives as long as the process.
+// Returns the name of this type. The string lives as long as the process.
 const std::string& kind_of(::c10d::OpType type);
-// Of what it writes, else of what it reads.
+// Returns the bytes of the tensors that it writes, or of those that it reads if it writes none.
 uint64_t bytes_of(const Plan& plan);
 
 class Operation : public Task, public Outcome, public std::enable_shared_from_this<Operation> {
@@ -54,7 +54,7 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     Operation(Plan plan, std::shared_ptr<Seat> seat, std::chrono::milliseconds default_timeout,
               std::shared_ptr<Buffers> buffers);
 
-    // The Work for the caller; once.
+    // Returns the Work for the caller. To be called once.
     c10::intrusive_ptr<GuardWork> make_work(int rank);
 
     void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override;
@@ -64,11 +64,12 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     void settle(Ending ending, std::exception_ptr error) noexcept override;
     std::exception_ptr error(const std::string& text) const override;
 
-    // Ends with this rank's recorded result, or as if everybody had the same if `entry` is null.
+    // Sets this rank's recorded result. Tensors without one (all, if `entry` is null) are zeroed, but those of an
+    // in-place operation stay as they are.
     void replay(const RecordEntry* entry);
-    // Whose result is looked for in a record; no tensor has bytes.
+    // Returns the entry to look for in a record. Its tensors have no bytes.
     RecordEntry form() const;
-    // Writes the result into the record of this process' set-up, if there is one.
+    // Writes the result into the record of this process's set-up, if there is one.
     void record() const;
 
     bool quick() const override { return !Recorder::instance().active(); }
@@ -98,11 +99,11 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
 
     Plan plan_;
     const std::string& kind_;
-    const uint64_t turn_;  // in which order operations were called in this process
+    const uint64_t turn_;  // the order in which operations were called in this process
     const std::shared_ptr<Seat> seat_;
     const std::chrono::milliseconds timeout_;
     const std::shared_ptr<Buffers> buffers_;
-    bool exact_ = false;  // the inner group that it flies on, or flew on last
+    bool exact_ = false;  // whether the inner group of its last launch is exact
     c10::intrusive_ptr<::c10d::Work> inner_work_;
     Tensors twins_;
 };

@@ -56,7 +56,7 @@ void Pool::serve(std::function<void()> job) {
     pthread_setname_np(pthread_self(), "taskd-guard");
     for (;;) {
         job();
-        job = nullptr;  // what it holds must not live as long as the thread idles
+        job = nullptr;  // what the job holds must not live while the thread idles
         std::unique_lock<std::mutex> held(mutex_);
         ++idle_;
         const bool given = bell_.wait_for(held, kIdleTime, [this] { return !jobs_.empty(); });

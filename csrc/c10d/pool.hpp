@@ -1,10 +1,10 @@
-// Threads on demand: every job gets a thread at once, never a place in a queue.
+// Threads on demand. Every job gets a thread at once, and never waits in a queue.
 //
-// Why: jobs here block for as long as a peer likes (a wait that has no other form, a destructor that is stuck), so two
-// jobs must never share a thread. Threads are detached, reused while idle, and gone when they were idle for a while,
-// so that a guard that does nothing costs no thread and a thousand reconfigurations leave none behind.
+// Why: jobs here block for as long as a peer likes (a wait that has no asynchronous form, a destructor that is stuck),
+// so two jobs must never share a thread. Threads are detached, are used again while idle, and end when they were idle
+// for a while. So an idle guard costs no thread, and a thousand reconfigurations leave none behind.
 //
-// Does not: bound the number of threads (the operations in flight do), nor join any.
+// Does not: limit the number of threads (the operations in flight do), nor join any.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ class Pool {
     static Pool& instance();
 
     // Runs `job` on a thread of its own with all signals blocked. A job must not throw. Throws std::system_error if the
-    // system has no thread left.
+    // system cannot start another thread.
     void run(std::function<void()> job);
 
     // How many threads exist, idle ones included.
@@ -32,7 +32,7 @@ class Pool {
 
     mutable std::mutex mutex_;
     std::condition_variable bell_;
-    std::deque<std::function<void()>> jobs_;  // each one already has an idle thread on its way to it
+    std::deque<std::function<void()>> jobs_;  // an idle thread is already on its way to each of them
     size_t idle_ = 0;
     size_t threads_ = 0;
 };

@@ -87,7 +87,7 @@ void GroupProgress::entered(uint16_t kind, uint64_t bytes, uint64_t sequence, in
     if (mapped == nullptr)
         return;
     native::store_sequence(mapped->rank, number_, sequence);
-    const bool again = sequence <= entered_;  // numbered from 1 anew
+    const bool again = sequence <= entered_;  // the numbers began at 1 again
     entered_ = sequence;
     if (again)
         left_ = 0;
@@ -101,7 +101,7 @@ void GroupProgress::entered(uint16_t kind, uint64_t bytes, uint64_t sequence, in
 
 void GroupProgress::left(uint64_t sequence) noexcept {
     native::PageLayout* const mapped = page;
-    if (mapped == nullptr || sequence > entered_)  // of a numbering that is over
+    if (mapped == nullptr || sequence > entered_)  // from before the numbers began again
         return;
     if (leaves_ == Leaves::kCount) {
         ++left_;

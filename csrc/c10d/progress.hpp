@@ -1,10 +1,11 @@
-// Which operation this process is in, stored in its beat page as operations enter and leave.
+// Which operation this process is in. Its beat page gets this as operations enter and leave.
 //
-// Why: in a hang the one at fault is who has not entered the operation that all others wait in. Only the page of a
-// process tells that from outside, without its help and after its death.
+// Why: in a hang, the rank at fault is the one that has not entered the operation in which all others wait. Only the
+// page of a process tells that from outside, without its help and after its death.
 //
-// A group has a slot for its collectives and, from its first message on, one for its point-to-point operations. These
-// end in any order, so theirs says how many have left: as many as were entered, or somebody is still waited for.
+// A group has a slot for its collectives. From its first message on it has another slot for its point-to-point
+// operations. These end in any order, so their slot says how many have left. If fewer have left than were entered, one
+// is still waited for.
 //
 // Does not: make the page (taskd._native does), or write anything but group slots and the rank's sequence.
 #pragma once
@@ -20,17 +21,17 @@
 
 namespace taskd::comm {
 
-// Maps the beat page for all guards. May be called again with a new page; the old mapping stays, somebody may be
-// writing to it. Throws std::system_error.
+// Maps the beat page for all guards. May be called again with a new page. The old mapping stays, because a thread may
+// be writing to it. Throws std::system_error.
 void attach_page(int fd);
 
-// The name of a group in the page: FNV-1a of its identity.
+// Returns the number of a group in the page: FNV-1a of its identity.
 uint32_t number_of(const std::string& identity);
 
-// One slot, taken with the first operation. A process has kGroupSlots; what comes later is not seen in the page.
+// One slot, taken with the first operation. A process has kGroupSlots of them. Later groups do not appear in the page.
 class GroupProgress : public Observer {
   public:
-    // What left_sequence says: the newest operation that left, or how many did.
+    // What left_sequence says: the newest operation that left, or how many operations left.
     enum class Leaves { kNewest, kCount };
 
     explicit GroupProgress(const std::string& name, Leaves leaves = Leaves::kNewest);
@@ -45,7 +46,7 @@ class GroupProgress : public Observer {
 
   private:
     static constexpr int kNotYet = -1;
-    static constexpr int kNever = -2;  // closed, or there was none left
+    static constexpr int kNever = -2;  // closed, or no slot was left
 
     int slot() noexcept;
 

@@ -1,9 +1,9 @@
 // The few places where C++ meets the interpreter: signals, the autograd thread, and our exception classes.
 //
-// Why: c10d's functions are called with or without the GIL, from Python or from C++ inside autograd, and a wait that
-// holds the GIL or swallows Ctrl-C is a hang. These helpers work in every one of those cases.
+// Why: c10d's functions are called with or without the GIL, from Python or from C++ inside autograd. A wait that holds
+// the GIL or swallows Ctrl-C is a hang. These helpers work in all of these cases.
 //
-// Does not: hold any state but the main thread's name.
+// Does not: hold any state but the main thread's id.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -23,23 +23,23 @@ class WithoutGil {
     std::optional<pybind11::gil_scoped_release> released_;
 };
 
-// To be called once, with the GIL, at import: learns which thread Python serves signals in, now and after a fork.
+// Learns which thread serves Python's signals, now and after a fork. To be called once, with the GIL, at import.
 void learn_main_thread();
 bool on_main_thread();
 // Runs Python's signal handlers; throws what they raise.
 void serve_signals();
 
-// Blocks while operations are parked; throws StepAbandoned, outside autograd, while a step is given up.
+// Blocks while operations are parked. While a step is given up, throws StepAbandoned, except inside autograd.
 void wait_until_running();
 
 // True inside a backward pass of this thread, hooks and final callbacks included.
 bool in_autograd();
 
-// Both throw pybind11::error_already_set, which every face of torch turns back into that very Python exception.
+// Both throw pybind11::error_already_set. Wherever it leaves torch, it becomes the same Python exception again.
 [[noreturn]] void throw_step_abandoned(const std::string& text);
 [[noreturn]] void throw_usage_error(const std::string& text);
 
-// A torch.distributed.DistBackendError with this text.
+// Returns a torch.distributed.DistBackendError with this text.
 std::exception_ptr backend_error(const std::string& text);
 
 }  // namespace taskd::comm

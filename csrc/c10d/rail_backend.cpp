@@ -1,4 +1,5 @@
-// See rail_backend.hpp. Here are the collectives; rail_messages.cpp has what is made of messages between pairs.
+// See rail_backend.hpp. This file has the collectives. rail_messages.cpp has the operations made of messages between
+// pairs.
 #include "c10d/rail_backend.hpp"
 
 #include <pthread.h>
@@ -17,9 +18,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSignalPeriod{100};
-constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // beyond, it is "no limit"
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // more is "no limit"
 
-// A forked child has its parent's groups but not the thread that serves them, and whoever held a lock is gone.
+// A forked child has its parent's groups but not the thread that serves them. A lock held at the fork is never
+// released.
 std::atomic<uint64_t> forks{0};
 [[maybe_unused]] const int watching = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
@@ -35,7 +37,7 @@ int root_of(int64_t rank, int size, const char* title) {
     return static_cast<int>(rank);
 }
 
-// What is moved: ranks that give tensors of different types are told so.
+// Returns what is moved, with its type: ranks that give tensors of different types are told so.
 rail::Extent extent_of(const at::Tensor& tensor) {
     return {tensor.nbytes(), dtype_of(tensor)};
 }
@@ -159,7 +161,7 @@ void RailBackend::add_all_gather(Draft& draft, const at::Tensor& output, const a
     std::vector<void*> to;
     for (int rank = 0; rank < size_; ++rank)
         to.push_back(part_of(whole, extent.bytes, rank));
-    // The usual way to save memory: the input is its own part of the output.
+    // The usual way to save memory: the input is this rank's own part of the output.
     check_memory(input, draft.title);
     const bool in_place = input.is_contiguous() && input.const_data_ptr() == to[static_cast<size_t>(rank_)];
     const void* from = in_place ? to_read(*draft.run, input, draft.title)

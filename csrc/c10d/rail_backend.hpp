@@ -1,10 +1,11 @@
-// The rail transport as a c10d backend: torch's operations on tensors as a group's operations on memory.
+// The rail transport as a c10d backend. It turns torch's operations on tensors into a group's operations on memory.
 //
-// Why: the guard on the CPU needs an inner group that can be aborted at any moment, that no cable can break and that
-// works on the caller's own memory; frameworks need torch's whole surface. Here the one is translated into the other.
+// Why: on the CPU, the guard needs an inner group that can be aborted at any moment, that no broken cable can stop and
+// that works on the caller's own memory. Frameworks need torch's whole interface. Here the one is translated into the
+// other.
 //
-// Order: collectives are numbered in the order of the calls, messages by member, direction and tag, so that several may
-// be under way. Whatever is wrong with an argument is said before anything is sent.
+// Order: collectives are numbered in the order of the calls. Messages are numbered by member, direction and tag. So
+// several operations may be under way. A wrong argument is reported before anything is sent.
 //
 // Does not: do arithmetic or communicate (csrc/rail does), replace a group that ended (guard.hpp does), or choose
 // addresses and keys (taskd/comm/rail.py does).
@@ -44,12 +45,12 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
 
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
-    // Ends everything, now and later, with this reason. When it returns, no caller's tensor is touched any more.
+    // Ends everything, now and later, with this reason. After it returns, no caller's tensor is touched any more.
     void end(const std::string& reason) override;
 
     void abort() override { end("its group was ended by abort()"); }
 
-    // Waits for what is under way, at most the group's timeout; the group is of no more use.
+    // Waits for operations under way, at most the group's timeout. The group cannot be used afterwards.
     void shutdown() override;
 
     WorkPointer broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
@@ -82,7 +83,7 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
     WorkPointer recvAnysource(Tensors& tensors, int tag) override;
 
   private:
-    // An operation that has been checked and not begun.
+    // An operation that has been checked but not started.
     struct Draft {
         std::shared_ptr<RailRun> run;
         const char* title;
@@ -106,10 +107,10 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
     std::shared_ptr<rail::Group> group_;
     const std::shared_ptr<RailSeat> seat_;
     const c10::intrusive_ptr<Options> options_;
-    const uint64_t born_;  // after so many forks
+    const uint64_t born_;  // the number of forks before it was made
     std::atomic<int64_t> timeout_ms_;
     std::atomic<uint64_t> sequence_{0};
-    std::atomic<uint32_t> exchanges_{0};  // operations of several rounds, each with a tag of its own
+    std::atomic<uint32_t> exchanges_{0};  // number of operations of several rounds; each has its own tag
 };
 
 }  // namespace taskd::comm

@@ -1,9 +1,10 @@
-// What a rail group does with messages between pairs: all-to-all, send and receive, and operations of several rounds.
+// The operations that a rail group makes of messages between pairs: all-to-all, send and receive, and operations of
+// several rounds.
 //
-// A sparse all-reduce learns how much each member has before it can name memory for it, and a monitored barrier says
-// who did not come. Both are made of messages under tags that no caller can use, a new one for each operation, since
-// a second round that counted as a collective would be numbered differently on different ranks. They run on a thread
-// that may block, never on the engine's.
+// A sparse all-reduce must learn how much each member has before it can make room for it. A monitored barrier says
+// which ranks did not come. Both are made of messages under tags that no caller can use, a new one for each operation.
+// If a second round counted as a collective, different ranks would number it differently. They run on a thread that may
+// block, never on the engine's.
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <numeric>
@@ -25,7 +26,8 @@ constexpr uint32_t kOwnTags = uint32_t{1} << 31;  // a caller's tag is an int an
 
 using Operations = std::vector<RailRun::Start>;
 
-// torch's words for a monitored barrier that fails: people and programs look for them. Ranks are those of the group.
+// torch's messages for a monitored barrier that fails, because people and programs look for them. Ranks are those of
+// the group.
 
 std::string not_answered(int rank) {
     const std::string me = std::to_string(rank);
@@ -65,7 +67,7 @@ RailRun::Start receiving(void* data, rail::Extent extent, int from, uint32_t tag
     };
 }
 
-// torch's own check looks at their sum alone.
+// torch's own check looks only at the sum of the splits.
 void check_splits(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size, const char* title) {
     for (const int64_t split : splits)
         TORCH_CHECK(split >= 0, title, ": there are no ", split, " rows; give each rank a split of 0 or more.");
@@ -219,7 +221,7 @@ RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const :
     return work;
 }
 
-// Rank 0 hears from everybody and answers; so it, and it alone, can name those who did not come.
+// Rank 0 hears from all other ranks and answers. So only rank 0 can name the ranks that did not come.
 void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
     const WithoutGil released;
     const char* const title = "rail:monitored_barrier";

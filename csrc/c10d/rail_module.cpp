@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 using NamedAddress = std::tuple<std::string, std::string, std::string, bool>;  // rail, address, interface, expected
 
-// Groups keep theirs, whatever becomes of what Python has.
+// The engines of this process. A group keeps its engine alive, whatever becomes of Python's objects.
 struct Engines {
     std::mutex mutex;
     std::vector<std::weak_ptr<rail::Engine>> all;
@@ -58,15 +58,15 @@ void close(rail::Engine& engine) {
     try {
         engine.close();
     } catch (const rail::Trouble&) {
-        // A parent's: it is not this process that its peers wait for.
+        // The engine belongs to a parent process. Its peers do not wait for this process.
     }
 }
 
-// At the interpreter's exit: a peer may still be in the operation that was the last one here.
+// Runs at the interpreter's exit: a peer may still be in the operation that was the last one here.
 void close_engines() {
     std::vector<std::weak_ptr<rail::Engine>> all;
     {
-        // Not to be had in a child that was forked while somebody held it: the engines are the parent's then.
+        // A child that was forked while a thread held the lock can never get it. The engines are the parent's then.
         const std::unique_lock<std::mutex> held(engines().mutex, std::try_to_lock);
         if (held)
             all = engines().all;
@@ -97,7 +97,7 @@ RailEngine::BackendPointer RailEngine::join(int64_t epoch, std::string identity,
          ranks = std::move(ranks), me, within] { return engine->join(epoch, identity, endpoints, ranks, me, within); });
     std::future<std::shared_ptr<rail::Group>> joined = joining->get_future();
     if (on_main_thread()) {
-        // Left behind by Ctrl-C, it ends by itself.
+        // If Ctrl-C leaves this job behind, it ends by itself.
         Pool::instance().run([joining] { (*joining)(); });
         while (joined.wait_for(kSignalPeriod) != std::future_status::ready)
             serve_signals();
@@ -122,7 +122,7 @@ void RailEngine::abort(int64_t epoch, const std::string& reason) {
                 ending.push_back(std::move(backend));
         }
     }
-    engine_->abort(epoch, reason);  // of all groups at once, however many there are
+    engine_->abort(epoch, reason);  // ends all groups at once, however many there are
     for (const BackendPointer& backend : ending)
         backend->end(reason);
 }

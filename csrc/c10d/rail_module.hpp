@@ -1,7 +1,7 @@
-// The engine of this process as Python sees it: where groups over rails come from.
+// The engine of this process as Python sees it. Groups over rails are made by it.
 //
-// Why: taskd/comm/rail.py chooses rails, carries endpoints from member to member and decides when an epoch is over; all
-// it needs of the transport is here, in Python's types.
+// Why: taskd/comm/rail.py chooses rails, carries endpoints from member to member and decides when an epoch is over.
+// Everything that it needs of the transport is here, in Python's types.
 //
 // Does not: decide any of that, or offer operations (the backend that join() returns does).
 #pragma once
@@ -27,18 +27,18 @@ class RailEngine {
 
     const std::string& endpoint() const { return engine_->endpoint(); }
 
-    // Blocks at most `within` and serves Python's signals meanwhile. Throws rail::Trouble.
+    // Blocks at most `within`, and serves Python's signals meanwhile. Throws rail::Trouble.
     BackendPointer join(int64_t epoch, std::string identity, std::vector<std::string> endpoints, std::vector<int> ranks,
                         int me, Milliseconds within, Milliseconds timeout);
 
-    // Ends the groups of this epoch and of all before it; afterwards no caller's tensor is touched by them.
+    // Ends the groups of this epoch and of all earlier ones. Afterwards they touch no caller's tensor.
     void abort(int64_t epoch, const std::string& reason);
 
     void set_rail(const std::string& name, bool in_use) { engine_->set_rail(name, in_use); }
 
     int counters_fd() const { return engine_->counters_fd(); }
 
-    // Leaves all peers in good order (engine.hpp). Nothing happens in a forked child of who made it.
+    // Leaves all peers in good order (engine.hpp). Does nothing in a forked child of the process that made the engine.
     void close();
 
   private:

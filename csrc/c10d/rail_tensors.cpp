@@ -17,7 +17,7 @@ bool in_place(const at::Tensor& tensor) {
     return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// A contiguous tensor with the same elements and bits that mean what they say.
+// Returns a contiguous copy whose bits are the elements themselves (not conjugated, not negated).
 at::Tensor flat_copy(const at::Tensor& tensor) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor copy = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
@@ -25,7 +25,7 @@ at::Tensor flat_copy(const at::Tensor& tensor) {
     return copy;
 }
 
-// The memory between a tensor's first and last element.
+// Returns the memory between a tensor's first and last element.
 std::pair<uintptr_t, uintptr_t> extent_of(const at::Tensor& tensor) {
     if (tensor.numel() == 0)
         return {0, 0};
@@ -181,7 +181,7 @@ const void* to_read_apart(RailRun& run, const at::Tensor& tensor, const Tensors&
                           const char* operation) {
     check_memory(tensor, operation);
     for (const at::Tensor& other : others) {
-        // The very place where its own result goes is fine: that is what "in place" means.
+        // The input may be the very place of its own result: that is what "in place" means.
         const bool same = &other == allowed && other.const_data_ptr() == tensor.const_data_ptr();
         if (same || !shares_memory(tensor, other))
             continue;

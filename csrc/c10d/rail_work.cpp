@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 
-// Runs a job on a thread that may take the interpreter. With no thread left in the system this one has to do.
+// Runs a job on a thread that may take the interpreter. If the system has no thread left, this thread runs it.
 void hand_over(std::function<void()> job) noexcept {
     try {
         Pool::instance().run(job);
@@ -68,7 +68,7 @@ void RailRun::remember(uint64_t handle, rail::Group& group) {
     group.cancel(handle, reason);
 }
 
-// The transport's own sentences say which operation of which group it was.
+// The transport's own messages say which operation of which group it was.
 std::exception_ptr RailRun::error_of(const rail::Failure& failure) const {
     const bool aborted = failure.code == rail::Failure::Code::kAborted;
     return backend_error((aborted ? name() + " was aborted: " : "") + failure.text + ".");
@@ -90,11 +90,11 @@ void RailRun::part_ended(const rail::Failure* failure) noexcept {
     hand_over([self = shared_from_this()] { self->settle(); });
 }
 
-// What the engine's thread must not do itself.
+// Does what the engine's thread must not do itself.
 void RailRun::settle() noexcept {
     const Stretch stretch;
     if (!stretch) {
-        new std::shared_ptr<RailRun>(shared_from_this());  // the process ends: nobody waits, nothing may be let go of
+        new std::shared_ptr<RailRun>(shared_from_this());  // the process ends: nobody waits, and nothing may be freed
         return;
     }
     conclude(
@@ -107,7 +107,7 @@ void RailRun::settle() noexcept {
 
 void RailRun::conclude(const std::function<void()>& apply, std::exception_ptr error) {
     {
-        // An abort that has returned was here first, or comes after the last byte.
+        // With this lock, an abort has either returned before this point or returns after the last byte is written.
         const std::lock_guard<std::mutex> open(seat_->mutex);
         {
             const std::lock_guard<std::mutex> held(mutex_);
@@ -128,13 +128,13 @@ void RailRun::conclude(const std::function<void()>& apply, std::exception_ptr er
             }
         }
     }
-    // Who sees the operation complete may end the profiler, and with it what the range writes to.
+    // A thread that sees the operation complete may end the profiler, and destroy what the range writes to.
     if (profiled_end_)
         std::exchange(profiled_end_, nullptr)();
     c10::intrusive_ptr<c10::ivalue::Future> future;
     for (;;) {
         std::unique_lock<std::mutex> held(mutex_);
-        // One may be asked for while the callbacks of the first run; then it is the same one.
+        // future() may be called while the callbacks of the first one run. It then returns that same one.
         if (!future_ || future) {
             finish(std::move(held));
             break;
@@ -228,7 +228,7 @@ void RailRun::abort(const std::string& reason) {
     }
     const std::shared_ptr<rail::Group> group = group_.lock();
     if (!group)
-        return;  // it ended everything when it went
+        return;  // the group ended everything when it was destroyed
     for (const uint64_t handle : handles)
         group->cancel(handle, reason);
 }

@@ -1,12 +1,12 @@
 // One operation on a rail group, from its start to its end, and the Work that torch holds of it.
 //
-// Why two objects: the engine's thread ends an operation, and it must never let go of a tensor, run a callback or do
-// anything else that may ask for Python's interpreter. So what is under way is a run, which the engine holds, and the
-// Work only refers to it; whoever waits is woken by the engine's thread directly, and only what needs an interpreter
-// (futures, a profiler, tensors that nobody else holds) goes to a thread of the pool.
+// Why two objects: the engine's thread ends an operation. It must never let go of a tensor, run a callback or do
+// anything else that may ask for Python's interpreter. So the operation under way is a run, which the engine holds, and
+// the Work only refers to it. The engine's thread wakes waiting threads directly. Only what needs an interpreter
+// (futures, a profiler, tensors that nothing else holds) goes to a thread of the pool.
 //
-// An abort is exact: when it returns, nobody reads or writes the caller's tensors, whether an operation works on their
-// own memory or on a contiguous copy that would be copied back.
+// An abort is exact: after it returns, nothing reads or writes the caller's tensors. This holds for an operation on
+// their own memory, and for one on a contiguous copy that would be copied back.
 //
 // Does not: know which operation it is (rail_backend.cpp starts its parts), or decide to abort.
 #pragma once
@@ -27,14 +27,14 @@
 
 namespace taskd::comm {
 
-// What a backend and its runs share.
+// The state that a backend and its runs share.
 struct RailSeat {
     std::string group;
     std::mutex mutex;  // held while results are copied back to callers' tensors
     bool closed = false;
     std::string reason;
     std::atomic<size_t> under_way{0};
-    std::atomic<bool> awaited{false};  // somebody wants to know when nothing is under way any more
+    std::atomic<bool> awaited{false};  // a thread waits until nothing is under way any more
     std::condition_variable bell;
 };
 
@@ -43,11 +43,11 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
     using Start = std::function<uint64_t(rail::Group& group, rail::Done done)>;
     using Ended = ExactWork::Ended;
 
-    // `title` says the kind in messages and outlives the run. `value` is the caller's result.
+    // `title` names the kind of operation in messages and outlives the run. `value` is the caller's result.
     RailRun(std::weak_ptr<rail::Group> group, std::shared_ptr<RailSeat> seat, const char* title, Tensors value);
     ~RailRun();
 
-    // While it is being started. Memory that must live until the operation's end.
+    // Keeps memory alive until the operation's end. To be called only while the run is being started.
     void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
 
     // `from` is copied to `to` when the operation has succeeded.
@@ -56,25 +56,25 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
     // Starts one operation of the group as a part of this one.
     void start(rail::Group& group, const Start& part);
 
-    // All parts were started. A run does not end before.
+    // Tells the run that all parts were started. It does not end before.
     void started() { part_ended(nullptr); }
 
-    // For a run whose parts come one after the other, on a thread that may block: starts an operation of the group and
-    // waits for it. Throws what it failed with.
+    // For a run whose parts come one after the other, on a thread that may block: starts operations of the group and
+    // waits for them. Throws what one of them failed with.
     void await(rail::Group& group, const std::vector<Start>& operations);
-    // Such a run has ended; `apply` (may be empty) writes the results unless it was aborted meanwhile.
+    // Ends such a run. `apply` (may be empty) writes the results, unless the run was aborted meanwhile.
     void conclude(const std::function<void()>& apply, std::exception_ptr error);
 
-    // Calls back once, at once if it has ended already; on any thread, the engine's as well, so it must be quick and
-    // leave Python alone.
+    // Calls `ended` once; at once if the run has already ended. The call may come on any thread, including the
+    // engine's, so it must be quick and leave Python alone.
     void when_done(Ended ended);
-    // False after the deadline.
+    // Waits for the end. Returns false after the deadline.
     bool wait_until(std::chrono::steady_clock::time_point deadline);
-    // Ends it, unless it has ended. Afterwards no tensor of the caller is touched.
+    // Ends the run, unless it has ended. Afterwards no tensor of the caller is touched.
     void abort(const std::string& reason);
-    // Its Work is gone: lets go of the tensors as soon as the operation allows it.
+    // The Work is gone: lets go of the tensors as soon as the operation allows it.
     void abandon();
-    // Lets go of what an ended operation needed. On a thread that may take the interpreter.
+    // Lets go of what an ended operation needed. To be called on a thread that may take the interpreter.
     void release();
 
     bool ended() const;
@@ -87,7 +87,7 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
 
     void set_profiled_end(std::function<void()> callback) { profiled_end_ = std::move(callback); }
 
-    int source = -1;  // who a message came from; written by the group before the end
+    int source = -1;  // the rank that a message came from; the group writes it before the end
 
   private:
     std::exception_ptr error_of(const rail::Failure& failure) const;
@@ -108,7 +108,7 @@ class RailRun : public std::enable_shared_from_this<RailRun> {
     mutable std::mutex mutex_;
     std::condition_variable bell_;
     std::vector<uint64_t> handles_;
-    size_t open_ = 1;  // parts that have not ended, and the starting itself
+    size_t open_ = 1;  // parts that have not ended, and one more until started()
     bool ended_ = false;
     bool aborted_ = false;
     bool abandoned_ = false;
@@ -137,9 +137,9 @@ class RailWork : public ExactWork {
 
     void synchronize() override { wait(kNoTimeout); }
 
-    // Throws what the operation failed with, or a timeout, each as a DistBackendError. Serves Python's signals.
+    // Throws the operation's error, or a timeout, as a DistBackendError. Serves Python's signals.
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-    // When it returns, no tensor of the operation is touched any more.
+    // After it returns, no tensor of the operation is touched any more.
     void abort() override;
 
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return run_->future(); }

@@ -33,7 +33,7 @@ void put_text(std::string& out, const std::string& text) {
     out += text;
 }
 
-// Reads what put() wrote; every length is checked against what is there.
+// Reads what put() wrote. Every length is checked against the bytes that are there.
 class Reader {
   public:
     explicit Reader(const std::string& bytes) : bytes_(bytes) {}
@@ -243,14 +243,14 @@ void Recorder::write_state(RecordState state) noexcept {
     const auto value = static_cast<uint32_t>(state);
     if (fd_ < 0)
         return;
-    // If even this fails, the entries that are missing show when they are wanted.
+    // If even this fails, the missing entries are noticed when they are wanted.
     [[maybe_unused]] const ssize_t count = ::pwrite(fd_, &value, sizeof value, kStateOffset);
 }
 
 void Recorder::give_up_locked() noexcept {
     write_state(RecordState::kGivenUp);
     if (fd_ >= 0) {
-        // What stays there if this fails is memory, and no harm.
+        // If this fails, what stays there only costs memory.
         [[maybe_unused]] const int failed = ::ftruncate(fd_, kHeadBytes);
     }
     close_file();

@@ -1,12 +1,12 @@
-// The record: what every operation of a set-up resulted in on this rank, for a newcomer to play back.
+// The record: the result of every operation of a set-up on this rank, for a newcomer to play back.
 //
-// Why: a process that replaces a dead one runs the user's set-up code, which communicates; the survivors have that
-// behind them and wait for nobody's imports. The dead rank's own results are what its code would have seen. They are
-// written as they come into a file of memory whose descriptor the agent holds, too, so that they outlive the process.
+// Why: a process that replaces a dead one runs the user's set-up code, which communicates. The survivors have finished
+// their set-up and wait for nobody's imports. The dead rank's own results are what its code would have seen. They are
+// written, as they come, into a memory file. The agent holds its descriptor too, so they outlive the process.
 //
 // Layout, little endian: a head of 16 bytes (magic, version, state), then entries. An entry is the length and the
 // CRC-32 (zlib's) of its body, then the body, filled up to 8 bytes. What follows the last whole entry is not an entry:
-// the process died while it wrote. A record that has grown beyond any set-up is given up and emptied: without a
+// the process died while it wrote. A record that has grown beyond any set-up is given up and emptied, because without a
 // session's loop nothing else ends it.
 //
 // Does not: know torch (operation.cpp makes and reads entries), or decide when recording begins and ends.
@@ -45,29 +45,29 @@ struct RecordEntry {
     std::string group;
     int32_t peer = -1;  // of a point-to-point operation
     int32_t tag = 0;
-    int32_t source = -1;  // who a message really came from
-    uint64_t turn = 0;    // in which order the operations were called; they may end in another
+    int32_t source = -1;  // the rank that a message really came from
+    uint64_t turn = 0;    // the order of the calls; operations may end in another order
     std::vector<RecordedTensor> tensors;
 
-    // Entries with one key are played back in order; messages have an order of their own for each peer and tag.
+    // Entries with the same key are played back in order. Messages have their own order for each peer and tag.
     std::string key() const;
     std::string describe() const;
 };
 
-// Appends entries to a file. Any thread.
+// Appends entries to a file. Any thread may use it.
 class Recorder {
   public:
     static Recorder& instance();
 
-    // Begins a new record at the start of this file; the descriptor stays the caller's. Throws std::system_error.
+    // Begins a new record at the start of this file. The caller keeps the descriptor. Throws std::system_error.
     void start(int fd);
     void stop() noexcept;
-    // Ends a record that is of no use any more.
+    // Ends a record that is no longer of use.
     void give_up() noexcept;
     bool active() const;
-    // Bytes that a tensor of this size may still have recorded: all or none.
+    // Whether the bytes of a tensor of this size may still be recorded. Either all of them are, or none.
     bool wants(uint64_t bytes) const;
-    // Appends; a record that cannot be written is marked as broken, and no error of the operation.
+    // Appends an entry. If it cannot be written, the record is marked as broken, but the operation does not fail.
     void append(const RecordEntry& entry) noexcept;
 
   private:
@@ -82,14 +82,14 @@ class Recorder {
     uint64_t entries_ = 0;
 };
 
-// Takes entries out of a record, for each key in the order in which the operations were called. Any thread.
+// Takes entries out of a record, for each key in the order of the calls. Any thread may use it.
 class Replay {
   public:
     static Replay& instance();
 
-    // Throws std::invalid_argument with a sentence if these bytes are no record, or a broken one.
+    // Throws std::invalid_argument with a sentence if these bytes are not a record, or a broken one.
     void load(const std::string& record);
-    // False if there is none left under this key.
+    // Returns false if no entry is left under this key.
     bool take(const std::string& key, RecordEntry& entry);
     uint64_t left() const;
 
@@ -98,11 +98,11 @@ class Replay {
     std::map<std::string, std::deque<RecordEntry>> entries_;
 };
 
-// The whole contents of a file. Throws std::system_error.
+// Returns the whole contents of a file. Throws std::system_error.
 std::string read_file(int fd);
 
 std::string encode(const RecordEntry& entry);
-// Throws std::invalid_argument if the body is not one.
+// Throws std::invalid_argument if the body is not an entry.
 RecordEntry decode(const std::string& body);
 uint32_t crc32(const std::string& bytes);
 

@@ -1,14 +1,16 @@
 // How long an operation of a kind takes in this job, learned from those that succeeded, and when one is suspiciously
 // late.
 //
-// Why: a fixed timeout is minutes, since it must fit every job, and a hang is noticed that late. A job's own rhythm
-// fits it: what never took longer than some time and now takes ten times as long is worth a word to whoever decides.
+// Why: a fixed timeout must fit every job, so it is minutes long, and a hang is noticed that late. A job's own rhythm
+// fits the job. If an operation never took longer than some time and now takes ten times as long, that is worth a
+// report.
 //
 // Learning: the first operations of a kind teach nothing (set-up, warm-up of caches and allocators, a first step that
-// compiles). Then the longest time is remembered, and fades slowly, so that one long pause does not blind it for ever.
-// A late answer counts as well: a job that has slowed down is taught to be slow by what it did, not by a fault.
+// compiles). After them the longest time is remembered. It fades slowly, so that one long pause does not hide hangs for
+// ever. A late success counts as well: a job that has slowed down learns longer times from what it did, not from a
+// fault.
 //
-// Does not: read a clock, act, or grow: a group has few kinds, and those beyond kKinds are not watched.
+// Does not: read a clock, act, or grow. A group has few kinds, and those beyond kKinds are not watched.
 #pragma once
 
 #include <array>
@@ -23,15 +25,15 @@ class Rhythm {
     using Nanoseconds = std::chrono::nanoseconds;
 
     static constexpr size_t kKinds = 16;
-    static constexpr uint32_t kWarmUp = 32;  // operations of a kind before any is expected
-    static constexpr int64_t kFactor = 10;   // times the longest is late
-    static constexpr int64_t kFading = 256;  // the longest loses this part with every shorter one
+    static constexpr uint32_t kWarmUp = 32;  // operations of a kind that teach nothing
+    static constexpr int64_t kFactor = 10;   // an operation is late after this many times the longest time
+    static constexpr int64_t kFading = 256;  // the longest time loses 1/kFading with each shorter one
     static constexpr Nanoseconds kLeast = std::chrono::seconds(5);  // below this nothing is late
     static constexpr Nanoseconds kUnknown = Nanoseconds::max();
 
     void took(uint16_t kind, Nanoseconds time) noexcept;
 
-    // After this time an operation of the kind is late. kUnknown: nothing has been learned.
+    // Returns the time after which an operation of the kind is late. kUnknown: nothing has been learned.
     Nanoseconds limit(uint16_t kind) const noexcept;
 
   private:

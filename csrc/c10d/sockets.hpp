@@ -1,8 +1,9 @@
-// The TCP sockets of one inner group, remembered so that they can be shut down, and never anybody else's.
+// The TCP sockets of one inner group, remembered so that these, and never any others, can be shut down.
 //
-// Why: gloo has no abort. Shutting its sockets down is the only way to end its pending operations, but a file
-// descriptor is a number that the process reuses: between then and now it may have become the user's own connection.
-// So a mark holds the inode and both addresses, and they are compared on a duplicate, which cannot be reused meanwhile.
+// Why: gloo has no abort. Shutting its sockets down is the only way to end its pending operations. But a file
+// descriptor is a number that the process reuses: meanwhile it may have become a connection of the user. So a mark
+// holds the inode and both addresses. They are compared on a duplicate of the descriptor, which cannot be reused
+// meanwhile.
 //
 // Does not: find the sockets (taskd/comm/cpu.py does), nor close them (their owner does).
 #pragma once
@@ -21,10 +22,10 @@ struct SocketMark {
     sockaddr_storage remote{};
 };
 
-// Marks for those of `fds` that are connected sockets now.
+// Returns marks for those of `fds` that are connected sockets now.
 std::vector<SocketMark> mark_sockets(const std::vector<int>& fds);
 
-// Shuts down, both ways, those that are still what they were. Returns how many.
+// Shuts down, in both directions, the sockets that are still the same as when marked. Returns how many.
 int shut_down(const std::vector<SocketMark>& marks) noexcept;
 
 }  // namespace taskd::comm

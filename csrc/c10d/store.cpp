@@ -139,7 +139,7 @@ std::string AgentStore::exchange(const std::string& frame) {
         answer.resize(size);
         receive_all(answer.data(), size);
     } catch (...) {
-        hang_up();  // a half answered connection would give the next caller this one's answer
+        hang_up();  // or the next caller would get the rest of this answer
         busy_ = std::thread::id{};
         throw;
     }

@@ -1,13 +1,13 @@
-// A c10d store whose values outlive every worker: each operation is one request to the node's agent, which passes it on
+// A c10d store whose values outlive every worker. Each operation is one request to the node's agent, which passes it on
 // to the manager.
 //
-// Why: torch's own store lives in one process and dies with it; groups could then not be made anew after that process
-// was lost. Here a worker only holds a UNIX socket to its agent. One connection serves one operation at a time, as with
-// torch's TCPStore: a thread that must not wait behind another's wait uses a clone(). The main thread serves Python's
-// signals while it waits. A forked child makes a connection of its own.
+// Why: torch's own store lives in one process and dies with it. After the loss of that process, groups could not be
+// made anew. Here a worker only holds a UNIX socket to its agent. One connection serves one operation at a time, as
+// with torch's TCPStore. A thread that must not wait behind another thread's wait uses a clone(). The main thread
+// serves Python's signals while it waits. A forked child makes its own connection.
 //
-// Does not: keep any value, retry, or know what keys mean. The agent answers for the manager's absence. Queues
-// (queuePush and its kin) do not exist here.
+// Does not: keep any value, retry, or know what keys mean. The agent deals with an absent manager. Queues (queuePush
+// and its kin) do not exist here.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -25,8 +25,8 @@ namespace taskd::comm {
 class AgentStore : public c10d::Store {
   public:
     // `name` is the abstract name of the agent's store socket, with its leading zero byte. Throws DistStoreError when
-    // nobody listens there or the listener belongs to another user. `timeout` bounds every operation; a wait of no
-    // time at all looks once.
+    // nobody listens there or the listener belongs to another user. `timeout` limits every operation; a wait with a
+    // timeout of zero looks once.
     AgentStore(std::string name, std::chrono::milliseconds timeout);
     ~AgentStore() override;
     AgentStore(const AgentStore&) = delete;
@@ -84,7 +84,7 @@ class AgentStore : public c10d::Store {
 
     const std::string name_;
     std::mutex mutex_;
-    std::atomic<std::thread::id> busy_{};  // who holds the mutex: a signal handler must not wait for its own thread
+    std::atomic<std::thread::id> busy_{};  // holder of the mutex: a signal handler must not wait for its own thread
     int socket_ = -1;
     int owner_ = -1;  // the process that made the connection: a forked child makes its own
 };

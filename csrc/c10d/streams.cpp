@@ -1,15 +1,15 @@
-// A guard before a stream-ordered inner group, NCCL's or HCCL's. See guard.hpp.
+// A guard of a stream-ordered inner group, NCCL's or HCCL's. See guard.hpp.
 //
-// Why apart from the lanes: for its caller such an operation is over once it is queued, and its result is there when
-// the device comes to it. When it fails, those behind it are queued already and have read what it should have written,
-// so it cannot be done again by itself. Therefore nothing is copied, kept or waited for here: an operation goes to the
-// inner group as it is, waits while operations are parked, and belongs to the step that is given up. "Left", in the
-// beat page, means queued.
+// Why apart from the lanes: for its caller, such an operation is over once it is queued. Its result is there when the
+// device comes to it. When it fails, later operations are queued already and have read what it should have written. So
+// it cannot be done again alone. Therefore nothing is copied, kept or waited for here. An operation goes to the inner
+// group as it is, waits while operations are parked, and belongs to the step that is given up. In the beat page, "left"
+// means queued.
 //
-// An inner group that refuses an operation because a peer is gone is not the caller's fault: that is announced, and the
-// caller waits for what is decided, as long as somebody listens and its time limit has not passed.
+// An inner group may refuse an operation because a peer is gone. That is not the caller's fault. The failure is
+// announced, and the caller waits for a decision, as long as somebody listens and its time limit has not passed.
 //
-// Does not: end what is queued (taskd/comm/nccl.py and hccl.py do) or notice what fails on the device (they are asked).
+// Does not: end queued operations or notice failures on the device (taskd/comm/nccl.py and hccl.py do).
 #include <algorithm>
 
 #include "c10d/guard.hpp"
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 constexpr std::chrono::hours kLongest{24 * 365};
 
-// Whoever needs the device bound to the group asks the inner one.
+// Code that needs the device bound to the group asks the inner group. So the inner group gets the guard's device.
 void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
     if (inner.getBoundDeviceId() != guard.getBoundDeviceId())
         inner.setBoundDeviceId(guard.getBoundDeviceId());
@@ -76,14 +76,14 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
     return work;
 }
 
-// Starts it on the inner group, and writes its result down if this is a set-up that a newcomer will play back.
+// Starts the operation on the inner group. Records its result if this is a set-up that a newcomer will play back.
 Guard::WorkPointer Guard::issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born) {
     const ::c10d::OpType type = plan.type;
     const bool recorded = Recorder::instance().active() && type != ::c10d::OpType::COALESCED;
     WorkPointer work;
     try {
         work = plan.issue(inner, plan.reads, plan.writes);
-        // A message that was sent has no result, and who waits for it may keep its receiver from coming.
+        // A sent message has no result, and waiting for it may keep its receiver from coming.
         if (recorded && type != ::c10d::OpType::SEND)
             work->wait();
     } catch (const c10::DistError&) {
@@ -104,7 +104,7 @@ Guard::WorkPointer Guard::issue(Plan& plan, ::c10d::Backend& inner, uint64_t num
     return work;
 }
 
-// Announced, and held until somebody has decided.
+// Announces the failure, and holds the operation until somebody has decided.
 Guard::WorkPointer Guard::hold(Plan plan, uint64_t number, const std::exception_ptr& error, const Control::Turn& born) {
     const WithoutGil released;
     const std::string text = text_of(error);
@@ -132,14 +132,14 @@ Guard::WorkPointer Guard::hold(Plan plan, uint64_t number, const std::exception_
     return work;
 }
 
-// Torch asks before it takes operations together; a newcomer in its sandbox takes none together, and records none so.
+// Torch asks this before it coalesces operations. A newcomer in its sandbox coalesces none, and none are recorded so.
 bool Guard::supportsCoalescing() const {
     const BackendPointer present = inner();
     return present && present->supportsCoalescing();
 }
 
-// What is called until endCoalescing() goes to the device as one operation. Not in a step that is given up or in a
-// sandbox, where there is nothing to be taken together, nor in a set-up, whose operations are recorded one by one.
+// Operations called until endCoalescing() go to the device as one. Not while a step is given up or in a sandbox, where
+// nothing is coalesced. Not in a set-up either, whose operations are recorded one by one.
 void Guard::startCoalescing() {
     wait_until_running();
     Control::Lock lock = control_.lock();

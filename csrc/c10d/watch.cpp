@@ -36,7 +36,7 @@ void Watch::run() {
             continue;
         }
         next_ = Time::max();
-        // Asking may say a new time, through expect().
+        // Asking may set a new time, through expect().
         const Time wanted = control_.ask_all(now, lock);
         next_ = std::min(next_, wanted);
     }

@@ -1,10 +1,10 @@
-// The clock of all lanes: one thread at most, which sleeps until the first of their operations is late.
+// The clock of all lanes: at most one thread, which sleeps until the first of their operations is late.
 //
-// Why: an operation that is under way costs no thread, so somebody else must notice that its time is up. A lane says
-// when it wants to be asked; that is compared with what the thread sleeps for anyway, so in a healthy job it is one
-// comparison for an operation, and the thread wakes once in a limit's time and finds nothing.
+// Why: an operation that is under way costs no thread, so something else must notice that its time is up. A lane says
+// when it wants to be asked. That time is compared with the time until which the thread sleeps anyway. So a healthy job
+// pays one comparison per operation. The thread wakes once per time limit and finds nothing.
 //
-// Does not: know what a lane does when it is asked, or keep its thread when nobody has said a time.
+// Does not: know what a lane does when it is asked, or keep its thread when no lane has said a time.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ class Watch {
 
     Watch(Control& control, Pool& pool) : control_(control), pool_(pool) {}
 
-    // All listeners of the control are asked at this time at the latest.
+    // Makes sure that all listeners of the control are asked at this time at the latest.
     void expect(Time when, const Control::Lock&) {
         if (when < next_)
             wake_at(when);
@@ -34,7 +34,7 @@ class Watch {
 
     Control& control_;
     Pool& pool_;
-    Control::Bell bell_;  // this and what follows under the control's lock
+    Control::Bell bell_;  // this and the following members are under the control's lock
     Time next_ = Time::max();
     bool running_ = false;
 };

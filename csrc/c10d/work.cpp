@@ -83,13 +83,13 @@ bool Outcome::complete(Ending ending, const std::exception_ptr& error) noexcept 
         completed_ = !profiled_end_;
         concluding = concluding_ = future_ || profiled_end_ || abandoned_;
     }
-    bell_.notify_all();  // not under the lock, where whoever it wakes would only wait for that
+    bell_.notify_all();  // not under the lock: a woken thread would only wait for the lock
     return concluding;
 }
 
 void Outcome::conclude() noexcept {
     if (profiled_end_) {
-        // Who sees the operation complete may end the profiler, and with it what the range writes to.
+        // A thread that sees the operation complete may end the profiler, and destroy what the range writes to.
         std::exchange(profiled_end_, nullptr)();
         {
             const std::lock_guard<std::mutex> held(mutex_);
@@ -162,7 +162,7 @@ void Outcome::waited() {
     if (to_complete)
         complete_future();
     else if (future && !future->completed())
-        future->wait();  // another thread is just doing it
+        future->wait();  // another thread is completing it
 }
 
 void Outcome::abandon() {
@@ -211,7 +211,7 @@ bool GuardWork::wait(std::chrono::milliseconds timeout) {
                                              " ms; wait again or give it more time."));
     }
     outcome_->waited();
-    // Only now: an operation that is not complete may still write to its tensors, and the step's state is about to be
+    // Only now: before it is complete, an operation may still write to its tensors, and the step's state is about to be
     // restored.
     if (outcome_->drained() || draining()) {
         if (backward)

@@ -1,12 +1,13 @@
 // The Work that a guard hands out: it tells the truth in every mode and always has a future with the tensor list.
 //
-// Why: frameworks wait in three ways (wait(), the future, polling) and expect all three of every operation, which the
-// inner groups do not offer. And a wait must never keep Ctrl-C from the main thread, nor survive a step given up.
+// Why: frameworks wait in three ways (wait(), the future, polling) and expect all three from every operation. The inner
+// groups do not offer that. And a wait must never keep Ctrl-C from the main thread, nor go on after the step is given
+// up.
 //
-// Two objects, because an operation ends on whichever thread finishes it, and a transport's own thread must neither run
-// callbacks nor let go of a tensor that Python knows: the outcome is what that thread completes, the Work is what the
-// user holds. A waiter is woken directly. The future exists only if somebody asked for it, and completing it (and a
-// profiler's range, and letting go of tensors that nobody waits for) is a job for a thread of the pool.
+// There are two objects, because an operation ends on the thread that finishes it. A transport's own thread must
+// neither run callbacks nor let go of a tensor that Python knows. That thread completes the Outcome. The user holds the
+// Work. A waiting thread is woken directly. The future exists only if somebody asked for it. A thread of the pool
+// completes it, ends a profiler's range, and lets go of tensors that nobody waits for.
 //
 // Does not: run anything; operation.hpp completes it.
 #pragma once
@@ -26,7 +27,7 @@
 
 namespace taskd::comm {
 
-// How one operation ended, for everybody who wants to know.
+// How one operation ended.
 class Outcome {
   public:
     explicit Outcome(Tensors value) : value_(std::move(value)) {}
@@ -39,13 +40,14 @@ class Outcome {
     bool completed() const;
     bool drained() const;
     std::exception_ptr error() const;
-    // False after `timeout`. Serves Python's signals on the main thread.
+    // Waits for the end. Returns false after `timeout`. Serves Python's signals on the main thread.
     bool wait(std::chrono::milliseconds timeout);
-    // Complete if the operation is.
+    // Returns the future. It is complete if the operation is.
     c10::intrusive_ptr<c10::ivalue::Future> future();
-    // The operation is complete and was waited for: lets go of what it needed, and sees that the future is complete.
+    // To be called when a wait found the operation complete. Lets go of what it needed, and makes sure that the future
+    // is complete.
     void waited();
-    // Nobody holds the Work any more: lets go of all tensors as soon as the operation is complete.
+    // The Work is gone: lets go of all tensors as soon as the operation is complete.
     void abandon();
 
     const Tensors& value() const { return value_; }
@@ -55,10 +57,10 @@ class Outcome {
     std::atomic<int> source_rank{-1};
 
   protected:
-    // True: conclude() must follow, on a thread that may run callbacks and take the interpreter.
+    // Returns true if conclude() must follow, on a thread that may run callbacks and take the interpreter.
     bool complete(Ending ending, const std::exception_ptr& error) noexcept;
     void conclude() noexcept;
-    // Lets go of what the operation needed; once it is complete, on a thread that may take the interpreter.
+    // Lets go of what the operation needed. Called once it is complete, on a thread that may take the interpreter.
     virtual void release() noexcept = 0;
 
     Tensors value_;
@@ -75,8 +77,8 @@ class Outcome {
     std::exception_ptr error_;
     Ending ending_ = Ending::kDone;
     bool completed_ = false;
-    bool claimed_ = false;     // some thread completes the future, or has
-    bool concluding_ = false;  // conclude() will come
+    bool claimed_ = false;     // a thread completes the future, or has done so
+    bool concluding_ = false;  // conclude() will be called
     bool abandoned_ = false;
 };
 
@@ -99,7 +101,8 @@ class GuardWork : public ::c10d::Work {
 
     void synchronize() override { wait(kNoTimeout); }
 
-    // Throws StepAbandoned, outside autograd, if the step was given up; what the operation failed with; or a timeout.
+    // Throws StepAbandoned, outside autograd, if the step was given up. Else throws the operation's error, or a
+    // timeout.
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
 
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return outcome_->future(); }

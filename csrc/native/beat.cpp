@@ -58,7 +58,7 @@ void BeatThread::Shared::beat_until_stopped(RankSlot& slot) noexcept {
             continue;
         }
         stamp_beat(slot, ++count);
-        // After a pause of the whole process there is nothing to catch up with.
+        // After a pause of the whole process, the missed beats are not made up for.
         next_ns = left_ns < -period_ns ? now_ns() + period_ns : next_ns + period_ns;
     }
 }

@@ -1,10 +1,10 @@
 // The beat thread: proves that its process lives, whatever the interpreter is doing.
 //
-// Why: a beat from Python stalls behind a held GIL. This thread needs neither Python nor memory allocation; it stamps
-// the page each period and holds the page's owner word from start to end, which tells of its death at once.
+// Why: a beat from Python stalls behind a held GIL. This thread needs neither Python nor memory allocation. It stamps
+// the page each period. It also holds the page's owner word from start to end, and this word shows its death at once.
 //
-// It beats until stop(), the one orderly end, or until the process ends. Dropping the object does not stop it: a
-// script that loses its handle, or an interpreter that is being taken down, has not left the job in order.
+// It beats until stop(), the one orderly end, or until the process ends. Dropping the object does not stop it. A script
+// that loses its handle, or an interpreter that shuts down, has not left the job in order.
 //
 // Does not: say anything about progress; the training thread does.
 #pragma once
@@ -26,7 +26,7 @@ class BeatThread {
     BeatThread& operator=(const BeatThread&) = delete;
     ~BeatThread();
 
-    // Announces the orderly end, lets go of the word and joins. Nothing to do if it has been stopped, or in a fork.
+    // Announces the orderly end, lets go of the word and joins. Does nothing if already stopped, or in a forked child.
     void stop() noexcept;
 
     // False in a forked child, where the thread does not exist.

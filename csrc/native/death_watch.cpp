@@ -10,7 +10,7 @@
 
 namespace taskd::native {
 
-// What the watching threads and the owner share: the reports. Lives as long as the last of them.
+// The reports, shared by the watching threads and the owner. Lives as long as the last of them.
 struct DeathWatch::Shared {
     Shared() : event_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
         if (event_fd < 0)
@@ -41,8 +41,8 @@ struct DeathWatch::Shared {
 struct DeathWatch::Watch {
     // Returns how the worker ended, or nothing once `stop` is set.
     std::optional<Life> wait() noexcept {
-        // A wake-up can fall between looking at `stop` and going to sleep. end() therefore wakes repeatedly, and
-        // this is only how long a watch could sleep if nobody did.
+        // A wake-up can fall between looking at `stop` and going to sleep. So end() wakes repeatedly. This is only the
+        // longest sleep if no wake-up comes.
         constexpr int64_t kSliceNs = kNanosecondsPerSecond;
         LifeLine& line = mapping->page().life;
         while (get(stop) == 0) {
@@ -53,13 +53,14 @@ struct DeathWatch::Watch {
                 uint32_t owner = get(line.owner);
                 if (owner == 0 || (owner & FUTEX_OWNER_DIED) != 0)
                     continue;
-                // The kernel wakes somebody on the owner's death only if this bit says that somebody waits.
+                // On the owner's death, the kernel wakes a waiter only if this bit says that one waits.
                 if ((owner & FUTEX_WAITERS) == 0 && !line.owner.compare_exchange_strong(owner, owner | FUTEX_WAITERS)) {
                     continue;
                 }
                 futex_wait(line.owner, owner | FUTEX_WAITERS, kSliceNs);
             } else {
-                // It wakes one waiter only. Pass it on: the agent before or after this one may be watching, too.
+                // The kernel wakes one waiter only. Wake the others: the agent before or after this one may be
+                // watching, too.
                 futex_wake_all(line.owner);
                 return life;
             }
@@ -89,7 +90,7 @@ DeathWatch::~DeathWatch() {
         close();
         return;
     }
-    // A forked child: the threads do not exist and their locks may be held for ever. Their memory is left to the exit.
+    // In a forked child the threads do not exist and their locks may be held for ever. The memory is left to the exit.
     for (auto& [key, watch] : watches_)
         static_cast<void>(watch.release());
 }

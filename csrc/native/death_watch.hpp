@@ -1,10 +1,11 @@
-// The death watch: tells an agent that a worker died, before the kernel has taken the worker's memory apart.
+// The death watch: tells an agent that a worker died, before the kernel has released the worker's memory.
 //
-// Why: see robust.hpp. For each page one thread waits on the page's owner word; what it sees goes into a list, and an
-// eventfd makes the agent's poll() return. Each page is reported once: "dead" (the owner died) or "left" (it said
-// goodbye first). A page whose beat has not started is waited for, not reported.
+// Why: see robust.hpp. For each page one thread waits on the page's owner word. It puts what it sees into a list, and
+// an eventfd makes the agent's poll() return. Each page is reported once: "dead" (the owner died) or "left" (it
+// announced its end first). A page whose beat has not started is waited for, not reported.
 //
-// A report is evidence: exec() and the end of the beat thread alone look like a death too. process.hpp confirms.
+// A report is only evidence: exec(), or the end of the beat thread alone, looks like a death too. process.hpp confirms
+// it.
 //
 // Does not: trust the page (its words are only compared), write to it except the waiters' bit, or end anything.
 #pragma once

@@ -15,7 +15,7 @@ uint64_t load(const unsigned char* from) {
     return word;
 }
 
-// Each of these can be undone as long as the other argument is known.
+// Each of these is invertible as long as the other argument is known.
 uint64_t take(uint64_t state, uint64_t word) {
     return (state ^ word) * kOdd;
 }
@@ -38,7 +38,7 @@ uint64_t digest(const void* data, size_t bytes) {
     for (; left >= sizeof lanes; left -= sizeof lanes, at += sizeof lanes) {
         for (size_t lane = 0; lane < kLanes; ++lane) {
             const uint64_t mixed = take(lanes[lane], load(at + lane * sizeof(uint64_t)));
-            lanes[lane] = mixed ^ (mixed >> 32);  // or a highest bit would never leave its place
+            lanes[lane] = mixed ^ (mixed >> 32);  // else the highest bit would never leave its place
         }
     }
     uint64_t found = mix(bytes + 1);

@@ -33,7 +33,7 @@ void hide_mappings_in_child() noexcept {
             continue;
         void* hidden =
             mmap(mapping, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        // Without the private page a store must fault rather than reach the parent's.
+        // Without the private page, a store must fault and not reach the parent's page.
         if (hidden == MAP_FAILED)
             munmap(mapping, kPageBytes);
     }

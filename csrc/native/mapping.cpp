@@ -19,7 +19,7 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 int create_memory_file() {
     constexpr const char* kName = "taskd-page";
-    // Systems that forbid executable memory files want to be told; kernels before 6.3 do not know the flag.
+    // Systems that forbid executable memory files need this flag. Kernels before 6.3 do not know it.
     int fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -1,9 +1,9 @@
 // A beat page as a process holds it: a sealed memory file, mapped, and the identity read from it once.
 //
-// Why: the worker creates the file and passes its descriptor to the agent, so nothing has a name that could be left
-// behind, and the page lives as long as either of them. The seals make sure that nobody can shrink it under a reader
-// (a bus error otherwise). An attached page comes from another process and is believed in nothing: size and seals
-// are checked before it is mapped, and identity is copied once, so that it cannot change later.
+// Why: the worker creates the file and passes its descriptor to the agent. So there is no file name that could be left
+// behind, and the page lives as long as either of the two. The seals make sure that nobody can shrink it under a reader
+// (a bus error otherwise). An attached page comes from another process and is not trusted. Size and seals are checked
+// before it is mapped. Identity is copied once, so that it cannot change later.
 //
 // Does not: beat (beat.hpp) or watch (death_watch.hpp).
 #pragma once
@@ -24,10 +24,10 @@ struct Identity {
 
 class Mapping {
   public:
-    // A new page of this process. Throws std::invalid_argument (negative rank) or std::system_error.
+    // Makes a new page of this process. Throws std::invalid_argument (negative rank) or std::system_error.
     static std::shared_ptr<Mapping> create(int32_t rank, uint64_t incarnation);
 
-    // Another process's page, from any descriptor of it; the descriptor is duplicated. Throws std::invalid_argument
+    // Attaches another process's page. Any descriptor of it will do; it is duplicated. Throws std::invalid_argument
     // with one sentence if this is not a page that can be used safely.
     static std::shared_ptr<Mapping> attach(int fd);
 

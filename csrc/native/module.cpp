@@ -1,7 +1,7 @@
 // Python's view of the native part: taskd._native.
 //
-// Why here: the only file that knows pybind11 and the GIL. Everything that waits lets go of the GIL; everything that
-// takes nanoseconds keeps it. What each name does is said in taskd/_native.pyi.
+// Why here: only this file, module_rail.cpp and records.hpp know pybind11 and the GIL. Code that waits lets go of the
+// GIL; code that takes nanoseconds keeps it. taskd/_native.pyi says what each name does.
 //
 // Does not: decide anything, or know torch.
 #include <pybind11/pybind11.h>
@@ -138,7 +138,7 @@ class Page {
 
     py::object wait_order(uint32_t after_sequence, int64_t timeout_ns) const {
         const int64_t deadline_ns = now_ns() + timeout_ns;
-        // The mapping is kept, so that the page stays although another thread drops the object meanwhile.
+        // Keep the mapping, so that the page stays even if another thread drops the object meanwhile.
         const std::shared_ptr<Mapping> mapping = mapping_;
         for (;;) {
             Order order;

@@ -1,4 +1,4 @@
-// Interfaces, counters and sums for Python; what and why stands in module_rail.hpp.
+// Interfaces, counters and sums for Python. module_rail.hpp says what and why.
 #include "native/module_rail.hpp"
 
 #include <pybind11/stl.h>
@@ -41,7 +41,7 @@ struct RailRecords {
 // Never freed: objects may outlive the module's dictionary.
 const RailRecords* g_records = nullptr;
 
-// What another process wrote, as text: whatever bytes it chose.
+// Returns what another process wrote as text. It may be any bytes.
 py::str text_of(const std::string& bytes) {
     return py::reinterpret_steal<py::str>(
         PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
@@ -75,7 +75,7 @@ py::list read_sums(rail::Tally& tally) {
     return sums;
 }
 
-// The counters of one rail to one peer, held by whoever counts.
+// The counters of one rail to one peer, as the code that counts holds them.
 struct RailCounter {
     Counters* counters;
     CounterRecord* record;

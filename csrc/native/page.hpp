@@ -1,14 +1,15 @@
-// The beat page: what a worker tells its node's agent, and the agent's orders, in one 4 KiB page of shared memory.
+// The beat page: one 4 KiB page of shared memory. A worker shows its state to its node's agent there, and the agent
+// gives its orders there.
 //
-// Why: a store costs tens of nanoseconds, needs no system call, no lock that a dying process could keep, and no GIL
-// on either side; and what it says outlives the process that said it. The page is 64 lines of 64 bytes: identity,
-// life, order, the rank's own slot, and 60 slots for process groups.
+// Why: a store to memory costs tens of nanoseconds. It needs no system call, no lock that a dying process could keep,
+// and no GIL on either side. What was written outlives the process that wrote it. The page is 64 lines of 64 bytes:
+// identity, life, order, the rank's own slot, and 60 slots for process groups.
 //
-// How it stays whole: every field is a lock-free atomic. A slot is a sequence lock: the word is odd while somebody
-// writes; a writer takes the odd value by compare-exchange, because the main thread and the autograd thread both
-// write. Data is stored with release and loaded with acquire, which orders it against the word without fences (fences
-// are invisible to thread sanitizers). A writer killed in the middle leaves the word odd for ever, so readers give
-// up after a bounded number of tries.
+// How it stays whole: every field is a lock-free atomic. A slot is a sequence lock: its word is odd while a thread
+// writes. A writer takes the odd value by compare-exchange, because the main thread and the autograd thread both write.
+// Data is stored with release and loaded with acquire. That orders it against the word without fences (fences are
+// invisible to thread sanitizers). A writer killed in the middle leaves the word odd for ever, so readers give up after
+// a bounded number of tries.
 //
 // Does not: map memory (mapping.hpp), run threads (beat.hpp), or trust what it reads: any value may come out.
 #pragma once
@@ -25,14 +26,14 @@ constexpr uint32_t kPageVersion = 1;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLineBytes = 64;
 constexpr size_t kGroupSlots = 60;
-// Some ten microseconds: a reader that meets a writer who was interrupted does better to come again.
+// About ten microseconds: a reader that meets an interrupted writer should rather come again later.
 constexpr int kReaderTries = 256;
-// Longer than a scheduler lets an interrupted writer wait, unless it is gone for good. It is a time and no number of
-// turns, because on a busy machine a turn that gives way to others can take milliseconds.
+// Longer than a scheduler lets an interrupted writer wait, unless the writer is gone for good. It is a time and not a
+// number of turns, because on a busy machine a turn with a sched_yield() can take milliseconds.
 constexpr int kWriterTurnsBetweenYields = 64;
 constexpr int64_t kWriterPatienceNs = 20 * kNanosecondsPerMillisecond;
 
-// Where a page stands in its life; one way only. The word is also a futex, woken at every change.
+// The stages of a page's life, which only go forward. The word is also a futex, woken at every change.
 constexpr uint32_t kLifeNew = 0;      // no beat yet
 constexpr uint32_t kLifeBeating = 1;  // the owner word was taken before this was stored
 constexpr uint32_t kLifeClosed = 2;   // an orderly end was announced
@@ -65,7 +66,7 @@ struct alignas(kLineBytes) OrderLine {
 struct alignas(kLineBytes) RankSlot {
     std::atomic<uint32_t> lock;
     std::atomic<uint32_t> epoch;
-    std::atomic<int64_t> beat_ns;  // these three belong to the beat thread alone and stand outside the lock
+    std::atomic<int64_t> beat_ns;  // only the beat thread writes these three, without the lock
     std::atomic<int64_t> beat_period_ns;
     std::atomic<uint64_t> beat_count;
     std::atomic<int64_t> progress_ns;
@@ -81,7 +82,7 @@ struct alignas(kLineBytes) GroupSlot {
     std::atomic<uint32_t> group;
     std::atomic<uint64_t> sequence;  // the collective entered last
     std::atomic<int64_t> entered_ns;
-    std::atomic<uint64_t> left_sequence;  // the collective left last
+    std::atomic<uint64_t> left_sequence;  // the collective left last; of messages, how many have left
     std::atomic<int64_t> left_ns;
     std::atomic<uint64_t> bytes;
     std::atomic<uint32_t> epoch;
@@ -108,7 +109,7 @@ static_assert(offsetof(RankSlot, beat_ns) == 8 && offsetof(RankSlot, sequence) =
 static_assert(offsetof(GroupSlot, sequence) == 8 && offsetof(GroupSlot, epoch) == 48 &&
               offsetof(GroupSlot, used) == 54);
 
-// What a reader takes home. Copies, no atomics.
+// What a reader gets: copies, no atomics.
 struct Beat {
     int64_t beat_ns = 0;
     int64_t beat_period_ns = 0;
@@ -150,8 +151,9 @@ inline Value get(const std::atomic<Value>& field) noexcept {
     return field.load(std::memory_order_acquire);
 }
 
-// Runs `write` with the lock held odd. False, and nothing written, if another writer kept it all the time (a
-// stopped debugger, a signal handler that interrupted a writer): a lost beat is better than a stuck training step.
+// Runs `write` with the lock held odd. If another writer keeps the lock all the time (a stopped debugger, a signal
+// handler that interrupted a writer), writes nothing and returns false. A lost beat is better than a stuck training
+// step.
 template <class Write>
 inline bool write_slot(std::atomic<uint32_t>& lock, Write write) noexcept {
     int64_t deadline_ns = 0;
@@ -175,7 +177,7 @@ inline bool write_slot(std::atomic<uint32_t>& lock, Write write) noexcept {
     }
 }
 
-// Runs `copy` until it ran undisturbed. False if that never happened: its result must not be used.
+// Runs `copy` until it ran undisturbed. Returns false if that never happened; then its result must not be used.
 template <class Copy>
 inline bool read_slot(const std::atomic<uint32_t>& lock, Copy copy) noexcept {
     for (int turn = 0; turn < kReaderTries; ++turn) {
@@ -229,7 +231,7 @@ inline bool store_epoch(RankSlot& slot, uint32_t epoch) noexcept {
     return write_slot(slot.lock, [&] { put(slot.epoch, epoch); });
 }
 
-// Flags describe the rank's mode, they are no progress: the progress time stays.
+// Flags describe the rank's mode and are no progress, so the progress time stays.
 inline bool store_flags(RankSlot& slot, uint16_t flags) noexcept {
     return write_slot(slot.lock, [&] { put(slot.flags, flags); });
 }
@@ -239,7 +241,7 @@ inline void stamp_beat(RankSlot& slot, uint64_t count) noexcept {
     put(slot.beat_ns, now_ns());
 }
 
-// False if the slot could not be read whole; the three beat fields are right even then.
+// Returns false if the slot could not be read whole. The three beat fields are right even then.
 inline bool read_beat(const RankSlot& slot, Beat& beat) noexcept {
     beat.beat_ns = get(slot.beat_ns);
     beat.beat_period_ns = get(slot.beat_period_ns);
@@ -294,7 +296,7 @@ inline bool clear_group(GroupSlot& slot) noexcept {
     });
 }
 
-// False if the slot is unused or could not be read whole.
+// Returns false if the slot is unused or could not be read whole.
 inline bool read_group(const GroupSlot& slot, GroupBeat& beat) noexcept {
     if (get(slot.used) == 0)
         return false;
@@ -313,8 +315,8 @@ inline bool read_group(const GroupSlot& slot, GroupBeat& beat) noexcept {
     return is_whole && used != 0;
 }
 
-// Gives an order and rings the bell. A node has one agent, so a lock that stays odd belongs to an agent that died in
-// the middle of an order: its successor takes the lock over. Returns the new order's sequence.
+// Gives an order and rings the bell. Returns the new order's sequence. A node has one agent, so a lock that stays odd
+// belongs to an agent that died in the middle of an order. Its successor takes the lock over.
 inline uint32_t give_order(OrderLine& line, uint32_t kind, uint32_t epoch) noexcept {
     uint32_t sequence = 0;
     const auto write = [&] {
@@ -350,7 +352,7 @@ enum class WaitEnd { kOrder, kTimeout, kInterrupted };
 // again after serving it. The bell rings after the order is whole, so an agent that dies in the middle wakes nobody.
 inline WaitEnd wait_order(const OrderLine& line, uint32_t after, int64_t deadline_ns, Order& order) noexcept {
     for (;;) {
-        // The bell is looked at before the order, so an order in between makes the futex refuse to sleep.
+        // Read the bell before the order: then an order that comes in between makes the futex refuse to sleep.
         const uint32_t rung = get(line.bell);
         if (read_order(line, order) && order.sequence != after)
             return WaitEnd::kOrder;
@@ -362,7 +364,7 @@ inline WaitEnd wait_order(const OrderLine& line, uint32_t after, int64_t deadlin
     }
 }
 
-// How the worker stands, as far as its page can tell.
+// The state of the worker, as far as its page can tell.
 enum class Life { kNew, kBeating, kLeft, kDead };
 
 // Evidence, not a verdict: kDead also follows an exec() or the end of the beat thread alone.
@@ -375,7 +377,8 @@ inline Life life_of(const LifeLine& line) noexcept {
         return Life::kNew;
     if (owner != 0)
         return Life::kBeating;
-    // Not owned although it was: the orderly end stores kLifeClosed before it lets go, so the word tells which it is.
+    // The word had an owner and has none now. An orderly end stores kLifeClosed before it lets go of the word, so
+    // `life` tells whether it was one.
     return get(line.life) == kLifeClosed ? Life::kLeft : Life::kDead;
 }
 

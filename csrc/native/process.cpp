@@ -14,12 +14,12 @@ namespace {
 
 constexpr uint64_t kFlagExiting = 0x4;  // PF_EXITING in the kernel's task flags
 
-// The text of /proc/PID/NAME, or nothing if there is no such process (any more).
+// Returns the text of /proc/PID/NAME, or nothing if there is no such process (any more).
 std::optional<std::string> read_proc(pid_t pid, const char* name) {
     const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        // Out of descriptors is our trouble and says nothing about the process.
+        // Running out of descriptors is our trouble and says nothing about the process.
         if (errno != ENOENT && errno != ESRCH)
             throw_errno(errno, "cannot open " + path);
         return std::nullopt;
@@ -45,8 +45,8 @@ bool is_ending(const ProcessStat& stat) {
     return (stat.flags & kFlagExiting) != 0 || is_zombie(stat);
 }
 
-// Whether the kernel is writing the process's memory to a core file. That can take minutes, in which no thread of the
-// process runs again, but its robust futexes are not let go and PF_EXITING is not set.
+// Whether the kernel is writing the process's memory to a core file. That can take minutes. Meanwhile no thread of the
+// process runs, but its robust futexes are not let go and PF_EXITING is not set.
 bool is_dumping_core(pid_t pid) {
     const std::optional<std::string> status = read_proc(pid, "status");
     return status && status->find("\nCoreDumping:\t1\n") != std::string::npos;
@@ -59,8 +59,8 @@ ExitState state_of(pid_t pid, const std::optional<ProcessStat>& stat, uint64_t s
         return {ExitStage::kExiting, proven_exit_code(*stat)};
     if (!is_dumping_core(pid))
         return {ExitStage::kAlive, std::nullopt};
-    // The code is set together with the dumping mark, so what was read before it may lack it. Older kernels give
-    // it only once the process is exiting.
+    // The code is set together with the dumping mark, so the earlier look may lack it. Older kernels give it only once
+    // the process is exiting.
     const std::optional<ProcessStat> now = read_process_stat(pid);
     return {ExitStage::kExiting, now ? proven_exit_code(*now) : std::nullopt};
 }
@@ -134,7 +134,7 @@ ExitState exit_state(pid_t pid, uint64_t start_time) {
 ExitState confirm_exit(pid_t pid, uint64_t start_time, int64_t timeout_ns) {
     constexpr timespec kPeriod{0, 200'000};
     const int64_t deadline_ns = now_ns() + timeout_ns;
-    // The pidfd ends the last pause early; where there is none, poll() ignores -1 and the pause is a plain one.
+    // The pidfd ends the last pause early. Without one, poll() ignores -1 and the pause is a plain one.
     const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     ExitState state;
     for (;;) {

@@ -1,7 +1,7 @@
-// Tuples with named fields, for what the bindings hand to Python.
+// Tuples with named fields, which the bindings hand to Python.
 //
-// Why: an agent reads 64 pages in every interval. A struct sequence is a tuple, made and unpacked at a tuple's cost,
-// and yet has names, a readable repr() and no way to be changed.
+// Why: an agent reads 64 pages in every interval. A struct sequence costs no more than a tuple to make and to unpack.
+// It also has names and a readable repr(), and it cannot be changed.
 //
 // Does not: accept them back from Python.
 #pragma once

@@ -1,13 +1,13 @@
 // Holding a robust futex, so that the kernel itself says when the holder dies.
 //
-// Why: when a thread ends, however it ends, the kernel walks the list of futexes that the thread registered, sets
-// FUTEX_OWNER_DIED in each and wakes a waiter. It does so before the process's memory is torn down, which is what
-// makes a death visible in a tenth of a millisecond instead of a tenth of a second.
+// Why: when a thread ends, for any reason, the kernel walks the list of futexes that the thread registered. It sets
+// FUTEX_OWNER_DIED in each and wakes a waiter. It does so before the process's memory is released. That makes a death
+// visible in a tenth of a millisecond instead of a tenth of a second.
 //
-// Why not a pthread mutex: its list pointers lie inside the mutex, that is, in the shared page, and whoever takes the
-// mutex follows and writes them. An agent would so follow pointers that another process wrote. Here the list lies in
-// the holder's private memory, the page has one word, and waiters only look at that word. They need not take it: the
-// died bit stays, so any number of agents, late ones included, read the same thing.
+// Why not a pthread mutex: its list pointers lie inside the mutex, that is, in the shared page. A thread that takes the
+// mutex follows and writes them, so an agent would follow pointers that another process wrote. Here the list lies in
+// the holder's private memory. The page has one word, and waiters only look at that word. They need not take it: the
+// died bit stays, so any number of agents, including late ones, read the same thing.
 //
 // Does not: work for a thread that uses robust pthread mutexes; its list is replaced while the word is held.
 #pragma once
@@ -37,7 +37,7 @@ class RobustHold {
         if (syscall(SYS_set_robust_list, &head_, sizeof head_) != 0)
             return errno;
         const auto self = static_cast<uint32_t>(syscall(SYS_gettid));
-        // The pending entry covers the moment in which the word is taken and not yet listed.
+        // The pending entry covers the moment when the word is taken but not yet in the list.
         head_.list_op_pending = &entry_;
         std::atomic_signal_fence(std::memory_order_seq_cst);
         uint32_t expected = 0;
@@ -51,7 +51,7 @@ class RobustHold {
         return is_taken ? 0 : EBUSY;
     }
 
-    // Lets go in order and wakes all who wait.
+    // Releases the word in order and wakes all waiters.
     void release() noexcept {
         head_.list_op_pending = &entry_;
         std::atomic_signal_fence(std::memory_order_seq_cst);

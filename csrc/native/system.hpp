@@ -1,8 +1,8 @@
 // System calls that the C library does not wrap, the clock, and plain threads.
 //
-// Why: the beat page is shared between processes, so its waits are shared futexes, and its times are CLOCK_MONOTONIC
-// nanoseconds, the one clock that all processes of a node agree on. Threads made here never run a Python signal
-// handler (all signals blocked) and have small stacks, because an agent has one for each worker.
+// Why: the beat page is shared between processes, so its waits are shared futexes. Its times are CLOCK_MONOTONIC
+// nanoseconds, the one clock that all processes of a node agree on. Threads made here never run a Python signal handler
+// (all signals are blocked). They have small stacks, because an agent has one for each worker.
 //
 // Does not: know the page, Python or torch.
 #pragma once
@@ -71,8 +71,8 @@ inline void pause_processor() noexcept {
 #endif
 }
 
-// Asks for short slices, so that a thread that mostly sleeps is run soon after it wakes although every processor is
-// busy computing. A request: kernels before 6.12 do not know it for ordinary threads, and ignore it.
+// Asks the scheduler for short slices. Then a thread that mostly sleeps runs soon after it wakes, even if every
+// processor is busy. It is only a request: kernels before 6.12 do not know it for ordinary threads, and ignore it.
 inline void prefer_short_slices() noexcept {
     struct Attributes {
         uint32_t size;
@@ -117,7 +117,7 @@ inline pthread_t start_thread(const char* name, std::function<void()> body) {
     pthread_attr_setstacksize(&attributes, kStackBytes);
     pthread_t thread{};
     int error = pthread_create(&thread, &attributes, run, start.get());
-    // Thread-local variables of big libraries live on the stack too: where they leave no room, take the usual size.
+    // Thread-local variables of big libraries live on the stack too. If they leave no room, take the usual stack size.
     if (error == EINVAL)
         error = pthread_create(&thread, nullptr, run, start.get());
     pthread_attr_destroy(&attributes);

@@ -1,4 +1,4 @@
-// Counters in a memory file; what and why stands in counters.hpp.
+// The counters in a memory file; counters.hpp says what and why.
 #include "rail/counters.hpp"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr unsigned MFD_NOEXEC_SEAL = 0x0008U;
 #endif
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-// Renaming takes a microsecond; a reader that meets it twice comes again with its next look.
+// Renaming takes a microsecond; a reader that meets it twice tries again at its next check.
 constexpr int kReaderTries = 16;
 
 template <class Value, class Given>
@@ -72,7 +72,7 @@ std::invalid_argument refusal(const std::string& reason) {
 
 int create_memory_file() {
     constexpr const char* kName = "taskd-rail-counters";
-    // Systems that forbid executable memory files want to be told; kernels before 6.3 do not know the flag.
+    // Systems that forbid executable memory files need this flag; kernels before 6.3 do not know it.
     int fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -89,7 +89,7 @@ void set_state(CounterRecord& record, RailState state, int64_t now_ns) noexcept 
         put(record.downs, get(record.downs) + 1);
     if (state == RailState::kUp)
         put(record.was_up, 1);
-    // What is silent for a moment is still the same connection.
+    // A rail that is silent for a moment still has the same connection.
     if (!is_connected(was) || !is_connected(state))
         prove_anew(record);
     put(record.since_ns, now_ns);
@@ -118,7 +118,7 @@ Counters::Counters(uint32_t capacity) : capacity_(capacity), owner_(getpid()), b
     if (ftruncate(fd_, static_cast<off_t>(bytes_)) == 0 && fcntl(fd_, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) == 0)
         address = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (address == MAP_FAILED) {
-        // Under a limit on the size of files, say. Rails that nobody can watch are better than none.
+        // This happens under a limit on file size, for example. Rails that nobody can watch are better than none.
         ::close(std::exchange(fd_, -1));
         address = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (address == MAP_FAILED)
@@ -237,7 +237,8 @@ void CountersReader::map() {
     header_ = static_cast<const CounterHeader*>(address);
     bytes_ = bytes;
     records_ = reinterpret_cast<const CounterRecord*>(header_ + 1);
-    // From the size and not from what the file says of itself: it may say anything, later too.
+    // The capacity comes from the size and not from what the file says about itself: the file may say anything, also
+    // later.
     capacity_ = static_cast<uint32_t>((bytes - sizeof(CounterHeader)) / sizeof(CounterRecord) - 1);
     if (get(header_->magic) != kCountersMagic)
         throw refusal("its first bytes are not those of one");
@@ -254,7 +255,7 @@ CountersReader::~CountersReader() {
 
 namespace {
 
-// False if the record was renamed all the time: its writer died in the middle of that, or is doing it right now.
+// False if the record was being renamed all the time: its writer died in the middle of that, or is doing it right now.
 bool read_record(const CounterRecord& record, CounterView& view) {
     for (int turn = 0; turn < kReaderTries; ++turn) {
         view.turn = get(record.turn);

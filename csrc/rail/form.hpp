@@ -1,7 +1,7 @@
-// What an operation says of itself: which one it is, of what elements.
+// The form of an operation: which operation it is, and on what elements.
 //
-// Why alone: it travels in every frame, and the arithmetic knows element types, too. Neither has to know a group for
-// that.
+// Why a header of its own: the form travels in every frame, and the arithmetic needs element types, too. Neither has to
+// know a group for that.
 //
 // Does not: say which forms make sense (the groups do).
 #pragma once
@@ -25,7 +25,7 @@ enum class Kind : uint8_t {
 };
 
 enum class Dtype : uint8_t {
-    kByte,  // moved, never reduced: for whatever has no arithmetic here
+    kByte,  // moved, never reduced: for all types without arithmetic here
     kBool,
     kInt8,
     kUint8,
@@ -42,7 +42,8 @@ enum class Dtype : uint8_t {
 
 enum class Reduction : uint8_t { kSum, kAverage, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 
-// What an operation says of itself in the header of each of its frames: ranks that disagree learn it by name.
+// The description of an operation in the header of each of its frames: ranks that disagree learn the difference by
+// name.
 struct Form {
     uint8_t kind = 0;       // Kind
     uint8_t dtype = 0;      // Dtype

@@ -1,4 +1,4 @@
-// Sums of counters; what and why stands in tally.hpp.
+// The sums of counters; tally.hpp says what and why.
 #include "rail/tally.hpp"
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 namespace taskd::rail {
 namespace {
 
-// As many as one process can have; whoever makes more names than that is broken, and is not believed further.
+// As many as one process can have. A process that makes more names than that is broken, and its further names are
+// ignored.
 constexpr size_t kSumsMax = kCounterRecords;
 
 int badness(RailState state) {
@@ -15,7 +16,7 @@ int badness(RailState state) {
     return kBadness[static_cast<size_t>(state)];
 }
 
-// A counter that is less than before is a broken writer's: it adds nothing.
+// A counter that has become smaller comes from a broken writer: it adds nothing.
 uint64_t growth(uint64_t now, uint64_t before) {
     return now > before ? now - before : 0;
 }
@@ -60,7 +61,7 @@ void Tally::take(Source& source) {
     for (CounterView& view : views) {
         CounterView& before = source.last[view.slot];
         if (before.turn != view.turn)
-            before = CounterView();  // of another pair, or the first look
+            before = CounterView();  // the record is of another pair, or this is the first look
         const uint64_t others = between[{view.peer, view.node}] - view.bytes_out - view.bytes_in;
         const bool starved = is_starved(source, view, others);
         const auto known = sums_.find({view.rail, view.node});
@@ -76,7 +77,8 @@ void Tally::take(Source& source) {
     }
 }
 
-// Two ranks that have little to say to each other starve no rail, and neither does a rail that is not connected.
+// Whether this rail is starved. Two ranks that exchange little data starve no rail, and a rail that is not connected is
+// not starved.
 bool Tally::is_starved(Source& source, const CounterView& view, uint64_t others) const {
     Debt& debt = source.debts[view.slot];
     const bool is_due_anew = debt.turn != view.turn || debt.proofs != view.proofs;

@@ -1,8 +1,8 @@
 // The counters of all processes of a node, summed by rail and peer node.
 //
-// Why: what an operator asks and the manager decides is about a rail between two nodes, while a record is about a pair
-// of ranks. Summing a few thousand records costs some ten microseconds here and would cost milliseconds in Python, at
-// each of the agent's looks. Sums only grow: what a process has counted stays in them when it is gone.
+// Why: the operator's questions and the manager's decisions are about a rail between two nodes, but a record is about a
+// pair of ranks. Summing a few thousand records takes about ten microseconds here, and would take milliseconds in
+// Python at each check of the agent. Sums only grow: what a process has counted stays in them when the process is gone.
 //
 // Does not: keep history, judge states, or trust what it reads.
 #pragma once
@@ -18,16 +18,16 @@
 
 namespace taskd::rail {
 
-// One rail to one peer node. Counts of pairs are of this moment, all other counts only grow.
+// One rail to one peer node. The counts of pairs are the current ones; all other counts only grow.
 struct RailSum {
     std::string rail;
     std::string node;
     RailState state = RailState::kUp;  // the worst of the pairs: DOWN, PROBING, SUSPECT, UP
-    int64_t since_ns = 0;              // CLOCK_MONOTONIC: when a pair came into that state last
-    uint64_t pairs = 0;                // whose session uses it now, and that it was expected to reach or has reached
+    int64_t since_ns = 0;              // CLOCK_MONOTONIC: when a pair last came into that state
+    uint64_t pairs = 0;                // in use by a session now, and expected to reach the peer or has reached it
     uint64_t pairs_up = 0;
-    uint64_t pairs_moved = 0;    // that have carried data since they were connected or ordered last
-    uint64_t pairs_starved = 0;  // that are up and have not, while other rails carried much for the same two ranks
+    uint64_t pairs_moved = 0;    // that have carried data since they were last connected or ordered
+    uint64_t pairs_starved = 0;  // up, but have not, while other rails carried much for the same two ranks
     uint64_t bytes_out = 0;
     uint64_t bytes_in = 0;
     int64_t round_trip_ns = 0;  // the longest of the pairs
@@ -41,24 +41,25 @@ struct RailSum {
 
 class Tally {
   public:
-    // `starved_bytes`: what other rails carry, either way, before a rail that carries nothing is starved.
+    // `starved_bytes`: how many bytes other rails carry, in either direction, before a rail that carries nothing is
+    // starved.
     explicit Tally(uint64_t starved_bytes) : starved_bytes_(starved_bytes) {}
 
-    // From now on, the counters behind this descriptor (duplicated) are part of the sums. Returns its number for
-    // remove(). Throws std::invalid_argument with one sentence if it is no file of counters.
+    // Adds the counters behind this descriptor (duplicated) to the sums. Returns their number for remove(). Throws
+    // std::invalid_argument with one sentence if it is not a file of counters.
     int64_t add(int fd);
-    // Its process has ended. A number that is not known is fine.
+    // The process of these counters has ended. An unknown number is fine.
     void remove(int64_t number);
 
-    // Every rail and peer node that was ever used, in order.
+    // Returns every rail and peer node that was ever used, in order.
     std::vector<RailSum> read();
-    // Over all processes that are there; `pid` is 0.
+    // The totals over all processes that are added now; `pid` is 0.
     CounterTotals totals() const;
 
   private:
     using Names = std::pair<std::string, std::string>;
 
-    // What a rail owes the proof that it carries, from the moment at which it was seen to be due.
+    // The proof that a rail still owes: that it carries. Counted from the moment when the proof was seen to be due.
     struct Debt {
         uint32_t turn = 0;
         uint32_t proofs = 0;

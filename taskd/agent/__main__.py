@@ -1,9 +1,10 @@
 """The agent as a side process: `python -m taskd.agent --fd N --node NAME`, started by a node's first worker.
 
-It forks away before anything else, so that nobody waits for it and no launcher finds it among its children, and
-lives in a session of its own until its last worker has gone. Its words go to the log; what it would print goes to a
-terminal only if there is one, else to a file in the job's folder that exists only if there was something to say.
-It imports no torch: it has to be there within a fraction of a second. It does NOT start workers (the launcher does).
+It forks before anything else, so that no process waits for it and no launcher finds it among its children. It lives in
+a session of its own until its last worker has gone. Its messages go to the log. Its output goes to a terminal if there
+is one, else to a file in the job's folder. That file exists only if there was output.
+It imports no torch, because it must be ready within a fraction of a second. It does NOT start workers (the launcher
+does).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import sys
 
 
 def main(arguments: list[str]) -> int:
-    """Fork away and serve; the first process returns at once."""
-    # Before zmq is imported: its threads would not survive the fork.
+    """Fork, and serve in the child; the first process ends at once."""
+    # Fork before zmq is imported: its threads would not survive the fork.
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -43,7 +44,7 @@ def serve(arguments: list[str]) -> int:
             log.configure(path=os.path.abspath(settings.log.path))
         if not os.isatty(2):
             sys.stderr = _LateFile(os.path.join(settings.job.directory, f"agent-{options.node}.log"))
-        os.chdir("/")  # a daemon must not hold a file system of the user's
+        os.chdir("/")  # a daemon must not keep one of the user's file systems busy
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         loop = AgentLoop(settings, options.node, socket.socket(fileno=options.fd))
@@ -60,7 +61,7 @@ def serve(arguments: list[str]) -> int:
 
 
 class _LateFile:
-    """Standard error of a process without a terminal: a file that is opened when something is written."""
+    """Standard error of a process without a terminal: a file that is opened at the first write."""
 
     BYTES_MAX = 1 << 20
 
@@ -77,12 +78,12 @@ class _LateFile:
                 if os.fstat(self._fd).st_size > self.BYTES_MAX:
                     os.ftruncate(self._fd, 0)
             except OSError:
-                return len(text)  # nowhere to say it
+                return len(text)  # there is no place to write it
         os.write(self._fd, text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: `write` does not buffer."""
 
 
 if __name__ == "__main__":

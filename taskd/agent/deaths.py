@@ -1,12 +1,12 @@
-"""Confirming deaths: from a hint (a released futex, a silent beat, a closed line) to `Gone` with its exit code.
+"""Confirms deaths: turns a hint (a released futex, a silent beat, a closed connection) into `Gone` with its exit code.
 
-The hints come before the kernel has taken the process' memory apart, which is what makes detection quick whatever the
-size; the exit code is read from /proc at that very moment. A hint may be wrong (exec, a thread's end), so a process
-that still lives is looked at again a few times, soon and then rarely. The pidfd only closes the record.
+The hints come before the kernel has freed the process' memory. So detection is quick for a process of any size. The
+exit code is read from /proc at that very moment. A hint may be wrong (exec, a thread's end). So a process that still
+lives is inspected a few times again, first soon and then rarely. The pidfd only closes the record.
 
-Done is done: where the agent is the launcher, a process that has left in good order and is ended by a signal while its
-interpreter is taken down counts as one that ended well. Its script and its exit handlers were through, and the end of
-an interpreter is no place for anybody's work.
+Where the agent is the launcher, a process may leave in good order and then die of a signal while its interpreter shuts
+down. It counts as ended well. Its script and its exit handlers had finished, and an interpreter's shutdown does no work
+that the job needs.
 It does NOT act on a death.
 """
 
@@ -26,14 +26,14 @@ from taskd.core.limits import MS, SECOND
 from taskd.core.words import exit_words
 
 CONFIRM_NS = 2 * MS
-"""How long the loop may look at one process before the others have their turn again."""
+"""How long the loop may spend on one process before it turns to the others."""
 CHECK_FIRST_NS = 2 * MS
 CHECKS_NS = 2 * SECOND
-"""A hint is followed up this long; afterwards it was wrong, and a new hint may come."""
+"""A hint is checked for this long. After that it counts as wrong, and a new hint may come."""
 SILENCE_MIN_NS = 250 * MS
 SILENCE_PERIODS = 5
 UNKNOWN_EXIT = 255
-"""Stands for an exit code that nobody could tell any more."""
+"""Stands for an exit code that can no longer be read."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
@@ -41,7 +41,7 @@ _PIDFD_INFO = struct.Struct("=QQ11Ii")
 
 
 class Deaths:
-    """Collects what was confirmed; the loop hands it to the core."""
+    """Collects confirmed deaths; the loop hands them to the core."""
 
     def __init__(
         self,
@@ -50,17 +50,18 @@ class Deaths:
         excuse: Callable[[int], None] | None = None,
         memory: MemoryKills | None = None,
     ) -> None:
-        """`reap` and `excuse` are a launcher's: the exit code of its child; and told that a child has left in good
-        order, so that a crash of its interpreter is no failure any more. `memory`: tells of kills for memory."""
+        """`reap` and `excuse` come from a launcher. `reap` returns the exit code of a child. `excuse` is called when a
+        child has left in good order: a crash of its interpreter is then no failure. `memory`: reports kills for memory.
+        """
         self.hear: Callable[[Worker], None] = lambda _worker: None
-        """Reads what a process has said and nobody has read: its last word may have come with its end."""
+        """Reads the unread messages of a process: its last one may have arrived together with its end."""
         self._workers = workers
         self._reap, self._excuse, self._memory = reap, excuse, memory
         self._found: list[Gone] = []
         self._ended: list[Worker] = []
 
     def take(self, now_ns: int) -> None:
-        """The death watch has something to say."""
+        """Take the news of the death watch."""
         for death in self._workers.watch.take():
             worker = self._workers.by_key.get(death.key)
             if worker is None or worker.reported:
@@ -73,14 +74,14 @@ class Deaths:
                 self.doubt(worker, now_ns)
 
     def doubt(self, worker: Worker, now_ns: int) -> None:
-        """Something suggests that this process is ending: look at it soon, and again."""
+        """Check this process soon and repeatedly, because something suggests that it is ending."""
         if worker.reported or worker.check_at_ns:
             return
         worker.check_at_ns, worker.check_gap_ns = now_ns, CHECK_FIRST_NS
         worker.checks_until_ns = now_ns + CHECKS_NS
 
     def ended(self, worker: Worker) -> None:
-        """The process' memory is gone, too: its record is closed."""
+        """Close the record of this process: its memory is gone now, too."""
         if not worker.reported and worker.rank >= 0 and not self._judge(worker, self._state(worker)):
             self._report(worker, None)
         if self._reap is not None:
@@ -88,7 +89,7 @@ class Deaths:
         self._ended.append(worker)
 
     def found(self, now_ns: int) -> list[Gone]:
-        """Look at those in doubt whose time has come; all deaths confirmed since the last call."""
+        """Check the doubtful processes that are due. Returns all deaths confirmed since the last call."""
         for worker in list(self._workers.by_rank.values()):
             if not worker.check_at_ns or now_ns < worker.check_at_ns:
                 continue
@@ -101,18 +102,18 @@ class Deaths:
         return found
 
     def forget(self) -> None:
-        """Drop the records of processes whose end the core has been told."""
+        """Drop the records of processes whose end was reported to the core."""
         for worker in self._ended:
             self._workers.drop(worker)
         self._ended = []
 
     def next_check_ns(self) -> int | None:
-        """When `found` has to be called again because of a doubt."""
+        """When `found` must be called again because of a doubtful process."""
         return min((w.check_at_ns for w in self._workers.by_rank.values() if w.check_at_ns), default=None)
 
     @staticmethod
     def overdue_ns(period_ns: int) -> int:
-        """The age of a beat from which on the process is looked at: one that dumps core beats no more."""
+        """The age of the last beat from which on the process is checked: a process that dumps core does not beat."""
         return max(SILENCE_MIN_NS, SILENCE_PERIODS * min(max(period_ns, 0), SECOND))
 
     def _state(self, worker: Worker) -> _native.ExitState:
@@ -146,7 +147,7 @@ class Deaths:
 
 
 def reaped_code(pidfd: int) -> int | None:
-    """The exit code of a process that its parent has reaped already; None if it has not, or before Linux 6.15."""
+    """The exit code of a process that its parent has already reaped; None if it is not reaped, or before Linux 6.15."""
     try:
         asked = _PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13)
         answer = _PIDFD_INFO.unpack(fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked))

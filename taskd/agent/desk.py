@@ -1,9 +1,9 @@
-"""The agent's desk: where this node's processes come in, introduce themselves, speak and are spoken to.
+"""The agent's desk: exchanges messages with this node's processes, from their hello on.
 
-What is said is checked here as far as the system can vouch for it (whose process, whose page, whose rank) and handed
-to the core; what the core wants said is written into the rank's page and sent to its process. A process that does not
-read is never waited for, one that breaks the rules is counted and named once.
-It does NOT decide who is let in: the core does.
+Messages are checked here as far as the system allows (whose process, whose page, whose rank) and handed to the core.
+The core's orders are written into the rank's page, and its messages are sent to the rank's process. The desk never
+waits for a process that does not read. A process that breaks the rules is counted, and logged once.
+It does NOT decide which process is accepted: the core does.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ from taskd.wire.codec import Envelope, WireError, decode, encode
 from taskd.wire.uplink import Uplink
 
 MESSAGES_PER_TURN = 64
-"""Of one worker: a worker that talks without end must not silence the others."""
+"""How many messages of one worker are read per turn: a worker that sends without end must not block the others."""
 REASON_NS = 500 * MS
 _logger = log.get(__name__)
 
 
 class Desk:
-    """`step` takes what a worker said (and, for a hello, who said it) to the core and carries out what follows."""
+    """The desk of one agent. `step` hands a worker's message to the core and carries out the effects.
+
+    For a hello, `step` also gets the worker that sent it."""
 
     def __init__(
         self,
@@ -61,9 +63,9 @@ class Desk:
         step: Callable[[events.WorkerSaid, Worker | None], None],
     ) -> None:
         self.stack_told: Callable[[Worker, str], None] = lambda _worker, _words: None
-        """Takes what a process says of where it is."""
+        """Called with the stack that a process reports."""
         self.refused: dict[str, int] = {}  # how often each rule was broken
-        self.refusal = ""  # why the manager does not take this agent as a whole
+        self.refusal = ""  # why the manager does not accept this agent at all
         self._job, self._node = job, node
         self._reception = Reception(listener)
         self._workers, self._deaths, self._uplink, self._step = workers, deaths, uplink, step
@@ -73,20 +75,20 @@ class Desk:
 
     @property
     def fd(self) -> int:
-        """Readable when somebody wants to come in."""
+        """Readable when a process wants to connect."""
         return self._reception.listener.fileno()
 
     def close(self) -> None:
-        """Give the name up: who comes now starts another agent."""
+        """Release the socket's name: a process that comes now starts another agent."""
         self._reception.close()
 
     @property
     def _reason(self) -> str:
-        """Why workers of this node cannot be acknowledged, as far as it is not about them."""
+        """Why no worker of this node can be acknowledged; reasons of a single worker are not here."""
         return self._uplink.reason or self.refusal
 
     def tell_reason(self, now: int) -> None:
-        """Tell the workers that wait for the manager why there is none."""
+        """Tell the workers that wait for the manager's acknowledgement why there is none."""
         reason = self._reason
         if now < self._reason_at_ns or reason == self._told_reason:
             return
@@ -96,7 +98,7 @@ class Desk:
                 self.tell(worker, replace(worker.welcome, reason=cut(reason)))
 
     def accept(self) -> None:
-        """Let everybody in who waits, and hear what they say."""
+        """Accept all waiting connections, and read their messages."""
         while (met := self._reception.accept(len(self._workers.by_pid))) is not None:
             connection, pid = met
             worker = self._workers.meet(pid)
@@ -109,7 +111,7 @@ class Desk:
             self.receive(worker)
 
     def receive(self, worker: Worker) -> None:
-        """Hear what this process says."""
+        """Read the messages of this process."""
         for _ in range(MESSAGES_PER_TURN):
             if worker.connection is None:
                 return
@@ -139,7 +141,7 @@ class Desk:
 
     def _hung_up(self, worker: Worker) -> None:
         self._workers.hang_up(worker)
-        if worker.rank < 0 and not worker.incarnation:  # one that had a seat is forgotten when its process has ended
+        if worker.rank < 0 and not worker.incarnation:  # a process that had a rank is forgotten when it has ended
             self._workers.drop(worker)
         else:
             self._deaths.doubt(worker, time.monotonic_ns())
@@ -222,19 +224,18 @@ class Desk:
             self.tell(worker, message)
 
     def ask_stack(self, worker: Worker) -> None:
-        """Ask this process where it is."""
+        """Ask this process where in its script it is."""
         if worker.welcome is not None:
             self.tell(worker, StackAsked(worker.rank))
 
     def tell(self, worker: Worker, message: ToWorker) -> None:
-        """Send to this process, and write an order into its page; what it does not take now comes with the next
-        repetition."""
+        """Send to this process, and write an order into its page. What it does not read now is repeated later."""
         if isinstance(message, WorkerWelcome):
             if message.accepted and not message.acknowledged and not message.reason:
                 message = replace(message, reason=cut(self._reason))
             worker.welcome = message
         elif worker.page is not None and isinstance(message, (Order, Stop)):
-            # The word in the page reaches the guard in C++ at once, whoever holds the GIL; the socket brings the rest.
+            # The word in the page reaches the guard in C++ at once, even if the GIL is held. The socket has the rest.
             word = (local.STOP_WORD, 0) if isinstance(message, Stop) else (int(message.stage), message.epoch)
             if worker.order != word:
                 worker.order = word
@@ -246,4 +247,4 @@ class Desk:
         try:
             local.send(worker.connection, data)  # a worker that does not read gets the next repetition
         except OSError:
-            return  # its end is seen by the poll
+            return  # the poll will report the end of the connection

@@ -1,8 +1,8 @@
-"""A relay of TCP bytes: what a node's agents say to one local port goes to the manager, and back.
+"""A relay of TCP bytes: it passes the bytes of a node's agents from one local port to the manager, and back.
 
-Older scripts expect a proxy on each node's loopback. Passing bytes on unread keeps the encryption between agent and
-manager whole: the relay holds no key and sees no message. One thread, one selector, a bound on connections and on what
-lies between the two sides (a side that does not read stops the other one's reading).
+Older scripts expect a proxy on each node's loopback. The relay passes bytes on unread. So the encryption between agent
+and manager stays intact: the relay holds no key and sees no message. It has one thread and one selector. The number of
+connections is limited, and so is the buffer of each one: if one side does not read, the relay stops reading the other.
 It does NOT parse, retry or buffer across connections: an agent whose connection ends connects again by itself.
 """
 
@@ -31,7 +31,7 @@ class _End:
     sock: socket.socket
     connecting: bool = False
     ended: bool = False  # it will send nothing more
-    shut: bool = False  # and we have told it that nothing more comes
+    shut: bool = False  # and our writing side is shut down: it gets nothing more
     outgoing: bytearray = field(default_factory=bytearray)
     other: _End | None = None
 
@@ -107,7 +107,7 @@ class Forwarder:
             client.close()
             return
         try:
-            # A literal address resolves at once; a name was resolved when the proxy started.
+            # The address is literal and resolves at once: a name was resolved when the proxy started.
             family = socket.AF_INET6 if ":" in self.upstream[0] else socket.AF_INET
             server = socket.socket(family)
             server.setblocking(False)
@@ -137,7 +137,7 @@ class Forwarder:
                 data = end.sock.recv(BUFFER_BYTES)
                 end.ended = not data
                 end.other.outgoing += data
-            # First both writes, then both masks: whether one side may be read depends on what the other one took.
+            # First both writes, then both masks: whether to read one side depends on how much the other side took.
             for side in (end, end.other):
                 self._write(side)
             for side in (end, end.other):

@@ -1,7 +1,7 @@
-"""Watching the node's network interfaces: the kernel says over netlink when a link goes down or comes back.
+"""Watches the node's network interfaces: the kernel reports over netlink when a link goes down or comes back.
 
-A link's end is a witness against nobody in particular, but it joins others: a silent node, a broken collective. Only
-interfaces that carry an IPv4 address count, since hosts of containers make and remove bare ones all day.
+A lost link alone accuses no rank, but it supports other evidence: a silent node, a broken collective. Only interfaces
+with an IPv4 address count, since container hosts make and remove interfaces without address all day.
 It does NOT judge what a lost link means.
 """
 
@@ -23,7 +23,9 @@ RECEIVE_BYTES = 64 * 1024
 
 
 class InterfaceWatch:
-    """`fd` is readable when something may have changed; `changes()` tells what did. fd -1: this kernel does not say."""
+    """The interfaces' states. `fd` is readable when something may have changed; `changes()` returns the changes.
+
+    fd -1: this kernel does not report changes."""
 
     def __init__(self) -> None:
         self._states: dict[str, bool] = {}
@@ -32,7 +34,7 @@ class InterfaceWatch:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
             self._socket.bind((0, RTMGRP_LINK))
             self._socket.setblocking(False)
-        except OSError:  # a sandbox without netlink: one witness less
+        except OSError:  # a sandbox without netlink: links give no evidence
             self.close()
             return
         for _index, name in socket.if_nameindex():
@@ -45,14 +47,14 @@ class InterfaceWatch:
         return self._socket.fileno() if self._socket is not None else -1
 
     def changes(self) -> list[tuple[str, bool]]:
-        """(interface, is up) of those that changed since the last call."""
+        """(interface, is up) of each interface that has changed since the last call."""
         found: list[tuple[str, bool]] = []
         while self._socket is not None:
             try:
                 data = self._socket.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 break
-            except OSError:  # ENOBUFS: some news were lost; the next ones tell again
+            except OSError:  # ENOBUFS: some messages were lost; the next ones tell the state again
                 continue
             for name, flags, removed in parse(data):
                 self._note(name, flags, removed, found)
@@ -76,7 +78,7 @@ class InterfaceWatch:
 
 
 def parse(data: bytes) -> list[tuple[str, int, bool]]:
-    """(name, flags, removed) of every link message in one datagram of the kernel's."""
+    """(name, flags, removed) of every link message in one datagram of the kernel."""
     found = []
     offset = 0
     while offset + _HEADER.size <= len(data):

@@ -1,13 +1,13 @@
-"""The agent's loop: one thread, one poll, and core.Agent at its heart.
+"""The agent's loop: one thread with one poll, which feeds core.Agent.
 
-Whatever happens on the node (a worker's message, the end of a process, a link that goes down, the manager's word, a
-deadline) becomes an event; the core's effects are carried out in order. Beat pages are read at each interval. The
-same loop serves as a side process (`python -m taskd.agent`), which only watches, and inside a launcher, which gives
-it a `Spawner` and so lets it start and end workers.
+Everything that happens on the node becomes an event: a worker's message, the end of a process, a link that goes down,
+a message of the manager, a deadline. The core's effects are carried out in order. Beat pages are read at each interval.
+The same loop runs as a side process (`python -m taskd.agent`), which only watches. It also runs inside a launcher,
+which gives it a `Spawner`, so that it can start and end workers.
 It never blocks on a worker or on the manager, and it does NOT decide anything: core.Agent does.
 
-An error of ours in one of all these costs that one and no other (mistakes.py): reports and orders are repeated, and the
-end of this loop would be the end of a node's ranks.
+A bug of taskd in the handling of one event or effect costs only that one (mistakes.py). Reports and orders are
+repeated, but an end of this loop would end the node's ranks.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ _logger = log.get(__name__)
 
 
 class AgentLoop:
-    """`run()` serves until the core says leave (or `stop`), and returns the exit code. `stop` from any
-    thread."""
+    """The agent of one node. `run()` serves until the core says leave, or until any thread calls `stop`."""
 
     def __init__(
         self,
@@ -58,8 +57,8 @@ class AgentLoop:
         on_stop: Callable[[Stop], None] | None = None,
         keepers: Keepers | None = None,
     ) -> None:
-        """`slots`: how many workers the node has room for. `on_stop` is told once when the manager ends the job.
-        `keepers`: a rank of this node may go on on another one, or the other way round, so records are copied."""
+        """`slots`: how many workers the node has room for. `on_stop` is called once when the manager ends the job.
+        `keepers`: if given, records are copied, so that ranks can move between this node and others."""
         self.node = node
         self._queue: deque[events.AgentEvent] = deque()
         self._wake = Wake()
@@ -79,7 +78,9 @@ class AgentLoop:
         self.core = Agent(identity)
         self.left: effects.Leave | None = None
         self.others: Callable[[], Mapping[int, Callable[[], None]]] = dict
-        """Further descriptors to wait for, and what to call when one is readable: a launcher has other children."""
+        """Further descriptors to wait for, each with a function to call when it is readable.
+
+        A launcher uses this for its other children."""
         heirs = None
         if keepers is not None:
             heirs = Heirs(config.job.id, node, keepers, self.workers.records, self._wake.ring)
@@ -109,10 +110,10 @@ class AgentLoop:
     # ---- the loop ---------------------------------------------------------------------------------------------
 
     def start(self, seats: Sequence[effects.Spawn]) -> None:
-        """Start these workers without anybody's order: a launcher's own, at the very first."""
+        """Start these workers without an order of the manager: a launcher's first workers."""
         for seat in seats:
             self._starter.spawn(seat)
-        self._work_off()  # before any of them introduces itself: who was not started here is turned away
+        self._work_off()  # before any of them introduces itself: the core refuses processes that were not started here
 
     def run(self) -> int:
         """Serve; returns the exit code that the core gave, 0 when stopped."""
@@ -159,8 +160,8 @@ class AgentLoop:
             self._take_ends(self._deaths.found(now))
         deadline = self.core.next_deadline()
         if deadline is not None and now >= deadline:
-            # One look per tick, just before it: what is reported is fresh, and a quiet node wakes once per interval.
-            # A job in which nothing has happened is not looked at any closer.
+            # Read the pages once per tick, just before it: then reports are fresh, and a quiet node wakes once per
+            # interval. While nothing has happened in the job, the pages are not read closely.
             with about("reading the pages of the ranks"):
                 readings = self.pages.read(now, closely=self.core.post.order is not None)
                 if readings is not None:
@@ -197,8 +198,9 @@ class AgentLoop:
                 self._carry_out(effect, asker)
 
     def _receive(self, worker: Worker) -> None:
-        """Hear what this process says. If that breaks us its line is cut: it comes again, and what it has said does not
-        break us for ever."""
+        """Receive what this process has sent. If that raises, close its connection.
+
+        The process connects again, so the same message does not cause the error for ever."""
         try:
             self.desk.receive(worker)
         except Exception:

@@ -1,8 +1,8 @@
-"""Tells whether the system killed a process because memory ran out: the counter of this process' control group rises.
+"""Tells whether the system killed a process because memory ran out: then its control group's counter has risen.
 
-The kernel counts such a kill before it sends the signal, so whoever looks after a death has the answer. Who is killed
-is not in the counter; a rank that dies by SIGKILL within a few seconds of it is taken for the one. Control groups of
-both versions are read. Where there is none, nothing is said.
+The kernel counts such a kill before it sends the signal, so the counter is up to date when a death is seen. The counter
+does not say which process was killed. A rank that dies by SIGKILL within a few seconds of the rise is assumed to be
+that process. Control groups of both versions are read. Where there is none, nothing is reported.
 It does NOT read the kernel's log, which only root may do, and knows no rank.
 """
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from taskd.core.limits import SECOND
 
 NEAR_NS = 5 * SECOND
-"""A death by SIGKILL this soon after the counter rose was such a kill."""
+"""A death by SIGKILL within this time after the counter rose counts as a kill for memory."""
 ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 
 
 class MemoryKills:
-    """The counter of one control group, and when it rose."""
+    """The kill counter of one control group, and when it rose."""
 
     def __init__(self, folders: tuple[Path, ...] | None = None) -> None:
-        """`folders`: where the control group's files may lie; by default those of this process."""
+        """`folders`: where the control group's files may be; by default the folders of this process' groups."""
         found = folders if folders is not None else own_folders(Path("/proc/self/cgroup"), ROOT)
         names = ("memory.events", "memory.oom_control")
         files = (folder / name for folder in found for name in names)
@@ -38,7 +38,7 @@ class MemoryKills:
         self._count = count
 
     def why(self, now_ns: int) -> str:
-        """Of a process that SIGKILL has ended just now: the reason, or nothing if it was not for its memory."""
+        """Why SIGKILL has just ended a process; empty if it was not because of memory."""
         self.look(now_ns)
         if self._file is None or self._rose_at_ns is None or now_ns - self._rose_at_ns > NEAR_NS:
             return ""
@@ -54,9 +54,9 @@ class MemoryKills:
 
 
 def own_folders(listing: Path, root: Path) -> tuple[Path, ...]:
-    """Where the files of the control groups of a process may lie, by its /proc/PID/cgroup.
+    """The folders in which a process' control group files may be, according to its /proc/PID/cgroup.
 
-    In a container the path may be one of the host, while the group itself is mounted as the root.
+    In a container the path may be a path of the host, while the group itself is mounted as the root.
     """
     found: list[Path] = []
     try:

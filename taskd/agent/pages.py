@@ -1,9 +1,10 @@
-"""Reads the beat pages of this node's workers: how far each is, how old its beat, whether it works.
+"""Reads the beat pages of this node's workers: how far each worker is, how old its beat is, and whether it works.
 
-All at once at each interval, and one by itself when its process has ended: where in its step it has left is in the last
-word that it wrote. A beat that is overdue makes the process' state be looked up. Work is looked at only where something
-is to be repaired, since it costs more, and what a rank does only where it makes no progress (stillness.py). A page may
-hold any numbers; what leaves here is sound. It does NOT judge what it reads: the core does.
+All pages are read at each interval. One page is read by itself when its process has ended: its last content shows at
+which point of the step the process left. If a beat is overdue, the process' state is checked. Whether a rank works is
+checked only during a repair, since that costs more. What it does is checked only if it makes no progress
+(stillness.py). A page may hold any numbers; the values that leave this module are valid. It does NOT judge what it
+reads: the core does.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ _PHASES = frozenset(int(phase) for phase in Phase)
 
 
 class Pages:
-    """Of one node."""
+    """The beat pages of one node."""
 
     def __init__(self, workers: Workers, deaths: Deaths, memory: MemoryKills) -> None:
         self.on_compiles: Callable[[], None] = lambda: None
-        """Called while ranks are here that have used torch's compiler."""
+        """Called at each reading while a rank of this node has used torch's compiler."""
         self._workers = workers
         self._deaths = deaths
         self._memory = memory
         self.still = StillWatch(workers)
-        self._carried = 0  # bytes, by all rails of this node
+        self._carried = 0  # how many bytes all rails of this node have carried
 
     def read(self, now: int, closely: bool) -> events.Readings | None:
-        """Read every page once; None: there is nothing to tell. `closely`: look at work, too."""
+        """Read every page once; None: there is nothing to report. `closely`: also check whether the ranks work."""
         self._memory.look(now)
         watched = [
             worker for worker in self._workers.by_rank.values() if worker.page is not None and not worker.reported
@@ -60,7 +61,7 @@ class Pages:
         return events.Readings(tuple(readings), rails) if readings or rails else None
 
     def last_word(self, rank: int) -> events.Readings | None:
-        """What a rank whose process has ended wrote last."""
+        """Read the last content of a rank's page after its process has ended."""
         worker = self._workers.by_rank.get(rank)
         if worker is None or worker.page is None:
             return None
@@ -76,7 +77,7 @@ _MOVES: tuple[None, tuple[Place, ...]] = (None, ())
 def _reading(
     worker: Worker, beat: _native.Beat, age_ns: int, work: int, still: tuple[Still | None, tuple[Place, ...]] = _MOVES
 ) -> events.Reading:
-    """A look at a page as the core takes it."""
+    """Convert one reading of a page to the core's event."""
     step = max(-1, min(beat.step, 2**62))
     return events.Reading(
         rank=worker.rank,

@@ -1,9 +1,9 @@
-"""How this node's rails stand, read from its workers' counters: the agent's eyes for what the transport does.
+"""The state of this node's rails, read from its workers' counters: how the agent sees what the transport does.
 
-Each worker hands over the descriptor of its counters (csrc/rail/counters.hpp) once it uses rails; the sums by rail and
-peer node are made in C++ (taskd._native.RailTally) and turned into reports here, bounded, since a worker may have
-written anything. A worker that dies leaves what it has counted. Reading does not cost the workers anything.
-It does NOT decide what is told when (core.rails.news) or what a state means (core.rails.rails).
+Each worker hands over the descriptor of its counters (csrc/rail/counters.hpp) once it uses rails. The sums by rail and
+peer node are made in C++ (taskd._native.RailTally). Here they become reports. Their values are limited, since a worker
+may have written anything. The counts of a dead worker are kept. Reading does not cost the workers anything.
+It does NOT decide what is reported when (core.rails.news) or what a state means (core.rails.rails).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taskd.core.messages import RailReport
 from taskd.core.types import RailState
 
 SHARE = 50
-"""Reading takes at most this part of the agent's time: with very many lines it looks more seldom."""
+"""Reading takes at most 1/SHARE of the agent's time: with very many lines, it reads less often."""
 COUNT_MAX = 2**63 - 1
 AGE_MS_MAX = 2**53
 
@@ -29,15 +29,16 @@ class Rails:
         self._next_ns = 0
 
     def add(self, fd: int) -> int:
-        """Count a worker's in; gives a number for `remove`. Raises ValueError or OSError when they cannot be read."""
+        """Add a worker's counters; returns a number for `remove`. Raises ValueError or OSError if it cannot read them.
+        """
         return self._tally.add(fd)
 
     def remove(self, number: int) -> None:
-        """This worker is gone; what it has counted stays."""
+        """Remove a worker that is gone; its counts stay in the sums."""
         self._tally.remove(number)
 
     def read(self, now_ns: int) -> tuple[RailReport, ...]:
-        """Every line of this node; none when it is too early to look again."""
+        """A report for each line of this node; none when it is too early to read again."""
         if now_ns < self._next_ns:
             return ()
         began = time.monotonic_ns()

@@ -1,8 +1,8 @@
-"""Starts and ends this node's workers as the core wants it, where the agent is a launcher.
+"""Starts and ends this node's workers as the core orders, if the agent is a launcher.
 
-A newcomer whose life before was on another node waits for its records first (backup/heirs.py). What became of a start
-is told as an event: a process, or the reason why there is none. One that ends as soon as it is started has no record
-here, so its end is told here as well.
+A newcomer whose previous life was on another node waits for its records first (backup/heirs.py). The result of a start
+is reported as an event: a process, or the reason why there is none. A process that ends as soon as it is started has no
+record in the agent, so its end is reported here as well.
 It does NOT know how processes are made (a launcher's `Spawner` does), and decides nothing.
 """
 
@@ -26,20 +26,20 @@ class Spawner(Protocol):
     """How a launcher starts and ends the workers of its node."""
 
     def spawn(self, seat: effects.Spawn) -> int:
-        """Start a worker for this seat and return its pid at once; BackendError with a sentence when that fails."""
+        """Start a worker for this seat and return its pid at once. Raises BackendError, with a sentence, on failure."""
 
     def end(self, rank: int, pid: int) -> None:
         """End this worker's process without waiting for it."""
 
     def reap(self, pid: int) -> int | None:
-        """The exit code (negative: the signal) of a worker that has ended; None when it is not this process' child."""
+        """The exit code (negative: the signal) of a worker that has ended; None if it lives or is no child of ours."""
 
     def excuse(self, pid: int) -> None:
-        """This worker has left in good order: should its interpreter crash in its end, that is no failure."""
+        """Note that this worker has left in good order: a crash of its interpreter at shutdown is no failure."""
 
 
 class Starter:
-    """Of one node. Without a spawner it starts and ends nothing."""
+    """The starter of one node. Without a spawner it starts and ends nothing."""
 
     def __init__(
         self,
@@ -48,24 +48,24 @@ class Starter:
         workers: Workers,
         post: Callable[[events.AgentEvent], object],
     ) -> None:
-        """`heirs`: a rank of this node may go on on another one, or the other way round. `post` takes an event."""
+        """`heirs`: given if ranks can move between this node and others. `post` takes an event."""
         self._spawner = spawner
         self._heirs = heirs
         self._workers = workers
         self._post = post
 
     def begin(self) -> None:
-        """Copy records from now on, if that is to be done."""
+        """Begin to copy records, if ranks can move between nodes."""
         if self._heirs is not None:
             self._heirs.start()
 
     def spawn(self, seat: effects.Spawn) -> None:
-        """Start a worker for this seat, now or when its records are here."""
+        """Start a worker for this seat, now or when its records have arrived."""
         if self._heirs is None or self._heirs.ready(seat):
             self._start(seat)
 
     def go_on(self) -> None:
-        """Start those whose records have come meanwhile."""
+        """Start the workers whose records have arrived meanwhile."""
         for seat, reason in self._heirs.settled() if self._heirs is not None else ():
             if reason:
                 self._post(events.StartFailed(seat.rank, seat.incarnation, cut(reason)))
@@ -84,7 +84,7 @@ class Starter:
         self._spawner.end(effect.rank, worker.pid)
 
     def close(self) -> None:
-        """Copy no more; nobody waits any longer."""
+        """Stop copying records, and drop all waiting starts."""
         if self._heirs is not None:
             self._heirs.stop()
 

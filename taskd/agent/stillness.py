@@ -1,11 +1,11 @@
-"""What a rank does that makes no progress, seen from outside: its process may be unable to say so itself.
+"""Finds out from outside what a rank without progress is doing: its process may be unable to say so itself.
 
-Looked at only where a page shows no progress for a while, and then four times a second. A process is not disturbed:
-/proc is read, and it is asked where in its script it is, which a thread of taskd's in it answers. Whether the question
-is taken tells whether its Python threads run. Failure modes: a rank that waits for its loader's processes, or whose
-other threads work, does work itself; one that gets no processor is no sleeper; one that sleeps has threads of taskd's
-own that use a little. So what all its threads, and the processes that it has started, use of the processor counts, over
-two seconds. It does NOT judge: core/hangs.py does.
+A rank is inspected only if its page shows no progress for a while, and then four times a second. The process is not
+disturbed. The agent reads /proc, and asks the process where in its script it is. A taskd thread in the process answers.
+If the question is not read, its Python threads do not run. Failure modes: a rank that waits for its loader's processes,
+or whose other threads work, is itself working; a rank that gets no processor does not sleep; a sleeping rank has taskd
+threads that use a little processor time. So the processor time of all its threads and of the processes that it has
+started is counted together, over two seconds. It does NOT judge: core/hangs.py does.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from taskd.core.words import cut
 from taskd.wire import local
 
 ASK_NS = 2_000_000_000
-"""A process that has taken the last question gets another after this."""
+"""A process that has read the last question is asked again after this time."""
 WINDOW_NS = 2_000_000_000
 LEAST_USED_NS = 3 * TICK_NS
-"""What counts as work is measured over so long, and is so much at least: the system counts in ticks of 10 ms, and the
-threads of taskd's own use one now and then."""
+"""Processor time is measured over WINDOW_NS, and less than LEAST_USED_NS never counts as work.
+
+The system counts in ticks of 10 ms, and taskd's own threads use one now and then."""
 MOST_PROCESSES = 64
-"""Of those that a rank has started, and that are looked at."""
+"""How many of the processes that a rank has started are inspected."""
 _OUTSIDE = {"T": Doing.STOPPED, "t": Doing.TRACED}
-"""By the letter of a process' state."""
+"""By the letter of a process' state in /proc."""
 _INSIDE = {Doing.WORKS: "works", Doing.SLEEPS: "sleeps", Doing.BLOCKED: "is held in the kernel"}
 _FOR_GOOD_REASON = (Phase.PARKED, Phase.DONE)
 _CALLS = {
@@ -56,19 +57,21 @@ _OF_A_FILE |= {"connect", "accept", "sendto", "recvfrom", "sendmsg", "recvmsg"}
 
 
 class StillWatch:
-    """The processes of one node."""
+    """Watches the processes of one node that make no progress."""
 
     def __init__(self, workers: Workers) -> None:
         self.ask_stack: Callable[[Worker], None] = lambda _worker: None
-        """Asks a process where it is."""
+        """Asks a process where in its script it is."""
         self._workers = workers
         self._looks: dict[int, _Look] = {}  # by process
 
     def read(
         self, worker: Worker, beat: _native.Beat, now: int, carried: int
     ) -> tuple[Still | None, tuple[Place, ...]]:
-        """How this rank stands; None if it makes progress, or waits for a good reason. `carried`: bytes that the
-        node's rails have carried so far."""
+        """The state of this rank, and its places in its process groups.
+
+        The state is None if the rank makes progress or waits for a good reason. `carried`: how many bytes the node's
+        rails have carried so far."""
         age_ns = now - beat.progress_ns
         if worker.page is None or age_ns < STILL_NS or beat.progress_ns <= 0 or beat.phase in _FOR_GOOD_REASON:
             self._looks.pop(worker.pid, None)
@@ -83,35 +86,35 @@ class StillWatch:
         if look.due(now):
             look.look(now, waits, carried if waits else 0)
             look.explain(now, waits, bool(beat.flags & PageFlag.COMPILING), self.ask_stack)
-        since = beat.beat_ns if look.doing in _OUTSIDE.values() else look.since  # who is stopped does not beat
+        since = beat.beat_ns if look.doing in _OUTSIDE.values() else look.since  # a stopped process does not beat
         doing_ms = max(now - since, 0) // MS
         who = (worker.rank, worker.incarnation, beat.progress_ns)
         words = " ".join(filter(None, (look.words, look.stack)))
         return Still(*who, age_ns // MS, look.doing, doing_ms, cut(words, MAX_TEXT)), places
 
     def stack_told(self, worker: Worker, words: str) -> None:
-        """This process has said where it is."""
+        """Keep the stack that this process has reported."""
         look = self._looks.get(worker.pid)
         if look is not None:
             look.stack = words
 
 
 def _count(one: _native.GroupBeat) -> tuple[int, int]:
-    """What a page may hold is any number; what leaves here fits its field."""
+    """The two sequence numbers, limited to the size of their fields: a page may hold any number."""
     return min(one.sequence, 2**63 - 1), min(one.left_sequence, 2**63 - 1)
 
 
 class _Look:
-    """One process, since its last progress."""
+    """The observations of one process since its last progress."""
 
     def __init__(self, worker: Worker, mark: int) -> None:
         self.mark = mark
         self.doing, self.words, self.stack = Doing.UNSEEN, "", ""
-        self.since = 0  # it does so since then
+        self.since = 0  # since when it does so
         self._worker = worker
         self._seen, self._call = Doing.UNSEEN, ""
         self._looked_at = -1
-        self._samples: deque[tuple[int, int, int]] = deque()  # when, processor time used, bytes moved
+        self._samples: deque[tuple[int, int, int]] = deque()  # time, processor time used, bytes moved
         self._asked_at = -1
 
     def due(self, now: int) -> bool:
@@ -119,8 +122,9 @@ class _Look:
         return self._looked_at < 0 or now - self._looked_at >= STILL_LOOK_NS
 
     def look(self, now: int, waits: bool, carried: int) -> None:
-        """What its state and its use of the machine say. `waits`: it is inside an operation with others, which is what
-        it waits for, so it is not looked at any closer."""
+        """Observe the state of the process and its use of the machine.
+
+        `waits`: it is inside a collective and waits for that, so its children and system call are not inspected."""
         pid = self._worker.pid
         state, used_ns = _state(pid)
         self._looked_at, self._seen, self._call = now, Doing.UNSEEN, ""
@@ -140,7 +144,7 @@ class _Look:
         since, used_before_ns, moved_before = self._samples[0]
         if since == now:
             return
-        # Less than before: a process that it had started has ended.
+        # A sum smaller than before means that a process that it had started has ended.
         used_ns, moved = abs(used_ns - used_before_ns), abs(moved - moved_before)
         if used_ns >= max(LEAST_USED_NS, (now - since) // BUSY_SHARE) or moved >= MOVED_BYTES or state == "R":
             self._seen = Doing.WORKS
@@ -149,7 +153,7 @@ class _Look:
         self._call = "" if waits else _call(pid)
 
     def explain(self, now: int, waits: bool, compiles: bool, ask_stack: Callable[[Worker], None]) -> None:
-        """What that means."""
+        """Conclude from the last look what the process is doing."""
         doing, words = self._seen, self._call
         holds_gil = doing in _INSIDE and self._leaves_question(now, waits, ask_stack)
         if compiles and doing not in _OUTSIDE.values():
@@ -161,8 +165,9 @@ class _Look:
         self.doing, self.words = doing, words
 
     def _leaves_question(self, now: int, once: bool, ask_stack: Callable[[Worker], None]) -> bool:
-        """Whether it has left lying for long what a Python thread of it should have taken. Asks it where it is, now and
-        then or `once`."""
+        """Whether a question has stayed unread for long, although a Python thread of the process should have read it.
+
+        Asks the process where it is: from time to time, or only `once`."""
         if self._worker.connection is None:
             return False
         lies = local.unread(self._worker.connection) > 0
@@ -174,10 +179,10 @@ class _Look:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """The letter of its main thread's state, and what all have used of the processor; empty when it is gone."""
+    """The letter of the main thread's state, and the processor time of all threads; empty when the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0], sum(map(int, fields[11:15])) * TICK_NS  # its own, and of children that it has waited for
+        return fields[0], sum(map(int, fields[11:15])) * TICK_NS  # its own, and that of children it has waited for
     except (OSError, ValueError, IndexError):
         return "", 0
 
@@ -190,7 +195,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _started_by(pid: int) -> list[int]:
-    """The processes that it has started, and theirs, as far as they live."""
+    """The living processes that it has started, and those that they have started in turn."""
     found: list[int] = []
     asked = [pid]
     while asked and len(found) < MOST_PROCESSES:
@@ -206,7 +211,7 @@ def _started_by(pid: int) -> list[int]:
 
 
 def _call(pid: int) -> str:
-    """`in read of /data/fifo`: the system call in which its main thread waits; empty where nobody may know."""
+    """The system call in which its main thread waits, like `in read of /data/fifo`; empty if it cannot be read."""
     try:
         number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
         name = _NAMES.get(number, "")

@@ -1,7 +1,7 @@
-"""The node's end of the job's store: takes operations from workers on a socket and has the manager carry them out.
+"""The node's relay to the job's store: takes operations from workers on a socket and has the manager carry them out.
 
-A thread of its own with a line of its own to the manager, so that a slow store never holds up supervision, nor the
-other way round. It joins the connections of workers (store_clients.py) to what the manager is asked for
+It has its own thread and its own connection to the manager, so that a slow store never delays supervision, nor the
+other way round. It joins the connections of workers (store_clients.py) to the requests to the manager
 (store_requests.py), and waits for both.
 
 It does NOT keep values or know what operations do: taskd.manager.store does.
@@ -28,7 +28,7 @@ _logger = log.get(__name__)
 
 
 class StoreRelay:
-    """Serves from `start` to `stop`; until then clients wait in the socket's backlog. Call `use` from any thread."""
+    """Serves from `start` to `stop`; before that, clients wait in the socket's backlog. Call `use` from any thread."""
 
     def __init__(self, job: str, node: str, host: str, port: int) -> None:
         self._line = Uplink(host, port, job, node)
@@ -96,7 +96,7 @@ class StoreRelay:
             self._clients.listen()
 
     def _poll(self) -> set[object]:
-        """Wait until there is something to do; the sources that are ready."""
+        """Wait until there is something to do; returns the sources that are ready."""
         sources = [self._wake, self._clients.fd, *self._line.sources()]
         if sources != self._sources:
             self._poller, self._sources = zmq.Poller(), sources

@@ -1,11 +1,11 @@
-"""The workers' side of the node's end of the store: connections on a socket, one operation at a time on each.
+"""The workers' side of the store relay: connections on a socket, with one operation at a time on each.
 
-Bytes become operations, which are handed on, and answers become bytes (wire/store_frame.py has the form). The name may
-still belong to another life of this node's agent, and descriptors may run out: then it listens later. Whoever breaks
-the rules, is another user or one too many, loses the connection. If an operation of a connection that ends was handed
-on, that is told.
+Bytes become operations, which are handed on. Answers become bytes (wire/store_frame.py defines the format). The
+socket's name may still belong to an earlier agent of this node, or descriptors may run out: then it listens later. A
+client loses its connection if it breaks the rules, belongs to another user, or is one too many. If a connection ends
+while its operation is unanswered, `lose` is called.
 
-It does NOT know what becomes of an operation (store_requests.py), and never blocks.
+It does NOT know what happens to an operation (store_requests.py), and never blocks.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Client:
     sock: socket.socket
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
-    asks: bool = False  # it has an operation that is not answered yet
+    asks: bool = False  # it has an unanswered operation
 
 
 class Clients:
-    """All of them. Poll `fd` for reading, then call `serve`."""
+    """All connections of workers. Poll `fd` for reading, then call `serve`."""
 
     def __init__(
         self, name: str, hear: Callable[[Client, store_frame.Frame], None], lose: Callable[[Client], None]
     ) -> None:
-        """`hear` takes an operation; `lose` is told of a client that goes before its operation is answered."""
+        """`hear` takes an operation. `lose` is called for a client that goes before its operation is answered."""
         self._name = name
         self._hear, self._lose = hear, lose
         self._listener: socket.socket | None = None
@@ -57,7 +57,7 @@ class Clients:
         _native.close_on_fork(self.fd)
 
     def listen(self) -> None:
-        """Listen on the name; another life of this node's agent may still have it, then later."""
+        """Listen on the name. If an earlier agent of this node still has it, listen later."""
         if self._listener is None:
             self._listener = self._bound()
         if self._listener is None:
@@ -67,11 +67,11 @@ class Clients:
         self._accepts = True
 
     def next_deadline(self) -> int | None:
-        """When to `listen` again, if that is to be done."""
+        """When to call `listen` again; None if it listens already."""
         return None if self._accepts else self._listen_at_ns
 
     def serve(self) -> None:
-        """Do what connections are ready for."""
+        """Accept, read and write on the connections that are ready."""
         for fd, mask in self._epoll.poll(0):
             if self._listener is not None and fd == self._listener.fileno():
                 self._accept()
@@ -196,7 +196,7 @@ class Clients:
         self._hang_up(client.sock)
 
     def _hang_up(self, sock: socket.socket) -> None:
-        # Closing would do, if a forked child that has not yet run its handlers did not hold the same socket.
+        # Closing is not enough: a forked child that has not yet run its fork handlers may hold the same socket.
         self._epoll.unregister(sock)
         _native.keep_on_fork(sock.fileno())
         sock.close()

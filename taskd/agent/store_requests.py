@@ -1,8 +1,9 @@
-"""The manager's side of the node's end of the store: operations that are not answered yet.
+"""The manager's side of the store relay: operations that are not answered yet.
 
-What is not answered is asked again (at once when the line comes back), which the manager is prepared for; what stays
-unanswered until its time is over is answered here, with the reason. Whoever asked and goes away takes the wait along:
-the manager is told to forget it. Every message says below which number no answer is needed any more.
+An unanswered operation is sent again, at once when the connection to the manager comes back. The manager handles such
+repetitions. An operation that is still unanswered at its timeout is answered here, with the reason. If a client goes
+away, its wait ends: the manager is told to forget it. Every message names the number below which no answer is needed
+any more.
 
 It does NOT know sockets of workers (store_clients.py), values, or what operations do: taskd.manager.store does.
 """
@@ -22,11 +23,11 @@ from taskd.wire import store_frame
 from taskd.wire.uplink import Uplink
 
 RETRY_NS = 10 * limits.MS
-"""How soon to try again what the line had no room for."""
+"""How soon to send again when the connection had no room for a message."""
 TIMEOUT_MS_MAX = 2**43
 """Longer than any job; its nanoseconds fit 64 bits."""
 PATIENCE_MS = 1_000
-"""An answer that need not be waited for may still take this long, however short the worker's own limit is."""
+"""The least time for an answer that requires no wait for keys, even if the worker's own timeout is shorter."""
 _WAITING = frozenset({Op.GET, Op.WAIT})
 _UNCHANGING = frozenset({Op.GET, Op.WAIT, Op.CHECK, Op.COUNT, Op.LIST})
 
@@ -43,25 +44,25 @@ class _Request:
     timeout_ms: int
     deadline_ns: int
     gap_ns: int = limits.STORE_REPEAT_NS
-    due_ns: int = 0  # when to ask (again)
+    due_ns: int = 0  # when to send it (again)
     asked: bool = False
 
 
 class Requests:
-    """All of them, one for each client at most."""
+    """All unanswered operations, at most one for each client."""
 
     def __init__(self, line: Uplink, reply: Callable[[Client, Status, int, tuple[bytes, ...]], None]) -> None:
-        """`reply` brings an answer to a client."""
+        """`reply` sends an answer to a client."""
         self._line = line
         self._reply = reply
         self._by_number: dict[int, _Request] = {}
         self._of: dict[Client, _Request] = {}
-        self._changing: dict[int, None] = {}  # numbers of those that change something, in order
+        self._changing: dict[int, None] = {}  # the numbers of operations that change something, in order
         self._number = 0
-        self._due_ns = 0  # none needs to be looked at before
+        self._due_ns = 0  # no operation needs attention before this time
 
     def begin(self, client: Client, frame: store_frame.Frame) -> None:
-        """A client asks for this operation."""
+        """Take an operation from a client and send it to the manager."""
         self._number += 1
         timeout_ms = max(0, min(frame.timeout_ms, TIMEOUT_MS_MAX))
         waits = frame.operation in _WAITING
@@ -77,18 +78,18 @@ class Requests:
         self._due_ns = due if len(self._by_number) == 1 else min(self._due_ns, due)
 
     def withdraw(self, client: Client) -> None:
-        """This client is gone, and needs no answer."""
+        """Forget the operation of a client that is gone and needs no answer."""
         self._give_up(self._of[client])
 
     def answered(self, answer: StoreAnswer) -> None:
-        """The manager has answered one."""
+        """Pass an answer of the manager to its client."""
         request = self._by_number.get(answer.number)
         if request is not None:
             self._forget(request)
             self._reply(request.client, answer.status, answer.amount, answer.items)
 
     def ask_all(self) -> None:
-        """The line has come: ask for everything anew."""
+        """Send all operations again, because the connection to the manager has come back."""
         now = time.monotonic_ns()
         for request in self._by_number.values():
             request.gap_ns = limits.STORE_REPEAT_NS
@@ -96,11 +97,11 @@ class Requests:
         self._due_ns = now
 
     def next_deadline(self) -> int | None:
-        """When to `look`, if anything is unanswered."""
+        """When to call `look`; None if nothing is unanswered."""
         return self._due_ns if self._by_number else None
 
     def look(self, now: int) -> None:
-        """Ask again what is due, answer what is overdue."""
+        """Send due operations again, and answer those whose timeout is over."""
         for request in list(self._by_number.values()):
             if now >= request.deadline_ns:
                 self._give_up(request)
@@ -111,7 +112,7 @@ class Requests:
         self._due_ns = min((min(request.due_ns, request.deadline_ns) for request in left), default=0)
 
     def _ask(self, request: _Request, now: int) -> None:
-        """Send it if the line stands; in any case know when to look at it again."""
+        """Send the operation if there is a connection, and set the time of its next repetition."""
         ask = StoreAsk(request.number, self._settled(), request.operation, request.amount, request.items)
         if self._line.send(ask):
             request.asked = True
@@ -121,13 +122,13 @@ class Requests:
         elif self._line.ready:
             request.due_ns = now + RETRY_NS
         else:
-            request.due_ns = request.deadline_ns  # sooner when the line comes
+            request.due_ns = request.deadline_ns  # sooner if the connection comes back
 
     def _settled(self) -> int:
         return next(iter(self._changing), self._number + 1)
 
     def _give_up(self, request: _Request) -> None:
-        """Nobody waits for its answer any more, and the manager need not either."""
+        """Forget an operation whose answer is not needed any more, and tell the manager to drop its wait."""
         self._forget(request)
         if request.asked and request.operation in _WAITING:
             self._number += 1

@@ -1,8 +1,8 @@
-"""What this node has of the manager: the line to it, the key for that, and the node's end of the job's store.
+"""This node's link to the manager: the connection ("line"), its key, and the node's relay to the job's store.
 
-What comes over the line becomes events for the core. A launcher's workers meet in the job's store, so it is served
-here, with the key that the line has. Workers of other agents bring the key themselves: one in the run directory may be
-an older job's. It does NOT know what the manager's messages mean: the core does.
+Messages from the line become events for the core. A launcher's workers meet in the job's store, so the store is served
+here, with the line's key. For an agent that is no launcher, the workers bring the key: a key in the run directory may
+belong to an older job. It does NOT know what the manager's messages mean: the core does.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _logger = log.get(__name__)
 
 
 class Upstream:
-    """Of one node's agent."""
+    """The link of one node's agent to the manager."""
 
     def __init__(self, config: Config, node: str, launches: bool, on_stop: Callable[[Stop], None] | None) -> None:
-        """`launches`: the agent is a launcher. `on_stop` is told once when the manager ends the job."""
+        """`launches`: the agent is a launcher. `on_stop` is called once when the manager ends the job."""
         place = config.manager.host, config.manager.port
         self.line = Uplink(*place, config.job.id, node)
         self._store = StoreRelay(config.job.id, node, *place) if launches else None
@@ -34,7 +34,7 @@ class Upstream:
         self._on_stop = on_stop
 
     def find_key(self) -> None:
-        """Use the key that was given, or, in a launcher, the one in the run directory."""
+        """Use the key that the user has given, or, in a launcher, the key in the run directory."""
         manager = self._config.manager
         if manager.key or manager.key_file or self._launches:
             try:
@@ -64,7 +64,7 @@ class Upstream:
         self.line.tick()
 
     def close(self) -> None:
-        """Let last words go out, and close everything."""
+        """Send the last messages, and close everything."""
         self.line.close()
         if self._store is not None:
             self._store.stop()

@@ -1,7 +1,7 @@
-"""How another thread, or a signal handler, lets the agent's loop turn at once: a pipe that the loop polls.
+"""Wakes the agent's loop from another thread or from a signal handler, by a pipe that the loop polls.
 
-Alone, since it outlives nothing: it may be rung while the loop closes it, which is what its lock is for, and a signal
-handler may ring it while the same thread holds that. It does NOT say why it was rung.
+The pipe may be written while the loop closes it, so it has a lock. The lock is reentrant, because a signal handler may
+run while the same thread holds it. It does NOT say why the loop was woken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskd import _native
 
 
 class Wake:
-    """Poll `fd` for reading, then `hush` it."""
+    """A pipe that wakes the loop. Poll `fd` for reading, then call `hush`."""
 
     def __init__(self) -> None:
         self.fd, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -24,18 +24,18 @@ class Wake:
             _native.close_on_fork(fd)
 
     def ring(self) -> None:
-        """From any thread; does nothing once it is closed."""
+        """Wake the loop, from any thread; does nothing after `close`."""
         with self._lock:
             if not self._closed:
                 with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
                     os.write(self._write, b"x")
 
     def hush(self) -> None:
-        """The loop has woken."""
+        """Empty the pipe, after the loop has woken."""
         os.read(self.fd, 4096)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close the pipe; `ring` does nothing from now on."""
         with self._lock:
             self._closed = True
             for fd in (self.fd, self._write):

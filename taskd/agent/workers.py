@@ -1,9 +1,9 @@
-"""The processes of this node as their agent holds them: connection, beat page, process descriptor, step time.
+"""The agent's records of this node's processes: connection, beat page, process descriptor, step time.
 
-A process is known by its pid, which the kernel vouches for (SO_PEERCRED), from the moment it connects or is started
-here; it stands for a rank only once the core has let it in. Its page and its record files stay mapped when it dies,
-so that they can still be read. This module keeps the books and moves bytes; it does NOT decide who is let in or who
-is dead.
+A process is known from the moment it connects or is started here. It is identified by its pid, which the kernel
+confirms (SO_PEERCRED). It represents a rank only after the core has accepted it. Its page and its record files stay
+open when it dies, so that they can still be read. This module only keeps these records; it does NOT decide which
+process is accepted or dead.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ from taskd.core.messages import WorkerWelcome
 from taskd.wire import local
 
 CONNECTIONS_MAX = 8 * MAX_RANKS_PER_NODE
-"""More than any node needs; what comes beyond is not accepted."""
+"""More than any node needs; further connections are refused."""
 STEP_MS_MAX = 2**31
 
 
 @dataclass(eq=False)
 class Worker:
-    """One process."""
+    """One process of this node."""
 
     pid: int
     pidfd: int
     start_time: int
     connection: socket.socket | None = None
-    rank: int = -1  # -1: not let in
+    rank: int = -1  # -1: not accepted by the core
     incarnation: int = 0
     page: _native.Page | None = None
     key: int = -1  # its number in the death watch; -1: not watched
     leaving: bool = False  # it has announced an orderly end
-    reported: bool = False  # the core knows that it is gone
-    check_at_ns: int = 0  # when to look again whether it is ending; 0: no doubt about it
+    reported: bool = False  # its end was reported to the core
+    check_at_ns: int = 0  # when to check again whether it is ending; 0: there is no doubt
     check_gap_ns: int = 0
     checks_until_ns: int = 0
-    welcome: WorkerWelcome | None = None  # the last one it was sent
-    order: tuple[int, int] = (-1, -1)  # the last one written into its page
+    welcome: WorkerWelcome | None = None  # the last welcome that was sent to it
+    order: tuple[int, int] = (-1, -1)  # the last order written into its page
     last_step: int = -1
     last_step_ns: int = 0
     step_ms: int = 0
     counters: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """By transport that has rails: their number in Rails, device and inode."""
+    """For each transport with rails: the number of its counters in Rails, and their file's device and inode."""
     effort: Effort = field(init=False)
 
     def __post_init__(self) -> None:
         self.effort = Effort(self.pid)
 
     def note_step(self, step: int, progress_ns: int, parked: bool = False) -> int:
-        """The duration of a step in ms, from the moments at which the step's number moved; 0: not known yet. A step in
-        which it was parked tells nothing of the next ones."""
+        """The duration of a step in ms, measured between changes of the step number; 0: not known yet.
+
+        A step in which the process was parked is not measured: it says nothing about the next steps."""
         if parked:
             self.last_step = -1
         elif step != self.last_step:
@@ -70,7 +71,7 @@ class Worker:
 
 @dataclass(eq=False)
 class Workers:
-    """All of them, by pid and by rank, and the record files by rank."""
+    """All processes of this node, by pid and by rank, and the record files by rank."""
 
     by_pid: dict[int, Worker] = field(default_factory=dict)
     by_rank: dict[int, Worker] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Workers:
     _keys: int = 0
 
     def meet(self, pid: int) -> Worker | None:
-        """The record of this process, a new one if need be; None when it is already gone."""
+        """The record of this process, a new one if necessary; None when the process is already gone."""
         known = self.by_pid.get(pid)
         if known is not None and _native.exit_state(pid, known.start_time).state != "gone":
             return known
@@ -97,7 +98,7 @@ class Workers:
         return worker
 
     def seat(self, worker: Worker, rank: int, incarnation: int) -> None:
-        """The core has let this process in: it stands for the rank, and its end is watched from now on."""
+        """Let this process represent the rank, and watch for its end. The core has accepted it."""
         before = self.by_rank.get(rank)
         if before is not None and before is not worker:
             before.rank = -1
@@ -113,7 +114,7 @@ class Workers:
             self.watch.add(worker.page, worker.key)
 
     def show_page(self, worker: Worker, page: _native.Page) -> None:
-        """This process' page: a new one after it has left and come back."""
+        """Keep this process' page. It has a new one after it has left and come back."""
         if worker.page is not None and _same_file(worker.page.fd, page.fd):
             return
         self._unwatch(worker)
@@ -121,7 +122,7 @@ class Workers:
         worker.last_step, worker.step_ms = -1, 0
 
     def show_counters(self, worker: Worker, transport: str, fd: int) -> None:
-        """What the rails of one of this process' transports count. Raises ValueError or OSError when that cannot be
+        """Keep the rail counters of one of this process' transports. Raises ValueError or OSError if they cannot be
         read."""
         status = os.fstat(fd)
         known = worker.counters.get(transport)
@@ -135,7 +136,7 @@ class Workers:
         worker.counters[transport] = (number, status.st_dev, status.st_ino)
 
     def hang_up(self, worker: Worker) -> None:
-        """Close the process' connection; the rest stays."""
+        """Close the process' connection; its record stays."""
         if worker.connection is not None:
             with contextlib.suppress(OSError):
                 _native.keep_on_fork(worker.connection.fileno())
@@ -156,7 +157,7 @@ class Workers:
             del self.by_rank[worker.rank]
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         for worker in list(self.by_pid.values()):
             self.drop(worker)
         self.records.close()
@@ -170,7 +171,7 @@ class Workers:
 
 
 class Reception:
-    """Connections that have not said hello, and the listening socket."""
+    """The listening socket, which accepts connections of processes that have not said hello yet."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
@@ -179,7 +180,7 @@ class Reception:
         _native.close_on_fork(listener.fileno())
 
     def accept(self, count: int) -> tuple[socket.socket, int] | None:
-        """A new connection and the pid behind it; None when nobody (else) waits or it is not let in."""
+        """A new connection and the pid of its process; None when none waits, or when it is refused."""
         try:
             connection, _ = self.listener.accept()
         except OSError:
@@ -194,7 +195,7 @@ class Reception:
         return connection, pid
 
     def close(self) -> None:
-        """Give the name up: who comes now starts another agent."""
+        """Release the socket's name: a process that comes now starts another agent."""
         if self.listener.fileno() >= 0:
             _native.keep_on_fork(self.listener.fileno())
             self.listener.close()

@@ -1,8 +1,8 @@
 """The names that existing training scripts call: `from taskd.api import init_taskd_manager, ...`.
 
-Ten functions in four modules, loaded when they are first used: a manager's host needs no torch, and a worker no
-manager. They never raise into a training script; they log one sentence and return False. What they do stands in their
-modules, nothing is decided here.
+There are ten functions in four modules, loaded on first use: a manager's host needs no torch, and a worker needs no
+manager. They never raise into a training script; they log one sentence and return False. Their modules describe what
+they do. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOMES = {
     "init_taskd_proxy": "taskd_proxy_api",
     "destroy_taskd_proxy": "taskd_proxy_api",
 }
-"""Which module of this package holds each name."""
+"""The module of this package that holds each name."""
 
 __all__ = list(_HOMES)
 

@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def never_raises(logger: logging.Logger) -> Callable[[Function], Function]:
-    """Turn every exception of the function into a log line and False; KeyboardInterrupt and the like pass."""
+    """Turn every exception of the function into a log line and False. KeyboardInterrupt and the like pass through."""
 
     def wrap(function: Function) -> Function:
         @functools.wraps(function)

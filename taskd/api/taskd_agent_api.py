@@ -1,9 +1,9 @@
 """Drop-in names of a node's agent: init_taskd_agent, start_taskd_agent, register_func.
 
-A launcher that brings its own elastic agent keeps it: taskd's loop watches beside it, in a thread, and
-`start_taskd_agent()` returns what the elastic agent's `run()` returns (and lets pass what it raises: that is the
-launcher's own control flow). Without one, taskd's loop runs in the caller's thread until its workers have gone.
-Otherwise these functions never raise.
+A launcher with an elastic agent of its own keeps it. taskd's loop then watches beside it, in a thread.
+`start_taskd_agent()` returns what the elastic agent's `run()` returns, and lets its exceptions pass, because they are
+the launcher's own control flow. Without an elastic agent, taskd's loop runs in the caller's thread until its workers
+have gone. Apart from those exceptions, these functions never raise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Agent:
         self.finished = threading.Event()
 
     def watch(self) -> int:
-        """Serve this node until `finish`, or until the workers have gone when nobody else holds the launcher open."""
+        """Serve this node until `finish`. Without an elastic agent, serve it until the workers have gone."""
         status = 0
         while not self.finished.is_set():
             listener = local.listen(local.address(self.settings.job.id, self.node))
@@ -53,7 +53,7 @@ class _Agent:
                 _logger.warning("node %s has an agent already; this one watches nothing", self.node)
                 return 0
             self.loop = AgentLoop(self.settings, self.node, listener, on_stop=self._stopped)
-            if self.finished.is_set():  # it came between the check above and the loop
+            if self.finished.is_set():  # `finish` was called between the check above and this line
                 self.loop.stop("its launcher has ended")
             status = self.loop.run()
             if self.elastic is None:
@@ -61,15 +61,15 @@ class _Agent:
         return status
 
     def finish(self, thread: threading.Thread) -> None:
-        """The elastic agent has returned."""
+        """End the watching: the elastic agent has returned."""
         self.finished.set()
         if self.loop is not None:
             self.loop.stop("its launcher has ended")
         thread.join(STOP_SECONDS_MAX)
 
     def call(self, operator: str) -> Any:
-        """Call a registered function the way elastic agents' own methods want it: with the worker group, if there is
-        one."""
+        """Call a registered function with the worker group, if there is one, as the methods of elastic agents want
+        it."""
         group = getattr(self.elastic, "_worker_group", None)
         return _functions[operator](*([] if group is None else [group]))
 
@@ -117,9 +117,9 @@ def init_taskd_agent(config: Mapping[str, Any], cls: Any = None) -> bool:
 
 @never_raises(_logger)
 def register_func(operator: str, func: Callable[..., Any]) -> bool:
-    """Register what the launcher can do. KILL_WORKER is called when the manager ends the job, START_ALL_WORKER at the
-    start when there is no elastic agent; the others never, which is said: an agent that only watches starts no single
-    workers (taskd-run does)."""
+    """Register a function of the launcher. KILL_WORKER is called when the manager ends the job. START_ALL_WORKER is
+    called at the start when there is no elastic agent. The others are never called, and a warning says so: an agent
+    that only watches starts no single workers (taskd-run does)."""
     if operator not in OPERATORS:
         raise UsageError(f"an operator is one of {', '.join(OPERATORS)}, not {operator!r:.80}")
     if not callable(func):
@@ -179,7 +179,7 @@ def _watch_beside(agent: _Agent) -> bool:
 
 def _node(settings: configuration.Config, server_rank: Any) -> str:
     if isinstance(server_rank, (int, str)) and not isinstance(server_rank, bool) and str(server_rank).strip().isdigit():
-        # The workers of this node find their agent by its name; torchrun numbers nodes as ServerRank does.
+        # The workers of this node find their agent by the node's name; torchrun numbers nodes as ServerRank does.
         return node_name(settings, {"GROUP_RANK": str(server_rank).strip()})
     if server_rank is not None:
         raise UsageError(f"ServerRank is the number of this node, not {server_rank!r:.80}")

@@ -1,8 +1,8 @@
 """The manager as existing scripts start it: `init_taskd_manager({...})`, then `start_taskd_manager()`, which blocks.
 
-Both return True or False and never raise: a script that starts its manager in the background must not fail for it, so
-what is wrong is said in one sentence of the log. The dictionary's keys are the original's; everything else comes from
-the configuration (environment, file). This is a thin face: the work is done by taskd.manager.loop.
+Both return True or False and never raise. A script that starts its manager in the background must not fail because of
+it, so an error is logged in one sentence. The dictionary's keys are the original's; everything else comes from the
+configuration (environment, file). This is only a thin layer: taskd.manager.loop does the work.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _config: Config | None = None
 
 @never_raises(_log)
 def init_taskd_manager(config: dict[str, Any]) -> bool:
-    """Check and remember what job this is: job_id, node_nums, proc_per_node; False (and a sentence) if it cannot be."""
+    """Check and remember the job: job_id, node_nums, proc_per_node. False, and a sentence in the log, on an error."""
     global _config
     log.identify("manager")
-    _config = None  # a job that was refused must not leave the one before it in its place
+    _config = None  # after a refused job, the job before it must not stay in its place
     _config = _load(config)
     if not _config.enabled:
         _log.warning("taskd is switched off (taskd_enable or TASKD_PROCESS_ENABLE is off): there will be no manager")
@@ -45,9 +45,9 @@ def init_taskd_manager(config: dict[str, Any]) -> bool:
 
 @never_raises(_log)
 def start_taskd_manager() -> bool:
-    """Be the job's manager until the job is over or a signal comes; False when not initialised or on an error.
+    """Run the job's manager until the job is over or a signal comes. False if not initialised, or on an error.
 
-    Where taskd is switched off there is nothing to be: it returns True at once.
+    If taskd is switched off there is nothing to run, and it returns True at once.
     """
     if _config is None:
         raise UsageError("init_taskd_manager has not been called before, or returned False")
@@ -95,5 +95,5 @@ def _load(given: Any) -> Config:
 
 
 def _enabled(word: Any) -> bool | None:
-    """Only "off" (or False) disables, as in the original; anything else leaves it to the environment."""
+    """Only "off" (or False) disables, as in the original. With anything else the environment decides."""
     return False if word is False or (isinstance(word, str) and word.strip().lower() == "off") else None

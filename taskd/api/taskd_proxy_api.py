@@ -25,7 +25,7 @@ _forwarder: Forwarder | None = None
 
 @never_raises(_logger)
 def init_taskd_proxy(config: Mapping[str, Any]) -> bool:
-    """Start the relay in the background; True once it listens. ServerRank is accepted and has no meaning here."""
+    """Start the relay in the background; True once it listens. ServerRank is accepted and has no effect here."""
     global _forwarder
     settings = configuration.load()
     if not settings.enabled:
@@ -69,7 +69,7 @@ def destroy_taskd_proxy() -> bool:
 
 
 def text_of(settings: Mapping[str, Any], key: str, default: str) -> str:
-    """A text under this key, or the default; raises UsageError."""
+    """The text under this key, or the default. Raises UsageError."""
     value = settings.get(key)
     if value is None or value == "":
         return default
@@ -79,7 +79,7 @@ def text_of(settings: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def port_of(settings: Mapping[str, Any], key: str, default: int) -> int:
-    """A port under this key, as a number or its digits, or the default; raises UsageError."""
+    """The port under this key, given as a number or its digits, or the default. Raises UsageError."""
     value = settings.get(key)
     if value is None or value == "":
         return default

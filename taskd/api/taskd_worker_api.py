@@ -1,8 +1,8 @@
 """Drop-in names of a training process: init_taskd_worker, start_taskd_worker, destroy_taskd_worker.
 
-They never raise and never hold training up: `start_taskd_worker()` waits for the manager's acknowledgement for 3 s
-(worker.register_wait_ms) and no longer, then says why, returns False and goes on trying in the background. True means
-that the manager knows this rank. `TASKD_PROCESS_ENABLE=off` makes all of them do nothing and return True.
+They never raise and never block training for long. `start_taskd_worker()` waits for the manager's acknowledgement for
+3 s (worker.register_wait_ms) at most. Then it logs the reason, returns False and keeps trying in the background. True
+means that the manager knows this rank. With `TASKD_PROCESS_ENABLE=off` all of them do nothing and return True.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _disabled = False
 
 @never_raises(_logger)
 def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = DISK_LIMIT_MB, framework: str = "pt") -> bool:
-    """Prepare this process as rank `rank_id`; framework is "pt" or "ms". The disk limit is for profiling data, of which
-    taskd writes none."""
+    """Prepare this process as rank `rank_id`; framework is "pt" or "ms". The disk limit is for profiling data, and
+    taskd writes no such data."""
     global _disabled
     settings = config.load()
     _disabled = not settings.enabled
@@ -100,7 +100,7 @@ def start_taskd_worker() -> bool:
 
 @never_raises(_logger)
 def destroy_taskd_worker() -> bool:
-    """Leave the job in good order; training may go on. False when there was nothing to leave."""
+    """Leave the job in good order; training may go on. False if this process has no worker."""
     if _disabled:
         return True
     there = presence.current()

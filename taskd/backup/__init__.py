@@ -1,1 +1,1 @@
-"""Copies of records on other nodes: what a rank cannot go on without when its node is lost."""
+"""Copies of records on other nodes: a rank needs them to go on when its node is lost."""

@@ -1,13 +1,14 @@
-"""Hands each local record to the kernel for another node, before a gradient of its step leaves the rank.
+"""Sends each local record to another node, before a gradient of its step leaves the rank.
 
-A record that only its node has is lost with the node. The training thread therefore also writes it to a connection with
-the keeper of copies on another node: one system call, nobody is woken and nothing is awaited. The kernel delivers what
-it was given even when this process and its launcher are killed in the next moment, so the keeper has every record on
-which a gradient may rest; what is in flight when a whole host goes dark is the one exception. A record that is larger
-than the kernel's buffers (some MiB) is given in pieces, and the training thread waits while the keeper reads them.
+A record that only its own node has is lost with the node. So the training thread also writes it to a connection with
+the keeper of copies on another node. That is one system call; it wakes no thread and waits for nothing. The kernel
+delivers these bytes even if this process and its launcher are killed in the next moment. So the keeper has every record
+that a gradient may depend on. The one exception is data in flight when a whole host fails. A record larger than the
+kernel's buffers (some MiB) is written in pieces, and the training thread waits while the keeper reads them.
 
 Failure modes: a keeper that is gone (a thread finds the next one, training goes on, the copy is behind); a keeper that
-does not read (the training thread waits a moment once, then hangs up); a record that is too large (said once).
+does not read (the training thread waits a moment once, then closes the connection); a record that is too large (said
+once).
 It does NOT know what a record means.
 """
 
@@ -27,39 +28,41 @@ from taskd.core import limits
 CONNECT_SECONDS = 2.0
 RETRY_SECONDS = 0.5
 SEND_SECONDS = 1.0
-"""How long the training thread waits for a keeper that does not read, before it goes on without it: once, for the next
-connection begins with the keeper's word."""
+"""How long the training thread waits for a keeper that does not read, before it goes on without it.
+
+It waits only once, because the next connection begins with a message of the keeper."""
 SLOWEST_BYTES = 32 << 20
-"""And a second more for each so many bytes of a large record."""
+"""For a large record the training thread waits one second more per this many bytes."""
 _logger = log.get(__name__)
 
 
 class Copier:
-    """`start` once, then `send` from the training thread for each record. Never raises into training. `stop` ends it
-    before its process does."""
+    """One rank's connection with a keeper. Call `start` once, then `send` from the training thread for each record.
+
+    It never raises into training. Call `stop` before the process ends."""
 
     def __init__(
         self, places: Sequence[tuple[str, int]], key: bytes, rank: int, incarnation: int, lineage: int
     ) -> None:
-        """`places`: where keepers listen, in the order in which they are tried."""
+        """`places`: the addresses of the keepers, in the order in which they are tried."""
         self._places, self._key = places, key
         self._rank, self._incarnation, self._lineage = rank, incarnation, lineage
-        self._lock = threading.Lock()  # of the connection; the thread below only ever makes one
+        self._lock = threading.Lock()  # guards the connection; the thread below only ever makes one
         self._socket: socket.socket | None = None
         self._challenge = b""
         self._number = 0
-        self._sent: bytes | None = None  # what went last over this connection
+        self._sent: bytes | None = None  # the last record sent over this connection
         self._broken = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._connect, name="taskd-copier", daemon=True)
 
     def start(self) -> None:
-        """Connect, soon and again after each break."""
+        """Start the thread that connects now and again after each broken connection."""
         self._broken.set()
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up and connect no more; returns when that is done."""
+        """Close the connection and end the thread; returns when that is done."""
         self._stopped.set()
         with self._lock:
             if self._socket is not None:
@@ -69,11 +72,11 @@ class Copier:
 
     @property
     def connected(self) -> bool:
-        """Whether what is sent now reaches the kernel."""
+        """Whether there is a connection, so that `send` hands its data to the kernel."""
         return self._socket is not None
 
     def send(self, slot: int, step: int, data: bytes) -> None:
-        """Give one slot to the kernel; nothing is sent while there is no connection."""
+        """Write one slot to the connection; nothing is sent while there is none."""
         if len(data) > limits.MAX_COPY:
             text = "the local record of rank %d has %d bytes, at most %d are copied: it does not survive its node"
             log.once(_logger, logging.WARNING, "copy-large", text, self._rank, len(data), limits.MAX_COPY)
@@ -83,7 +86,7 @@ class Copier:
                 return
             try:
                 self._give(self._socket, slot, step, data)
-            except OSError as error:  # a part of a slot may be on its way, so this connection is of no use any more
+            except OSError as error:  # a part of the slot may have been sent: this connection cannot be used any more
                 log.once(_logger, logging.INFO, f"copy {error}", "the keeper of copies does not take any: %s", error)
                 self._hang_up(self._socket)
                 return
@@ -100,7 +103,7 @@ class Copier:
             more = at < len(left)
             frame = Frame(self._rank, self._incarnation, self._lineage, self._number, step, slot, same, piece, more)
             packed = copy_frame.pack(self._key, self._challenge, frame)
-            sock.settimeout(max(0.001, ends - time.monotonic()))  # 0 would mean not to wait at all
+            sock.settimeout(max(0.001, ends - time.monotonic()))  # 0 would make the socket non-blocking
             sock.sendall(packed)
             self._number += 1
             if not more:
@@ -113,7 +116,7 @@ class Copier:
         self._broken.set()
 
     def _connect(self) -> None:
-        """The thread: whenever there is no connection, make one, with the first keeper that can be had."""
+        """Run the thread: whenever there is no connection, connect to the first keeper that can be reached."""
         while True:
             self._broken.wait()
             if self._stopped.is_set():
@@ -122,7 +125,7 @@ class Copier:
                 self._stopped.wait(RETRY_SECONDS)
 
     def _introduce(self, place: tuple[str, int]) -> bool:
-        """Connect with this keeper, if it is there."""
+        """Connect to this keeper; returns whether that worked."""
         try:
             sock = socket.create_connection(place, CONNECT_SECONDS)
         except OSError:
@@ -132,7 +135,7 @@ class Copier:
             challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
             if len(challenge) == CHALLENGE_BYTES:
                 sock.sendall(copy_frame.greeting(self._key, challenge))
-            # No size for its buffer: the kernel lets one that was not set grow far beyond what it lets us set.
+            # Set no buffer size: the kernel grows an unset buffer far beyond the size that it lets us set.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             challenge = b""

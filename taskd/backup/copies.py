@@ -1,13 +1,13 @@
 """Sends copies of this node's set-up records to a neighbour, and brings records of ranks that lived elsewhere.
 
-A rank that is to go on on another node needs its local record, which it copies itself at every step (copier.py), and
-the record of its set-up, which is whole when training begins: the worker then rings an eventfd, and a thread of this
-agent offers the record to the neighbour's keeper and sends the pieces that it lacks, known by their digest, on a line
-of its own so that supervision waits for nobody's bytes. Another such line fetches the records of a rank that is to
-start here (fetch.py).
+A rank that moves to another node needs two records. The rank copies its local record itself at every step (copier.py).
+The record of its set-up is complete when training begins. The worker then signals an eventfd. A thread of this agent
+offers the record to the neighbour's keeper and sends the pieces that the keeper lacks. Pieces are known by their
+digest. The thread has a connection of its own, so that supervision does not wait for these transfers. Another such
+connection fetches the records of a rank that is to start here (fetch.py).
 
-Failure modes: the keeper is gone (everything is offered to the next one, and again until that has all), there is no
-room (said once; the rank does not survive its node).
+Failure modes: the keeper is gone (everything is offered to the next keeper, repeatedly until that one has all); there
+is no room (said once; the rank does not survive the loss of its node).
 It does NOT keep records (files.py does) and decides nothing.
 """
 
@@ -38,7 +38,7 @@ _logger = log.get(__name__)
 
 
 class Place(NamedTuple):
-    """Where a node keeps copies: a port for workers, one for agents."""
+    """The address of a node's keeper of copies: one port for workers, one for agents."""
 
     host: str
     records_port: int
@@ -47,26 +47,26 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class _Source:
-    """One rank of this node: its set-up, and whether the keeper has it."""
+    """One rank of this node: its set-up record, and whether the keeper has it."""
 
     rank: int
     incarnation: int
     lineage: int
     setup: int
     bell: int
-    pieces: dict[bytes, int] = field(default_factory=dict)  # by digest, where each begins
+    pieces: dict[bytes, int] = field(default_factory=dict)  # the offset of each piece, by digest
     offer: SetupOffer | None = None
     due_ns: int = 0
-    settled: bool = False  # the keeper has all of it, or no room
+    settled: bool = False  # the keeper has all of it, or has no room
 
     @property
     def offering(self) -> bool:
-        """Whether there is something to be offered (again)."""
+        """Whether its set-up record must be offered (again)."""
         return self.offer is not None and not self.settled
 
 
 class _Line:
-    """A line to the first of some keepers that answers."""
+    """A connection to the first of several keepers that answers."""
 
     def __init__(self, job: str, node: str, key: keys.Key, places: Sequence[Place], now: int) -> None:
         self._who, self._key, self._places, self.at = (job, node), key, places, 0
@@ -74,7 +74,7 @@ class _Line:
         self.uplink = self._connect()
 
     def turn(self, at: int, now: int) -> None:
-        """Turn to another keeper."""
+        """Connect to another keeper."""
         self.uplink.close()
         self.at = at % len(self._places)
         self._began_ns = now
@@ -87,24 +87,24 @@ class _Line:
         return uplink
 
     def came(self, now: int) -> bool:
-        """Whether the line has just come."""
+        """Whether the connection has just been made."""
         came = any(list(self.uplink.changes()))
         if self.uplink.ready:
             self._began_ns = now
         return came
 
     def silent(self, now: int) -> bool:
-        """Whether this keeper has had its time."""
+        """Whether this keeper has not answered within its time."""
         return not self.uplink.ready and now >= self._ends_ns
 
     @property
     def last(self) -> bool:
-        """Whether all others were tried before this one."""
+        """Whether this is the last keeper in the order of trying."""
         return self.at == len(self._places) - 1
 
     @property
     def due_ns(self) -> int | None:
-        """When to look again, though nothing came."""
+        """When to look again even if nothing arrives."""
         return None if self.uplink.ready else self._ends_ns
 
     @property
@@ -113,7 +113,9 @@ class _Line:
 
 
 class Copies:
-    """A thread from `start` to `stop`, which calls `arrived`; the other methods are for the agent's thread."""
+    """The copies of one node. A thread runs from `start` to `stop` and calls `arrived`.
+
+    The other public methods are for the agent's thread."""
 
     def __init__(
         self, job: str, node: str, key: keys.Key, places: Sequence[Place], arrived: Callable[[Fetched], None]
@@ -136,11 +138,13 @@ class Copies:
     # ---- the agent's thread -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Start the thread."""
         self._thread.start()
 
     def keep(self, rank: int, incarnation: int, record: int, setup: int, bell: int) -> None:
-        """Copy this rank's set-up once its bell rings; the caller's descriptors stay its own. Raises OSError."""
+        """Copy this rank's set-up once its eventfd `bell` is signalled. The caller's descriptors stay its own.
+
+        Raises OSError."""
         own = [os.dup(setup)]
         try:
             own.append(os.dup(bell))
@@ -153,8 +157,9 @@ class Copies:
         os.eventfd_write(self._wake, 1)
 
     def fetch(self, rank: int, last_life: int, places: Sequence[Place]) -> None:
-        """Bring the records of this rank, best of incarnation `last_life`, from one of these keepers; `arrived` is told
-        what came of it."""
+        """Fetch the records of this rank from one of these keepers, and hand the result to `arrived`.
+
+        Records of incarnation `last_life` are preferred."""
         self._posted.append((Fetch(rank, last_life, time.monotonic_ns() + limits.DEADLINE_COPY_NS), places))
         os.eventfd_write(self._wake, 1)
 
@@ -245,7 +250,7 @@ class Copies:
 
     @staticmethod
     def _read(source: _Source) -> None:
-        """Training has begun, so the record of the set-up is closed."""
+        """Read the record of the set-up and prepare its offer. Training has begun, so the record is complete."""
         length = min(os.fstat(source.setup).st_size, limits.MAX_SETUP_COPY)
         digests = []
         for at in range(0, length, limits.SETUP_PIECE):
@@ -255,7 +260,7 @@ class Copies:
         source.offer = SetupOffer(source.rank, source.incarnation, source.lineage, length, tuple(digests))
 
     def _serve_sources(self, now: int) -> None:
-        """Offer what is not yet there, and send what is wanted of it."""
+        """Offer the set-ups that the keeper does not have yet, and send the pieces that it asks for."""
         if self._line is None:
             if not self._places or not any(source.offering for source in self._sources.values()):
                 return
@@ -263,7 +268,7 @@ class Copies:
         if self._line.silent(now):
             self._line.turn(self._line.at + 1, now)
         if self._line.came(now):
-            for source in self._sources.values():  # another keeper, or one that has forgotten
+            for source in self._sources.values():  # it may be another keeper, or one that was restarted
                 source.settled, source.due_ns = False, 0
         for message in self._line.uplink.received():
             if isinstance(message, SetupWanted):

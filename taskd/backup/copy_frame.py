@@ -1,11 +1,11 @@
 """The bytes on the connection that carries copies of a rank's local record to another node's keeper.
 
-The training thread itself hands each record to the kernel before a gradient leaves the rank; nobody else has to be
-woken for it, and the kernel delivers what it was given even if the process is killed in the next moment. So nothing is
-answered: a connection begins with a challenge from the keeper and the worker's greeting, which proves that it has the
-job's key; then frames go one way only, and a large slot takes several.
-Each frame proves that its sender has the job's key; it is not encrypted (a record holds generators and buffers, which
-the groups of the same training send in the clear, too). It does NOT know sockets.
+The training thread itself writes each record to the connection before a gradient leaves the rank. No other thread has
+to wake for it, and the kernel delivers the bytes even if the process is killed in the next moment. So there are no
+answers. A connection begins with a challenge from the keeper and the worker's greeting, which proves that the worker
+has the job's key. After that, frames go in one direction only. A large slot takes several frames.
+Each frame proves that its sender has the job's key. A frame is not encrypted: a record holds generators and buffers,
+and the process groups of the same training send these unencrypted, too. It does NOT know sockets.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ _HEAD = struct.Struct("<4sIIQQqBBBI")
 """Magic, rank, incarnation, lineage, number on this connection, step, slot, same, more, length."""
 _MAGIC = b"TDC2"
 PIECE = limits.SETUP_PIECE
-"""What of a slot goes into one frame."""
+"""The most bytes of a slot in one frame."""
 
 
 class Malformed(Exception):
-    """The peer is no worker of this job; its connection is to be closed."""
+    """The peer is no worker of this job, so its connection must be closed."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A slot, or a piece of it. `same`: its bytes are those of the slot before this one, and `data` is empty. `more`:
-    it goes on in the next frame."""
+    """A slot, or a piece of it.
+
+    `same`: its bytes are the same as those of the previous slot, and `data` is empty. `more`: the slot continues in the
+    next frame."""
 
     rank: int
     incarnation: int
@@ -48,12 +50,12 @@ class Frame:
 
 
 def greeting(key: bytes, challenge: bytes) -> bytes:
-    """A worker's first words on a connection."""
+    """The first bytes that a worker sends on a connection."""
     return _mac(key, challenge, b"greeting", b"")
 
 
 def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:
-    """The frame as it travels."""
+    """The frame as bytes for the connection."""
     head = _HEAD.pack(
         _MAGIC,
         frame.rank,
@@ -70,7 +72,7 @@ def pack(key: bytes, challenge: bytes, frame: Frame) -> bytes:
 
 
 def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Frame | None:
-    """Take the frame of this number off the front; None while it is not whole. Raises Malformed."""
+    """Remove the frame of this number from the front of `incoming`; None while it is incomplete. Raises Malformed."""
     if len(incoming) < _HEAD.size + MAC_BYTES:
         return None
     head = bytes(incoming[: _HEAD.size])
@@ -90,14 +92,14 @@ def take(key: bytes, challenge: bytes, number: int, incoming: bytearray) -> Fram
 
 
 class Joined:
-    """The slots of one connection, put together from their frames."""
+    """Joins the frames of one connection into slots."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
         self._length = 0
 
     def add(self, frame: Frame) -> Frame | None:
-        """The slot that this frame completes; None: it goes on. Raises Malformed."""
+        """The slot that this frame completes; None: more frames follow. Raises Malformed."""
         if self._frames and _slot_of(frame) != _slot_of(self._frames[0]):
             raise Malformed("a slot was broken off")
         self._frames.append(frame)

@@ -1,9 +1,9 @@
-"""Bringing the records of a rank that lived on another node: what to ask a keeper, and what comes of the answers.
+"""Fetches the records of a rank that lived on another node: what to ask a keeper, and how to use its answers.
 
-A newcomer whose forerunner's node is lost needs the dead rank's local record and the record of its set-up. A keeper on
-another node has copies; here they become memory files again, exactly as the dead process had left them. Questions are
-levels: repeated until answered, so that a lost message costs one repetition. It speaks through whoever owns the line
-and does NOT know who wants the records.
+A newcomer may replace a rank whose node is lost. It then needs the dead rank's local record and its set-up record. A
+keeper on another node has copies. Here they become memory files again, exactly as the dead process had left them.
+Questions are repeated until they are answered, so a lost message costs one repetition. The owner of the connection
+sends the questions. This module does NOT know who wants the records.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Question = RecordsAsk | SetupWanted
 
 @dataclass(frozen=True)
 class Fetched:
-    """What came of it: two memory files, the caller's to close, or the sentence that says why not."""
+    """The result of a fetch: two memory files, which the caller closes, or the reason why there are none."""
 
     rank: int
-    incarnation: int  # of the life that wrote them
+    incarnation: int  # the incarnation that wrote them
     descriptors: tuple[int, ...]
     reason: str
 
 
 @dataclass
 class Fetch:
-    """One rank's records on their way. `due_ns`: when to ask again; `done` as soon as there is an outcome.
+    """The fetch of one rank's records. `due_ns`: when to ask again; `done` is set when there is a result.
 
-    Keepers are asked in turn. One that has the last life's records is taken; records of an older life are taken when
-    all were asked: the last life may have ended before it had any.
+    Keepers are asked in turn. Records of the last life are taken at once. Records of an older life are taken only when
+    all keepers were asked: the last life may have ended before it had any.
     """
 
     rank: int
@@ -43,16 +43,16 @@ class Fetch:
     due_ns: int = 0
     done: Fetched | None = None
     passed: bool = False
-    """The keeper that was asked last has not what is wanted, or not the newest."""
+    """The keeper that was asked last does not have the records, or not the newest ones."""
     _reason: str = ""
-    _unheard: bool = False  # of the keepers that were asked, one did not answer
+    _unheard: bool = False  # one of the keepers that were asked did not answer
     _older: dict[int, RecordsAnswer] = field(default_factory=dict)  # by keeper
     _answer: RecordsAnswer | None = None
     _pieces: dict[bytes, bytes] = field(default_factory=dict)
     _asked: frozenset[bytes] = frozenset()
 
     def question(self, now: int) -> Question:
-        """What to ask now."""
+        """The question to send now."""
         self.due_ns = now + limits.COPY_REPEAT_NS
         if self._answer is None:
             return RecordsAsk(self.rank)
@@ -61,7 +61,7 @@ class Fetch:
         return SetupWanted(self.rank, self._answer.lineage, True, missing)
 
     def hear(self, message: RecordsAnswer | SetupPiece, keeper: int = 0) -> None:
-        """An answer of this keeper's."""
+        """Take an answer of this keeper."""
         if isinstance(message, RecordsAnswer):
             if message.rank != self.rank or self._answer is not None or self.done is not None:
                 return
@@ -81,7 +81,7 @@ class Fetch:
             self._build(self._answer)
 
     def next_after(self, keeper: int, last: bool, trouble: str) -> int | None:
-        """This keeper has not what is wanted, or does not answer: which one to turn to; None: it is at an end."""
+        """The keeper to ask next, since this one lacks the records or does not answer; None: the fetch has failed."""
         self._unheard = self._unheard or not self.passed
         self._answer, self.passed, self.due_ns = None, False, 0
         if not last:
@@ -99,12 +99,12 @@ class Fetch:
         return None
 
     def look(self, now: int, trouble: str) -> None:
-        """Its time may be over."""
+        """Give up if the time is over."""
         if now >= self.ends_ns:
             self.give_up(trouble or "their keeper does not answer")
 
     def give_up(self, reason: str) -> None:
-        """Nobody has them."""
+        """End without records, for this reason."""
         if self.done is None:
             self._end(reason)
 
@@ -113,7 +113,7 @@ class Fetch:
         return [digest for digest in _digests(self._answer) if digest not in self._pieces]
 
     def _contents(self, answer: RecordsAnswer) -> dict[int, tuple[int, bytes]]:
-        """Step and bytes by slot."""
+        """The step and the bytes of each slot."""
         found, at = {}, 0
         for slot in answer.slots:
             count = -(-slot.length // limits.SETUP_PIECE)

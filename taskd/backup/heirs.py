@@ -1,9 +1,9 @@
-"""Sees to it that a newcomer finds the records of the life before: those of this node, or copies from another one.
+"""Provides a newcomer with the records of its previous life: those of this node, or copies from another node.
 
-A rank that died here has left its files here. One that lived on another node has not, or has left older ones from a
-time when it lived here: then its start waits until the copies have come, which takes a moment, or until it is clear
-that there are none. Records of this node's own workers go the other way (copies.py).
-It does NOT start anybody.
+A rank that died here has left its files here. A rank that lived on another node has left none here, or only older ones
+from an earlier life here. Then its start waits a moment until the copies arrive, or until it is clear that there are
+none. Records of this node's own workers are copied in the other direction (copies.py).
+It does NOT start any worker.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from taskd.core.effects import Spawn
 from taskd.wire.keys import Key
 
 FILES = 3
-"""A worker hands over its local record, the record of its set-up and the bell that it rings."""
+"""A worker hands over three files: its local record, its set-up record and the eventfd ("bell") that it signals."""
 _logger = log.get(__name__)
 
 
 @dataclass(frozen=True)
 class Keepers:
-    """Where copies are: of this node's own records, and of those of any rank's last life."""
+    """The keepers of this node's own records (`own`), and those that may have the records of any rank (`of`)."""
 
     key: Key
     own: Sequence[Place]
@@ -35,7 +35,7 @@ class Keepers:
 
 
 class Heirs:
-    """`wake` is called, in any thread, when `settled` has something new."""
+    """The records of newcomers on this node. `wake` is called, in any thread, when `settled` has something new."""
 
     def __init__(self, job: str, node: str, keepers: Keepers, records: RecordFiles, wake: Callable[[], None]) -> None:
         self._records, self._keepers, self._wake = records, keepers, wake
@@ -45,19 +45,19 @@ class Heirs:
         records.on_kept = self._took_in
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Begin to copy records."""
         self._copies.start()
 
     def stop(self) -> None:
-        """End it; nobody waits any longer."""
+        """Stop copying, and close fetched files that were not used."""
         self._copies.stop()
         for fetched in self._fetched:
             for fd in fetched.descriptors:
                 os.close(fd)
 
     def ready(self, seat: Spawn) -> bool:
-        """Whether this worker can be started now; if not, `settled` says when."""
-        # Here died the life just before this one, or there is nothing that it would have to know.
+        """Whether this worker can be started now; if not, `settled` returns it later."""
+        # The rank's previous life has left its files here, or the worker is no newcomer and needs none.
         if not seat.newcomer or self._records.incarnation(seat.rank) == seat.incarnation - 1:
             return True
         self._waiting[seat.rank] = seat
@@ -65,7 +65,9 @@ class Heirs:
         return False
 
     def unwanted(self, rank: int, incarnation: int) -> bool:
-        """Another has this seat. True: nobody had been started for it yet, and nobody will be."""
+        """Cancel a waiting start, because the seat is not needed any more.
+
+        Returns True if it was waiting: no worker was started for it, and none will be."""
         seat = self._waiting.get(rank)
         if seat is None or seat.incarnation != incarnation:
             return False
@@ -73,7 +75,7 @@ class Heirs:
         return True
 
     def settled(self) -> list[tuple[Spawn, str]]:
-        """Seats that wait no longer, each with the sentence that says why it cannot be taken (empty: it can)."""
+        """The seats whose wait is over, each with the reason why it cannot be started (empty: it can)."""
         found = []
         while self._fetched:
             fetched = self._fetched.popleft()
@@ -93,7 +95,7 @@ class Heirs:
         self._wake()
 
     def _took_in(self, rank: int) -> None:
-        """A worker has handed over its files: from now on they are copied."""
+        """Begin to copy the files that a worker has handed over."""
         files = self._records.of(rank)
         if len(files) != FILES:
             return

@@ -1,10 +1,10 @@
-"""Keeps copies of what only ranks of other nodes have, so that the loss of their node does not lose it.
+"""Keeps copies of other nodes' records, so that the loss of a node does not lose its ranks' records.
 
-Each node that trains keeps them for a neighbour. Workers write their local records to one socket (keeper_door.py); on
-another one agents offer records of set-ups and ask for those of a rank that is to start on their node, under CURVE with
-the job's key. Both have threads of their own, in the launcher: the manager may die and come back meanwhile, and an
-agent's rhythm does not depend on other nodes' bytes.
-It does NOT know what the records mean (keeper_records.py keeps them) or who ought to keep what (launch/keepers.py).
+Each node that trains keeps copies for a neighbour. Workers write their local records to one socket (keeper_door.py).
+Agents use another socket, under CURVE with the job's key. There they offer set-up records, and ask for the records of
+a rank that is to start on their node. Each socket has a thread of its own, in the launcher. So the manager may die and
+come back meanwhile, and other nodes' transfers do not delay the agent.
+It does NOT know what the records mean (keeper_records.py keeps them) or which node keeps what (launch/keepers.py).
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _logger = log.get(__name__)
 
 
 class Keeper:
-    """Listens from the beginning; `start`, then `stop`. `records_port` is for workers, `port` for agents."""
+    """The keeper of one node. It listens as soon as it is made; call `start`, then `stop`.
+
+    `records_port` is for workers, `port` for agents."""
 
     def __init__(self, job: str, node: str, address: str, key: keys.Key) -> None:
-        """Raises BackendError when no port can be had at this address ("*": any)."""
+        """Raises BackendError when no port is available at this address ("*": any)."""
         self._job, self._node, self._key = job, node, key
         self._life, self._sequence = secrets.randbits(62), 0
         self._records = Records()
@@ -71,7 +73,7 @@ class Keeper:
         self.port = router.bind_to_random_port(f"tcp://[{host}]" if ":" in host else f"tcp://{host}")
 
     def start(self) -> None:
-        """Begin to take copies in."""
+        """Begin to receive copies."""
         self._door.start()
         self._thread.start()
 
@@ -110,7 +112,7 @@ class Keeper:
 
     def _let_in(self) -> None:
         frames = self._zap.recv_multipart()
-        # libzmq's question is that of a REQ socket: its routing id, an empty frame, then the request.
+        # libzmq asks like a REQ socket: its routing id, an empty frame, then the request.
         reply, refused = keys.zap_answer(frames[2:], self._key.client.public)
         if refused:
             log.once(_logger, logging.WARNING, f"keeper {refused}", "%s does not hold this job's key", refused)
@@ -128,11 +130,11 @@ class Keeper:
             return
         with self._door.lock:
             if isinstance(message, RecordsAsk):
-                self._door.drain()  # the last words of a node that was lost
+                self._door.drain()  # first receive the last records of a node that was lost
             replies = self._records.hear(message)
         for reply in replies:
             self._sequence += 1
-            # Who reads nothing loses it: questions are repeated.
+            # An agent that does not read loses the reply, and repeats its question.
             self._router.send_multipart(
                 [routing, encode(reply, Envelope(self._job, self._node, self._life, self._sequence))], zmq.NOBLOCK
             )

@@ -1,7 +1,7 @@
-"""Takes in copies of local records: a thread of its own that reads what workers write, and never answers.
+"""Receives copies of local records: a separate thread reads what workers write, and never answers.
 
-Workers write a record at least twice in a step and wait for nothing, so this only has to keep up on average: what was
-not read yet lies in the kernel, and `drain` reads it before a copy is handed out.
+Workers write a record at least twice in a step and do not wait. So this thread only has to keep up on average. Unread
+data stays in the kernel's buffers, and `drain` reads it before a copy is handed out.
 It does NOT keep copies (keeper_records.py does) or decide who needs them.
 """
 
@@ -29,26 +29,26 @@ READ_BYTES = 1 << 20
 CONNECTIONS_MAX = 2 * limits.MAX_NODES
 STRANGERS_MAX = 64
 FULL_SECONDS = 0.1
-"""How long nobody is let in where no descriptor is left."""
+"""How long no connection is accepted after descriptors have run out."""
 _logger = log.get(__name__)
 
 
 @dataclass(eq=False)
 class _Worker:
-    """One connection."""
+    """One connection of a worker."""
 
     sock: socket.socket
     address: str
     challenge: bytes
     greeted: bool = False
-    """It has proved that it belongs to the job."""
+    """Whether it has proved that it belongs to the job."""
     number: int = 0
     incoming: bytearray = field(default_factory=bytearray)
     slots: copy_frame.Joined = field(default_factory=copy_frame.Joined)
 
 
 class CopyDoor:
-    """From `start` to `stop`. `lock` is held while `records` change: whoever else uses them takes it, too."""
+    """Receives copies from `start` to `stop`. `lock` is held while `records` change: other users must take it, too."""
 
     def __init__(self, listener: socket.socket, key: bytes, records: Records) -> None:
         self.lock = threading.Lock()
@@ -58,13 +58,13 @@ class CopyDoor:
         self._selector.register(listener, selectors.EVENT_READ)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._waiter = selectors.DefaultSelector()  # waits for the other one without holding the lock
+        self._waiter = selectors.DefaultSelector()  # waits for `_selector` without holding the lock
         self._waiter.register(self._selector.fileno(), selectors.EVENT_READ)
         self._stopping = False
         self._strangers: dict[_Worker, None] = {}
-        """The oldest first."""
+        """Connections that have not greeted yet, the oldest first."""
         self._opens_at: float | None = None
-        """No descriptor is left, and nobody is let in before."""
+        """When to accept connections again after descriptors ran out; None: they are accepted now."""
         self._thread = threading.Thread(target=self._run, name="taskd-copy-door", daemon=True)
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class CopyDoor:
         self._thread.start()
 
     def drain(self) -> None:
-        """Read what has arrived by now. The caller holds `lock`."""
+        """Read everything that has arrived. The caller holds `lock`."""
         while self._read_all():
             pass
 
@@ -97,13 +97,13 @@ class CopyDoor:
                 self._open_again()
 
     def _read_all(self) -> bool:
-        """Serve everybody once; whether something came."""
+        """Serve every connection once; returns whether something arrived."""
         came = False
         for key, _ in self._selector.select(0):
             if key.fileobj is self._listener:
                 self._accept()
                 came = True
-            elif isinstance(key.data, _Worker) and key.data.sock.fileno() >= 0:  # it may just have had to go
+            elif isinstance(key.data, _Worker) and key.data.sock.fileno() >= 0:  # `_accept` may have just closed it
                 self._read(key.data)
                 came = True
         return came
@@ -114,7 +114,7 @@ class CopyDoor:
         except OSError as error:
             log.once(_logger, logging.WARNING, f"copy-accept {error}", "a worker's copies are not taken: %s", error)
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self._selector.unregister(self._listener)  # it would be ready all the time
+                self._selector.unregister(self._listener)  # else it would be ready all the time
                 self._opens_at = time.monotonic() + FULL_SECONDS
             return
         if len(self._selector.get_map()) >= CONNECTIONS_MAX:
@@ -126,7 +126,7 @@ class CopyDoor:
         self._strangers[worker] = None
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, worker)
-        with contextlib.suppress(OSError):  # who has hung up already is seen at the next look
+        with contextlib.suppress(OSError):  # a connection that is already closed is noticed at the next read
             sock.send(worker.challenge)
 
     def _open_again(self) -> None:

@@ -1,13 +1,14 @@
-"""Copies of what only ranks of other nodes have: their last local records and the records of their set-ups.
+"""Copies of data that otherwise only ranks of other nodes have: their last local records and their set-up records.
 
-A node that is lost takes its agent's memory with it, so what a newcomer on another node needs lies here: the two slots
-of the dead rank's local record, as the rank itself wrote them at every step (keeper_door.py), and the pieces of its
-set-up, which are known by their digest and kept once however many ranks were told the same. All of it is in memory
-only: when this node is lost, another one is sent the set-ups again, and the slots of the next step.
+A lost node takes its agent's memory with it. So the data that a newcomer on another node needs is kept here. These are
+the two slots of the dead rank's local record, which the rank itself sent at every step (keeper_door.py). And these are
+the pieces of its set-up record. A piece is known by its digest, and is kept once even if many ranks have it. All of it
+is in memory only. When this node is lost, the set-ups are sent to another node again, and so are the slots of the next
+step.
 
-Failure modes: a copy that is behind what was written (the newcomer then finds no slot for the agreed update and says
-so); a late word of a life that was replaced (its incarnation is older: counted, nothing changes); another start of all
-ranks (another lineage: nothing of the old one is kept); no room (said in the answer).
+Failure modes: a copy that is behind the record (the newcomer then finds no slot for the agreed update and says so); a
+late message of a replaced life (its incarnation is older: counted, nothing changes); a new start of all ranks (a new
+lineage: nothing of the old one is kept); no room (said in the answer).
 Invariant: the slots of a rank belong to one lineage and to no older incarnation than the set-up's.
 It does NOT know sockets, the core or what the bytes mean.
 """
@@ -37,7 +38,7 @@ Reply = SetupWanted | RecordsAnswer | SetupPiece
 
 @dataclass
 class _Slot:
-    """One slot, and its pieces by digest: these are made when it is asked for."""
+    """One slot, and its pieces by digest. The pieces are cut only when the slot is asked for."""
 
     step: int
     data: bytes
@@ -60,10 +61,10 @@ class _Rank:
     incarnation: int
     lineage: int
     slots: dict[int, _Slot] = field(default_factory=dict)
-    last: int = -1  # the slot that came last; -1: it could not be kept
+    last: int = -1  # the slot that arrived last; -1: it could not be kept
     length: int = 0
     digests: tuple[bytes, ...] = ()
-    said: int = 0  # the incarnation of which it was said that all of its is here
+    said: int = 0  # the incarnation whose records were announced as complete
 
 
 @dataclass
@@ -75,17 +76,17 @@ class _Piece:
 
 
 class Records:
-    """`take` keeps a slot, `hear` takes what an agent says and gives the answers."""
+    """All copies on this node: `take` keeps a slot, `hear` handles an agent's message and returns the answers."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self.late = 0
-        """Words of lives that had been replaced."""
+        """How many messages came from lives that had been replaced."""
         self._ranks: dict[int, _Rank] = {}
         self._pieces: dict[bytes, _Piece] = {}
 
     def hear(self, message: AboutRecords) -> list[Reply]:
-        """One message of an agent's."""
+        """Handle one message of an agent."""
         if isinstance(message, SetupOffer):
             return [self._offered(message)]
         if isinstance(message, SetupPiece):
@@ -97,7 +98,7 @@ class Records:
         return [SetupPiece(data) for data in found if data is not None]
 
     def take(self, frame: Frame) -> None:
-        """Keep a slot in place of the one before."""
+        """Keep a slot in place of its earlier version."""
         kept = self._of(frame.rank, frame.incarnation, frame.lineage)
         if kept is None:
             return
@@ -106,7 +107,7 @@ class Records:
         self.size_bytes -= len(old.data) if old is not None else 0
         data = before.data if frame.same and before is not None else frame.data
         if (frame.same and before is None) or not self._room(len(data)):
-            return  # an old slot must not stand beside a newer one
+            return  # the old slot is gone, too: it must not stand beside a newer one
         self.size_bytes += len(data)
         kept.slots[frame.slot] = _Slot(frame.step, data)
         kept.last = frame.slot
@@ -115,7 +116,7 @@ class Records:
     # ---- keeping ----------------------------------------------------------------------------------------------
 
     def _of(self, rank: int, incarnation: int, lineage: int) -> _Rank | None:
-        """Where this is to be kept; None: it comes from a life that has been replaced."""
+        """The entry in which to keep this; None if it comes from a life that has been replaced."""
         known = self._ranks.get(rank)
         if known is not None and incarnation < known.incarnation:
             self.late += 1
@@ -147,7 +148,7 @@ class Records:
 
     def _piece(self, data: bytes) -> None:
         piece = self._pieces.get(hashlib.sha256(data).digest())
-        if piece is not None and piece.data is None:  # what nobody has offered is not kept
+        if piece is not None and piece.data is None:  # a piece that no agent has offered is not kept
             piece.data = data
             self.size_bytes += len(data)
 
@@ -167,7 +168,7 @@ class Records:
         return False
 
     def _announce(self, rank: int) -> None:
-        """Say once in each life that all of it is here."""
+        """Log once for each life of the rank that its records are complete here."""
         kept = self._ranks[rank]
         if kept.said != kept.incarnation and not self._lacks(rank):
             kept.said = kept.incarnation
@@ -175,7 +176,7 @@ class Records:
             _logger.info(text, rank, kept.incarnation)
 
     def _lacks(self, rank: int) -> str:
-        """Why a newcomer of this rank would find nothing to start from; empty: it would."""
+        """Why a newcomer of this rank could not start from these copies; empty if it could."""
         kept = self._ranks.get(rank)
         if kept is None:
             return f"no other node was sent records of rank {rank}"

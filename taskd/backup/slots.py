@@ -1,12 +1,13 @@
-"""The form of a rank's local record: a memory file with slots that take turns, and how each is read.
+"""The format of a rank's local record: a memory file with slots that are written in turn, and how to read each slot.
 
-Written by the training process (taskd.state.record), read by it, by its successor and by the node's agent, which keeps
-the file beyond its writer's life and copies it to where the loss of the node cannot reach it. A slot is whole or it is
-not read: its magic is zero while it is written, and a checksum covers what the magic cannot. A file also bears the
-number of its lineage, which its copies and its successors share: slots of two lineages are never mixed. The first
-three slots hold what a step begins from; the last two, in turn, the ledger of what stands between the loops.
+The training process writes the file (taskd.state.record). It is read by that process, by its successor and by the
+node's agent. The agent keeps the file after its writer has ended, and copies it to another node. A slot is read only
+if it is complete: its magic is zero while it is written, and a checksum finds what the magic cannot show. A file also
+has a lineage number, which it shares with its copies and successors. Slots of two lineages are never mixed. The first
+three slots hold the state from which a step begins. The last two hold, in turn, the ledger of the data between the
+loops.
 
-It does NOT know what the bytes mean, or when which slot is of use.
+It does NOT know what the bytes mean, or when a slot is useful.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from taskd.core import limits
 
 SLOT_BYTES = 256 << 20
-"""Address space, not memory: only what was written takes any."""
+"""This is address space, not memory: only written bytes use memory."""
 SLOTS = limits.RECORD_SLOTS
 LEDGER_SLOTS = 2
 STEP_SLOTS = SLOTS - LEDGER_SLOTS
@@ -31,7 +32,7 @@ HEAD = struct.Struct("<QqQI")
 """Magic (zero while the slot is being written), the step, the length, the checksum."""
 MAGIC = 0x31304452_4B534154
 BODY = 64
-"""Where the contents of a slot begin."""
+"""The offset in a slot at which its contents begin."""
 _LINEAGE = struct.Struct("<Q")
 _LINEAGE_AT = 40
 
@@ -46,19 +47,19 @@ class Occasion(IntEnum):
 def place(occasion: int, step: int) -> int:
     """The number of the slot.
 
-    The start of a step does not replace that of the step before: a rank may be one step ahead of those that go on
-    without it, and then all do the step before again.
+    The start of a step does not replace the start of the step before. A rank may be one step ahead of the ranks that
+    continue without it. Then all of them repeat the step before.
     """
     return 1 if occasion == Occasion.FORWARD else 2 * (step % 2)
 
 
 def ledger_place(number: int) -> int:
-    """The number of the slot of this version of the ledger. While it is written, the version before is whole."""
+    """The slot number for this version of the ledger. The previous version stays complete while it is written."""
     return STEP_SLOTS + number % LEDGER_SLOTS
 
 
 class Head(NamedTuple):
-    """What a slot says of its contents."""
+    """The header of a slot, which describes its contents."""
 
     step: int
     length: int
@@ -66,9 +67,9 @@ class Head(NamedTuple):
 
 
 def make(lineage: int = 0, contents: Mapping[int, tuple[int, bytes]] | None = None) -> int:
-    """A new file with these contents (step and bytes by slot); the descriptor is the caller's.
+    """Make a new file with these contents (step and bytes by slot). The caller owns the returned descriptor.
 
-    Lineage 0: one of its own. Raises OSError when the host refuses the memory.
+    Lineage 0 means a new lineage. Raises OSError when the host refuses the memory.
     """
     descriptor = os.memfd_create("taskd-record", os.MFD_CLOEXEC)
     try:
@@ -86,13 +87,13 @@ def make(lineage: int = 0, contents: Mapping[int, tuple[int, bytes]] | None = No
 
 
 def lineage(descriptor: int) -> int:
-    """The number that a file shares with its copies and successors; 0: the file is no record."""
+    """The lineage number, which a file shares with its copies and successors; 0: the file is no record."""
     data = os.pread(descriptor, _LINEAGE.size, _LINEAGE_AT)
     return int(_LINEAGE.unpack(data)[0]) if len(data) == _LINEAGE.size else 0
 
 
 def head(descriptor: int, slot: int) -> Head | None:
-    """What a slot says of itself; None when it is empty or being written."""
+    """The header of a slot; None when the slot is empty or being written."""
     data = os.pread(descriptor, HEAD.size, slot * SLOT_BYTES)
     if len(data) < HEAD.size:
         return None

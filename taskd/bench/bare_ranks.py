@@ -1,7 +1,7 @@
-"""Ranks without a launcher: plain processes that meet in a file store and say what they found in one JSON line each.
+"""Ranks without a launcher: plain processes that meet in a file store and print their results in one JSON line each.
 
-Used by the benchmarks of the guard alone, where a launcher, an agent and a manager would only be in the way. Whatever
-still runs at the end is ended, and everything ends with the process that started it. It measures nothing itself.
+The benchmarks of the guard alone use it: a launcher, an agent and a manager would only disturb them. Processes that
+still run at the end are killed, and all of them end with the process that started them. It measures nothing itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 
 class Broken(RuntimeError):
-    """A rank did not end well; the text is what it said last."""
+    """A rank failed; the text is its last output."""
 
 
 def run(module: str, size: int, *words: object, timeout_s: float) -> list[dict[str, Any]]:
-    """What `python -m module RANK SIZE FOLDER WORDS...` said on every rank. Raises Broken."""
+    """Run `python -m module RANK SIZE FOLDER WORDS...` on every rank; return their results. Raises Broken."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
-        # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
+        # The kernel signals these children when their parent is killed: nothing may outlive its benchmark.
         command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module", module]
         outputs = [Path(folder, f"said-{rank}") for rank in range(size)]
         processes: list[subprocess.Popen[bytes]] = []
@@ -56,7 +56,7 @@ def run(module: str, size: int, *words: object, timeout_s: float) -> list[dict[s
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> None:
-    """Until all have ended well, or one has not: the others would wait for it as long as they may."""
+    """Wait until all have ended well, or one has failed: the others would wait for it until their timeout."""
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
         for process in processes:

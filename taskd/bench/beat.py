@@ -1,7 +1,8 @@
-"""What a beat costs the training thread, and whether the beat thread keeps its rhythm behind a held GIL.
+"""What a beat costs the training thread, and whether the beat thread keeps its rhythm while the GIL is held.
 
-The first two figures are taken in this process. The third needs two, since nobody can look while the GIL is held: a
-child holds it for three seconds, and this process reads the child's page. Nothing of agent or manager is involved.
+The first two figures are measured in this process. The third needs two processes, because a process that holds the GIL
+cannot look: a child holds it for three seconds, and this process reads the child's page. No agent or manager is
+involved.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def measure() -> dict[str, Figure]:
 
 
 def _gap() -> float:
-    """The longest time between two beats of a child whose main thread holds the GIL, in periods."""
+    """The longest time, in periods, between two beats of a child whose main thread holds the GIL."""
     from taskd import _native
 
     mine, theirs = socket.socketpair()

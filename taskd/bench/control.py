@@ -1,10 +1,10 @@
 """What the control plane costs at sizes that no test machine has: meetings, lost rails, orders, journal, questions.
 
-The manager is one thread, so what counts is how long that thread is busy. Its real code runs here in one process, with
-nodes that follow at once (nodes.py) and members that meet (meeting.py): the core, the journal on a disk, the store and
-the messages as bytes. Sockets, encryption and the ranks' own work are not in it.
+The manager is one thread, so the busy time of that thread counts. Its real code runs here in one process: the core, the
+journal on a disk, the store and the messages as bytes. The nodes obey at once (nodes.py), and the members meet
+(meeting.py). Sockets, encryption and the ranks' own work are not included.
 
-A figure with `_s` or `_ms` is the manager's time; `rail_loss` is the longest that a single report takes.
+A figure with `_s` or `_ms` is the manager's time. `rail_loss` is the longest time for a single report or tick.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ RAIL_S = 5
 ORDER_RANKS = 100_000
 JOURNAL_RANKS = 10_000
 REPAIRS = 6
-"""The journal at its longest is compared between the first half of them and the second."""
+"""The longest journal in the first half of the repairs is compared with the longest one in the second half."""
 LEAVING_NODES = 5_000
 COMMIT_EVERY = 100
-"""Steps that are written at once, as in a turn of the manager's loop in which many messages wait."""
+"""The number of steps that are written at once, as in a turn of the manager's loop in which many messages wait."""
 _UP = RailReport("red", "b", RailState.UP, 1_000, 1, 1, 1, 0, 0, 50_000, 0, 0, 0, 0, 0, 0)
 Figures = dict[str, Figure]
 
 
 def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
-    """The figures of these parts, of all if none is named. Nothing is waited for, so `seconds` changes nothing."""
+    """The figures of these parts, or of all if none is named. Nothing here waits, so `seconds` has no effect."""
     return parts.measure(PARTS, only, 0.0)
 
 
 class _Core:
-    """A manager's core in virtual time, with no journal."""
+    """A manager's core in virtual time, without a journal."""
 
     def __init__(self, ranks: int, nodes: int, *strategies: Strategy) -> None:
         self.core = Manager(JOB, ranks, nodes, frozenset(strategies), bool(strategies), 1_000)
@@ -70,7 +70,7 @@ class _Core:
 
 
 def _meetings() -> Figures:
-    """Until every rank knows where all are, from a store that holds nothing."""
+    """The manager's time until every rank knows where all ranks are, from an empty store."""
     found: Figures = {}
     for size, goal in MEETINGS.items():
         runs = []
@@ -87,7 +87,7 @@ def _meetings() -> Figures:
 
 
 def _rails() -> Figures:
-    """One rail is lost between all nodes at once. The longest that any report or tick takes from then on."""
+    """The longest time of a report or tick after one rail is lost between all nodes at once."""
     manager = _Core(RAIL_NODES, RAIL_NODES)
     job = Nodes(RAIL_NODES, 1, manager.take)
     job.begin()
@@ -113,7 +113,8 @@ def _lines(job: Nodes, name: str, down: bool, moved: int) -> tuple[RailReport, .
 
 
 def _orders() -> Figures:
-    """All ranks start over: from the report of a death until the order to each node has its bytes, and the journal."""
+    """The time from the report of a death, after which all ranks start over, until all orders and the journal row are
+    bytes."""
     manager = _Core(ORDER_RANKS, ORDER_RANKS // PER_NODE, Strategy.RESPAWN)
     job = Nodes(ORDER_RANKS // PER_NODE, PER_NODE, manager.take)
     job.begin()
@@ -131,7 +132,7 @@ def _orders() -> Figures:
 
 
 def _journal() -> Figures:
-    """By how many rows the journal grows from repair to repair, at its longest; and how long it is then."""
+    """By how many rows the longest journal grows per repair, and how many rows it has."""
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as directory:
         settings = config.load(
             job_id=JOB,
@@ -146,7 +147,7 @@ def _journal() -> Figures:
         memory.begin()
         assert memory.journal is not None
         journal, steps = memory.journal, 0
-        most = [0, 0]  # rows at once, in each half of the repairs
+        most = [0, 0]  # the largest number of rows in each half of the repairs
 
         def take(event: ManagerEvent) -> list[ManagerEffect]:
             nonlocal steps
@@ -167,12 +168,12 @@ def _journal() -> Figures:
         assert closed == ["healed"] * REPAIRS and not memory.trouble, (closed, memory.trouble)
         memory.close("")
     grown = (most[1] - most[0]) / (REPAIRS - REPAIRS // 2)
-    goal = Goal("<=", COMMIT_EVERY)  # constant, but for what one turn may write at once
+    goal = Goal("<=", COMMIT_EVERY)  # constant, except for the rows that one turn may write at once
     return {"journal_rows_per_repair": Figure(grown, "rows", goal), "journal_rows": Figure(max(most), "rows")}
 
 
 def _status() -> Figures:
-    """One answer to `taskd status`."""
+    """The time for one answer to `taskd status`."""
     manager = _Core(ORDER_RANKS, ORDER_RANKS // PER_NODE, Strategy.RESPAWN)
     Nodes(ORDER_RANKS // PER_NODE, PER_NODE, manager.take).begin()
     began = time.perf_counter()
@@ -181,7 +182,7 @@ def _status() -> Figures:
 
 
 def _goodbyes() -> Figures:
-    """All agents of a job leave, one after the other."""
+    """The time until all agents of a job have left, one after the other."""
     manager = _Core(LEAVING_NODES, LEAVING_NODES, Strategy.IN_PLACE)
     job = Nodes(LEAVING_NODES, 1, manager.take)
     job.begin()

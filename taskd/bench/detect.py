@@ -1,8 +1,8 @@
-"""How soon the manager knows: of a killed process of any size, of an agent and of a node that are gone; false alarms.
+"""How soon the manager notices a killed process of any size, a lost agent and a lost node; and its false alarms.
 
-The times run from the signal to the moment that stands beside the manager's own note of its verdict, both by the time
-of day of one machine. For false alarms both cores are kept busy by other work for ten minutes while a job trains; every
-note that a process died or that a node is suspect or lost is one. Nothing is injected into the product.
+Each time runs from the signal to the time stamp of the manager's event, both by the time of day of one machine. For
+false alarms, other work keeps both cores busy for ten minutes while a job trains. Every event that says that a process
+died, or that a node is suspect or lost, is a false alarm. Nothing is injected into the product.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _kills(megabytes: int) -> Figure:
 
 
 def _agent_losses() -> Figure:
-    """A side agent dies alone; its workers start another. The manager says that the node is suspect, or, where that
-    comes first, that there is another agent."""
+    """The time until the manager notices that a side agent died alone; its workers start another agent. The manager
+    says that the node is suspect, or that there is another agent, whichever comes first."""
     runs = []
     for _ in range(RUNS):
         with plane(2, 2) as one:
@@ -66,7 +66,7 @@ def _agent_losses() -> Figure:
 
 
 def _node_losses() -> Figure:
-    """A launcher dies and its workers with it, in a job without a spare."""
+    """The time until the manager notices that a launcher died with its workers, in a job without a spare."""
     runs = []
     for _ in range(RUNS):
         with Job((64, 2, 20_000), ranks=4, nodes=2) as job:
@@ -78,7 +78,7 @@ def _node_losses() -> Figure:
 
 
 def _kill(one: Plane, pids: list[int], kinds: tuple[str, ...]) -> float | None:
-    """Seconds from SIGKILL to the first note of one of these kinds."""
+    """Seconds from SIGKILL to the first event of one of these kinds."""
     begin_ns = time.time_ns()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -1,9 +1,9 @@
 """One rank of a process group that is measured: `python -m taskd.bench.exchange SPEC`, SPEC in JSON.
 
-It does what its spec's task names, over the backend that it names, and says what it found in JSON lines. The inputs
-are made from rank and number, so the same operation must always give the same bits: what the group gave before
-anything was broken is kept, and every later result is compared with it. The stop is part of the operation itself (one
-element of it), so all ranks stop after the same one.
+The spec names the task and the backend. The rank runs the task over the backend and prints its results as JSON lines.
+The inputs are made from rank and number, so the same operation must always give the same bits. The results from before
+the first fault are kept, and every later result is compared with them. The request to stop is part of the operation
+itself (one element of it), so all ranks stop after the same operation.
 
 members.py starts it. It judges nothing.
 """
@@ -33,12 +33,12 @@ from taskd.errors import UsageError
 
 PATTERNS = 4
 SMALL = 1000
-"""Elements of the operations that go along with each large one in a mixed round."""
+"""The number of elements of the small operations that accompany each large one in a mixed round."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What this rank is and does."""
+    """What this rank is, and what it has to do."""
 
     rank: int
     size: int
@@ -51,19 +51,19 @@ class Spec:
 
     @classmethod
     def read(cls, text: str) -> Spec:
-        """From its JSON."""
+        """The spec in this JSON text."""
         fields = json.loads(text)
         return cls(**fields | {"store": tuple(fields["store"])})
 
 
 def say(**found: Any) -> None:
-    """One line, in one piece."""
+    """Print one JSON line, in one write."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 
 
 def prepare(backend: str) -> None:
-    """Make a backend of ours known to torch."""
+    """Register our backend with torch."""
     if backend == "rail":
         importlib.import_module("taskd.comm.rail").register()
     elif backend != "gloo":
@@ -71,7 +71,7 @@ def prepare(backend: str) -> None:
 
 
 def begin(spec: Spec) -> None:
-    """Meet the others."""
+    """Meet the other ranks in the default process group."""
     prepare(spec.backend)
     torch.set_num_threads(1)
     host, port = spec.store
@@ -80,11 +80,11 @@ def begin(spec: Spec) -> None:
     dist.init_process_group(spec.backend, store=store, rank=spec.rank, world_size=spec.size, timeout=limit)
 
 
-# ---- operations that go on until they are stopped
+# ---- operations that run until they are stopped
 
 
 class Round:
-    """The operations that are done again and again, and what they gave when nothing was broken."""
+    """The operations that are repeated, and their results from before any fault."""
 
     def __init__(self, spec: Spec) -> None:
         self.mixed = spec.words.get("mixed", False)
@@ -101,7 +101,7 @@ class Round:
     def _input(self, number: int, elements: int) -> torch.Tensor:
         torch.manual_seed(1_000 * number + self.rank)
         found = torch.randn(elements + 1)
-        found[0] = 0.0  # the place of the wish to stop
+        found[0] = 0.0  # the place of the request to stop
         return found
 
     def _prepare(self, number: int, stop: bool) -> None:
@@ -109,7 +109,7 @@ class Round:
         self.large[0] = float(stop)
 
     def _operate(self, number: int) -> list[torch.Tensor]:
-        """What this round gives, apart from the wish to stop."""
+        """Return the results of this round, without the request to stop."""
         dist.all_reduce(self.large)
         return [self.large[1:], *(self._others(number) if self.mixed else [])]
 
@@ -129,9 +129,9 @@ class Round:
         return [everyone, told, exchanged, share, lowest]
 
     def run(self, number: int, stop: bool) -> tuple[bool, bool, tuple[int, int]]:
-        """Whether to stop, whether every bit is as it was without faults, and when the operations began and ended.
+        """Return whether to stop, whether every bit is as without faults, and when the operations began and ended.
 
-        What is done to their inputs before and to their results after is no part of their time.
+        This time does not include the preparation of the inputs and the comparison of the results.
         """
         self._prepare(number, stop)
         begin_ns = time.monotonic_ns()
@@ -141,7 +141,7 @@ class Round:
         return bool(self.large[0] > 0), all(same_bits(one, other) for one, other in pairs), (begin_ns, end_ns)
 
     def digest(self) -> str:
-        """Of what is the same on all ranks without faults."""
+        """The hash of those results that are the same on all ranks without faults."""
         whole = hashlib.sha256()
         for one in self.wanted:
             whole.update(one[0].numpy().tobytes())
@@ -149,18 +149,18 @@ class Round:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """NaN and -0.0 too."""
+    """Whether both have the same bits, including NaN and -0.0."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
 def told(stop: threading.Event) -> None:
-    """Wait for the word."""
+    """Wait for the line that says to stop."""
     sys.stdin.readline()
     stop.set()
 
 
 def bear(spec: Spec) -> None:
-    """Rounds until rank 0 is told to stop; the times of their operations go into a file (pairs of nanoseconds)."""
+    """Run rounds until rank 0 is told to stop. The times of their operations go into a file (pairs of nanoseconds)."""
     stop = threading.Event()
     if spec.rank == 0:
         threading.Thread(target=told, args=(stop,), daemon=True).start()
@@ -182,12 +182,12 @@ def bear(spec: Spec) -> None:
     Path(spec.folder, f"times.{spec.rank}").write_bytes(times.tobytes())
     own = counted()
     if not error:
-        dist.barrier()  # who ends first takes its connections away, which others would count as lost
+        dist.barrier()  # the first rank to end closes its connections, and others would count them as lost
     say(rank=spec.rank, rounds=count, equal=equal, digest=work.digest(), error=error, **own)
 
 
 def counted() -> dict[str, Any]:
-    """What the transport has counted on this rank, by rail; empty without one."""
+    """What the transport has counted on this rank, by rail; empty without a transport that counts."""
     tally = _native.RailTally(limits.RAIL_VERIFY_BYTES)
 
     def add(_: str, fd: int) -> None:
@@ -203,7 +203,7 @@ def counted() -> dict[str, Any]:
 
 
 TASKS: dict[str, Callable[[Spec], None]] = {"bear": bear}
-"""Those of this file; versus.py has the ones that compare two backends or look at one alone."""
+"""The tasks of this file. versus.py has the tasks that compare two backends or measure one alone."""
 
 
 def main(text: str) -> None:

@@ -1,7 +1,7 @@
-"""What can happen to a rail between hosts: how each fault begins, to the microsecond, and how it is taken back.
+"""The faults of a rail between hosts: how each one begins, to the microsecond, and how it is undone.
 
-hosts.py and sockets.py are the tools; here they have the names that tests and figures share. Nothing waits here but a
-flapping rail, whose rhythm is the fault.
+hosts.py and sockets.py are the tools. This module gives the faults the names that tests and figures share. Only the
+flapping rail waits here, because its rhythm is the fault.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from taskd.bench.hosts import Hosts
 SLOW_MEGABITS = 10.0
 FLAPS = 5
 FLAP_S = 0.05
-"""Shorter than any link needs to come up again: the rail is never there for long."""
+"""Shorter than the time that any link needs to come up again, so the rail is never usable for long."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind. `inject` returns the time of CLOCK_MONOTONIC, in nanoseconds, at which it began."""
+    """One kind of fault. `inject` returns when it began, in nanoseconds of CLOCK_MONOTONIC."""
 
     name: str
     inject: Callable[[Hosts, int, str], int]
@@ -55,7 +55,7 @@ def _silence_one_way(hosts: Hosts, host: int, rail: str) -> int:
 
 
 def _silence(hosts: Hosts, host: int, rail: str) -> int:
-    """Nothing that this host sends arrives, and nothing that is sent to it."""
+    """Let nothing arrive that this host sends on the rail, and nothing that is sent to it."""
     begin_ns = time.monotonic_ns()
     for other in hosts.hosts:
         hosts.silence(other.index, rail, None if other.index == host else host)
@@ -120,7 +120,7 @@ def _all_speak(hosts: Hosts, host: int, rail: str) -> None:
 
 
 def _nothing(hosts: Hosts, host: int, rail: str) -> None:
-    """Nothing is left of it that would have to be taken back."""
+    """Do nothing: this fault leaves nothing that must be undone."""
 
 
 FAULTS = {

@@ -1,10 +1,10 @@
-"""How soon a job that stands still is said to, and by whom: `taskd bench hang`.
+"""How soon a hang of a job is reported, and whether the right rank is named: `taskd bench hang`.
 
-Part "ways": in each run a rank of a new job comes to stand still in one way, or two ranks wait for each other; the time
-runs from the moment that the rank notes before it does to the manager's event, both by the time of day of one machine.
-A run is right if the event names that rank, or nobody where nobody is to blame. Part "replaced": a rank is stopped in a
-job again and again, and replaced. Part "calm": a job trains with pauses of all kinds beside work that keeps the cores
-busy, and nothing may be said. Nothing is injected into the product.
+Part "ways": in each run a rank of a new job hangs in one way, or two ranks wait for each other. The rank notes the time
+just before it hangs. The measured time runs from there to the manager's event, both by the time of day of one machine.
+A run is right if the event names that rank, or names no rank where no rank is to blame. Part "replaced": again and
+again a rank of a job is stopped and then replaced. Part "calm": a job trains with pauses of all kinds beside work that
+keeps the cores busy, and no hang may be reported. Nothing is injected into the product.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ RANKS = 3
 CULPRIT = 1
 WORDS = (256, 4, 30_000)
 LONG = (64, 2, 1_000_000)
-"""For a job that has to train for as long as it is watched; its list of samples costs each newcomer a second."""
+"""For a job that must train as long as it is watched. Its list of samples costs each newcomer a second."""
 SETTLE_STEPS = 100
 AHEAD_S = 5.0
-"""So long before it happens the ranks are told of the step in which they stand still."""
+"""The ranks are told the step in which they hang this long before it."""
 WAYS = ("stop", "gil_spin", "c_hang", "io_hang", "collective_hang", "order_hang")
 GOAL_S = 1.0
 ALARM_SECONDS = 1200.0
@@ -37,7 +37,7 @@ _WARN = ("taskd.run", "--max-restarts", "1000", "--hang", "warn")
 
 
 def ways() -> dict[str, Figure]:
-    """Each way to stand still, in jobs of its own."""
+    """Measure each way to hang, in jobs of its own."""
     figures: dict[str, Figure] = {}
     right = runs = 0
     for way in WAYS:
@@ -57,7 +57,7 @@ def ways() -> dict[str, Figure]:
 
 
 def _stood(way: str) -> tuple[float, bool]:
-    """One job; after how long its hang was said, and whether rightly."""
+    """Run one job; return after how long its hang was reported, and whether the right ranks were named."""
     with Job(WORDS, ranks=RANKS, kind="stands", launcher=_WARN) as job:
         ranks = job.settle(SETTLE_STEPS)
         begin_ns = time.time_ns()
@@ -72,7 +72,7 @@ def _stood(way: str) -> tuple[float, bool]:
 
 
 def replaced() -> dict[str, Figure]:
-    """A rank is stopped, named, given up, and replaced."""
+    """Measure how a stopped rank is named, given up and replaced."""
     said: list[float] = []
     ended: list[float] = []
     healed: list[float] = []
@@ -95,14 +95,14 @@ def replaced() -> dict[str, Figure]:
 
 
 def calm(seconds: float) -> dict[str, Figure]:
-    """What is said while nothing is wrong."""
+    """Count the hangs that are reported while nothing is wrong."""
     busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(os.cpu_count() or 1)]
     try:
         with Job(LONG, ranks=RANKS, kind="pauses") as job:
             job.settle(SETTLE_STEPS)
             begin_ns = time.time_ns()
             job.follow()
-            time.sleep(seconds)  # the time for which nothing may be said
+            time.sleep(seconds)  # the time in which no hang may be reported
             found = [one for one in job.since(begin_ns) if one["kind"] == "hang"]
             steps = job.settle(1)[0]["step"]
     finally:

@@ -1,12 +1,13 @@
-"""Hosts that are network namespaces of this machine, joined by rails and a control link, and what breaks a rail.
+"""Hosts that are network namespaces of this machine, joined by rails and a control link, and the faults of a rail.
 
-Two hosts are joined by cables, so that both lose the carrier when one end goes down; more than two by one switch per
-rail, so that only the host whose cable is pulled knows at once. Every fault is one system call on a socket that was
-opened inside the namespace, so the moment of a fault is known to some microseconds: an interface switched off, a
-neighbour's address that leads nowhere (silence, one way at a time: nobody is told anything), sockets destroyed
-(sockets.py); or a token bucket (`tc`).
+Two hosts are joined by cables, so that both lose the carrier when one end goes down. More than two hosts are joined by
+one switch per rail, so that only the host whose cable is pulled knows it at once. Most faults are one system call on a
+socket that was opened inside the namespace, so the moment of a fault is known to some microseconds. The faults are: an
+interface switched off; a neighbour's address that leads nowhere (silence in one direction, which no side is told);
+sockets destroyed (sockets.py); an interface removed (`ip`); a token bucket (`tc`).
 
-It is a context, needs root and iproute2, and leaves nothing behind. It measures nothing and runs nothing itself.
+It is a context manager, needs root and iproute2, and leaves nothing behind. It measures nothing and runs nothing
+itself.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ GET_FLAGS, SET_FLAGS, DELETE_NEIGHBOUR, SET_NEIGHBOUR = 0x8913, 0x8914, 0x8953, 
 UP = 0x1
 ETHERNET, COMPLETE, PERMANENT = 1, 0x02, 0x04
 NOWHERE = bytes([0x02, 0, 0, 0, 0, 0xEE])
-"""A hardware address that nobody has."""
+"""A hardware address that no interface has."""
 MTU = 1500
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not() -> str | None:
-    """The sentence that says why there can be no hosts here, and what would help; None if there can."""
+    """The sentence that says why hosts are not possible here, and what would help; None if they are."""
     if os.geteuid() != 0:
         return "needs root for network namespaces; run it as root to include it"
     missing = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
@@ -51,7 +52,7 @@ def why_not() -> str | None:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread is in the namespace: what it opens stays there."""
+    """Run the body of this thread in the namespace; the sockets that it opens stay there."""
     with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
         _enter(there.fileno())
         try:
@@ -67,7 +68,7 @@ def _enter(fd: int) -> None:
 
 
 def interface(link: str) -> str:
-    """Its name on every host. gloo does not listen to names of one letter."""
+    """The link's interface name on every host. gloo does not accept names of one letter."""
     return f"rail-{link}"
 
 
@@ -85,22 +86,22 @@ class Host:
         os.close(self._traffic)
 
     def address(self, link: str) -> str:
-        """Where it is on this link."""
+        """The host's address on this link."""
         return f"10.{self.links.index(link) + 1}.0.{self.index + 1}"
 
     def inside(self, *command: str) -> list[str]:
-        """The command, run on this host."""
+        """The command line that runs this command on this host."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def bytes(self, link: str) -> int:
-        """What has gone through this interface, in and out."""
+        """The bytes that have passed this interface, in and out."""
         text, wanted = os.pread(self._traffic, 65536, 0).decode(), f"{interface(link)}:"
         words = next(line for line in text.splitlines() if line.strip().startswith(wanted)).split(":")[1].split()
         return int(words[0]) + int(words[8])
 
 
 class Hosts:
-    """Two hosts or more, with these rails and a control link."""
+    """Two or more hosts, with these rails and a control link."""
 
     def __init__(self, count: int = 2, rails: Sequence[str] = RAILS) -> None:
         self.rails = tuple(rails)
@@ -137,7 +138,7 @@ class Hosts:
             shutil.rmtree(f"/etc/netns/{space}", ignore_errors=True)
 
     def _name(self) -> None:
-        """Without names for their addresses, each look-up of a peer waits seconds for a server that is not there."""
+        """Give the addresses names: else each look-up of a peer waits seconds for a name server that does not exist."""
         lines = [f"127.0.0.1 localhost {socket.gethostname()}"]
         for number in range(len(self._links)):
             lines += [f"10.{number + 1}.0.{index + 1} host{index}" for index in range(len(self._names))]
@@ -194,11 +195,11 @@ class Hosts:
         fcntl.ioctl(one, SET_FLAGS, struct.pack("16sH22x", interface(rail).encode(), flags))
 
     def unplug(self, host: int, rail: str) -> None:
-        """Take the interface away, card and all; a cable between two hosts has no other end without it."""
+        """Remove the interface, like a removed card. Between two hosts, the other end of the cable is removed, too."""
         _ip("-n", self.hosts[host].name, "link", "delete", interface(rail))
 
     def plug(self, host: int, rail: str) -> None:
-        """Put one of the same name and address in its place."""
+        """Add an interface of the same name and address in its place."""
         if len(self.hosts) > 2:
             self._port(host, rail)
         else:
@@ -207,13 +208,13 @@ class Hosts:
             self._address(one, [rail])
 
     def silence(self, host: int, rail: str, to: int | None = None) -> None:
-        """What this host sends on the rail (to this host, else to all) arrives nowhere; nobody is told."""
+        """Let nothing arrive that this host sends on the rail, to host `to` or else to all. No side is told."""
         for peer in self._peers(host) if to is None else [self.hosts[to]]:
             request = _neighbour(peer.address(rail), rail, COMPLETE | PERMANENT, NOWHERE)
             fcntl.ioctl(self.hosts[host].socket, SET_NEIGHBOUR, request)
 
     def speak(self, host: int, rail: str) -> None:
-        """What this host sends on the rail arrives again."""
+        """Let everything arrive again that this host sends on the rail."""
         for peer in self._peers(host):
             with contextlib.suppress(OSError):  # an interface that was switched off has forgotten it already
                 fcntl.ioctl(self.hosts[host].socket, DELETE_NEIGHBOUR, _neighbour(peer.address(rail), rail, 0, b""))
@@ -222,13 +223,13 @@ class Hosts:
         return [one for one in self.hosts if one.index != host]
 
     def slow(self, host: int, rail: str, megabits: float) -> None:
-        """What this host sends on the rail goes at this speed at most."""
+        """Limit this host's speed of sending on the rail."""
         burst = max(int(megabits * 1e6 / 8 * 0.002), 10 * MTU)
         words = ["root", "tbf", "rate", f"{megabits}mbit", "burst", str(burst), "latency", "200ms"]
         self._queue(host, "replace", rail, words)
 
     def fast(self, host: int, rail: str) -> None:
-        """Without a limit again."""
+        """Remove the limit of speed again."""
         self._queue(host, "delete", rail, ["root"])
 
     def _queue(self, host: int, verb: str, rail: str, words: list[str]) -> None:

@@ -1,11 +1,11 @@
-"""A whole job to disturb: launchers, ranks that really train, and what the manager says of its incidents.
+"""A whole job to disturb: launchers, ranks that really train, and what the manager reports about its incidents.
 
-Used by the benchmarks of detection, recovery and the steady state. A job trains until it is told its last step, so
-that it takes no more steps than the faults need; the run without faults that it is compared with is told the same one.
-What happens is followed over one standing line: a question again and again would take the cores that are measured.
+The benchmarks of detection, recovery and the steady state use it. A job trains until it is told its last step, so it
+makes no more steps than the faults need. The run without faults, with which it is compared, is told the same step. The
+events are followed over one open connection: repeated questions would take time of the cores that are measured.
 
-It is a context: whatever still runs at its end is ended, and everything ends with the process that started it. It
-measures nothing itself.
+It is a context manager: processes that still run at its end are ended, and all of them end with the process that
+started them. It measures nothing itself.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from taskd.bench.hosts import CONTROL, Hosts, interface
 
 TRAIN = Path(__file__).with_name("train.py")
 PATIENCE_S = 240.0
-"""No wait for a job takes longer."""
+"""The longest wait for a job."""
 LOOK_S = 0.1
 ENDING_S = 10.0
 STEPS_AHEAD_S = 2.0
 LOOKS_AHEAD = 3
-"""The last step is told so much in advance, and as long as so many looks at the job take, so that no rank is beyond it
-by then."""
+"""The last step is announced STEPS_AHEAD_S in advance, plus the time of this many looks at the job, so that no rank has
+passed it by then."""
 Event = dict[str, Any]
 
 
 class Broken(RuntimeError):
-    """The job did not do what was waited for; the text ends with what it has said last."""
+    """The job did not do what was expected; the text ends with its last output."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """A port without a listener at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -66,8 +66,8 @@ class Job:
         hosts: Hosts | None = None,
         kind: str = "ddp",
     ) -> None:
-        """`words` are train.py's WIDTH, DEPTH and STEPS, `kind` its last word; `last_step`: end after it, if it comes
-        before; `hosts`: each node runs on one of its own, and the ranks talk over their rails."""
+        """`words` are train.py's WIDTH, DEPTH and STEPS, `kind` is its last word. `last_step`: end after this step, if
+        it is before STEPS. `hosts`: each node runs on a host of its own, and the ranks talk over the hosts' rails."""
         self._hosts = hosts
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-bench-")
         self.last = last_step
@@ -87,13 +87,13 @@ class Job:
             self._master = hosts.hosts[0].address(CONTROL)
         self.lines: list[str] = []
         self.nodes: dict[str, dict[str, Any]] = {}
-        """Those that were up when the job was settled."""
+        """The nodes that were up when `settle` returned."""
         self.launchers: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._follower: subprocess.Popen[str] | None = None
-        # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
+        # The kernel signals these children when their parent is killed: nothing may outlive its benchmark.
         self._command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module", *launcher]
         self._command += ["--nproc-per-node", str(ranks // nodes)]
         self._command += ["--nnodes", f"{nodes}:{nodes + spares}" if spares else str(nodes)]
@@ -111,7 +111,7 @@ class Job:
         return launcher
 
     def _on(self, node: int, command: list[str]) -> list[str]:
-        """The command, run where this node is."""
+        """The command line that runs this command on the host of this node."""
         return self._hosts.hosts[node].inside(*command) if self._hosts else command
 
     def _start(self, command: list[str], errors: int, take: Callable[[str], None]) -> subprocess.Popen[str]:
@@ -143,7 +143,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End whatever still runs."""
+        """End the processes that still run."""
         processes = [*self.launchers, *filter(None, [self._follower])]
         for number, seconds in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, PATIENCE_S)):
             for process in processes:
@@ -163,12 +163,12 @@ class Job:
         return self.launchers[0].poll() is None
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`taskd WORDS`, as an operator on the first node gives it."""
+        """Run `taskd WORDS`, like an operator on the first node."""
         command = self._on(0, [sys.executable, "-m", "taskd", *words])
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
 
     def ask(self, *topic: str) -> dict[str, Any] | None:
-        """What `taskd TOPIC --json` says now; None while nobody answers."""
+        """What `taskd TOPIC --json` prints now; None while no manager answers."""
         found = self.command(*topic, "--json")
         if found.returncode:
             return None
@@ -176,8 +176,8 @@ class Job:
         return answer
 
     def event(self, kind: str, begin_ns: int, seconds: float = PATIENCE_S, words: str = "") -> Event:
-        """The first event of this kind, whose text has these words, from this time of day on, as soon as it is known.
-        Raises Broken."""
+        """Wait for the first event of this kind, with these words in its text, from this time of day on. Raises
+        Broken."""
         self.follow()
         with self._changed:
             wanted = self._changed.wait_for(lambda: self._found(kind, begin_ns, words) or not self.running(), seconds)
@@ -188,7 +188,7 @@ class Job:
         return found
 
     def since(self, begin_ns: int) -> list[Event]:
-        """All events from this time of day on that are known by now."""
+        """All known events from this time of day on."""
         with self._changed:
             return [event for event in self._events if event["wall_ns"] >= begin_ns]
 
@@ -197,7 +197,7 @@ class Job:
         return next((one for one in late if words in one["text"]), None)
 
     def follow(self) -> None:
-        """Keep what happens from now on, for since()."""
+        """Record the events from now on, for since()."""
         if self._follower is None:
             command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module"]
             command += ["taskd", "events", "--json", "--follow"]
@@ -206,8 +206,8 @@ class Job:
             )
 
     def settle(self, steps: int, nodes: int = 0, rails: bool = True) -> dict[int, dict[str, Any]]:
-        """The ranks, once all of them have taken so many more steps, with so many nodes up, and no incident open.
-        `rails` False: rails may be lost or lent, which keeps nobody from training. Raises Broken."""
+        """Wait until all ranks have made this many more steps, with this many nodes up and no open incident; return the
+        ranks. `rails` False: rails may be lost or lent, which stops no rank from training. Raises Broken."""
         ends = time.monotonic() + PATIENCE_S
         goal: dict[int, int] = {}
         while time.monotonic() < ends and self.running():
@@ -225,30 +225,30 @@ class Job:
         raise Broken(f"the job did not come to train{self.said()}")
 
     def said(self) -> str:
-        """The last lines, for an error's text."""
+        """The last output lines, for an error's text."""
         return ":\n" + "\n".join(self.lines[-30:])
 
     def tell(self, name: str, text: str) -> None:
-        """Leave a word for the training, beside the number of its last step."""
+        """Leave a file for the training, beside the file with its last step."""
         beside = self._last.with_name(f"{name}.new")
         beside.write_text(text)
         beside.rename(self._last.with_name(name))
 
     def told(self, name: str) -> str:
-        """A word that the training has left."""
+        """Read a file that the training has left."""
         return self._last.with_name(name).read_text()
 
     # ---- its end ----------------------------------------------------------------------------------------------
 
     def finish(self, rails: bool = True) -> int:
-        """Let it take some more steps, together; the number of the last one. `rails` as in settle()."""
+        """Let all ranks make some more steps and end; return the number of the last step. `rails` as in settle()."""
         begin = self.settle(1, rails=rails)
         begin_at = time.monotonic()
         then = self.settle(1, rails=rails)
         ahead_s = STEPS_AHEAD_S + LOOKS_AHEAD * (time.monotonic() - begin_at)
         step = max(one["step"] for one in then.values())
         pace = (step - min(one["step"] for one in begin.values())) / (time.monotonic() - begin_at)
-        # What is measured over so short a time may have been a stretch in which steps were long.
+        # The steps in so short a time may have been longer than usual.
         quickest_ms = min((one["step_ms"] for one in then.values() if one["step_ms"]), default=0)
         pace = max(pace, 1000 / quickest_ms if quickest_ms else 0)
         self.last = step + 2 + int(pace * ahead_s)
@@ -256,7 +256,8 @@ class Job:
         return self.last
 
     def times(self) -> dict[int, list[tuple[int, int]]]:
-        """By rank, begin and end of each step of its last process, in CLOCK_MONOTONIC nanoseconds; after results()."""
+        """By rank, begin and end of each step of its last process, in CLOCK_MONOTONIC nanoseconds. Call it after
+        results()."""
         found = {}
         for file in Path(self._folder.name).glob("times.*"):
             numbers = array.array("q")
@@ -270,7 +271,7 @@ class Job:
         beside.rename(self._last)
 
     def results(self) -> list[dict[str, Any]]:
-        """Wait for the end; what the ranks printed. Raises Broken."""
+        """Wait for the end; return what the ranks printed. Raises Broken."""
         ends = time.monotonic() + PATIENCE_S
         for launcher in self.launchers:
             try:

@@ -1,11 +1,11 @@
 """Trainings as people write them, each killed at chosen places and at random moments: how many end with other weights.
 
-The trainings lie in the source tree (tests/trust), one small file each, so that anybody can read what is covered. Each
-runs undisturbed first. Then a rank is killed in it, again and again; what it ends with must be the same, whether the
-rank was replaced or all started over. A run counts as wrong if it ends with exit code 0 and other weights. A rank kills
-itself at each chosen place, in a step that is drawn; or in front of a line of Python that is drawn from all that it
-runs, which finds the short moments; or it gets SIGKILL at a moment that is drawn from all the time of its training,
-which finds the long ones. All are drawn by a fixed seed. It repairs and explains nothing.
+The trainings are in the source tree (tests/trust), one small file each, so that anybody can read what is covered. Each
+training first runs without a fault. Then a rank is killed in it, again and again. The final weights must be the same,
+whether the rank was replaced or all ranks started over. A run is wrong if it ends with exit code 0 and other weights.
+There are three kinds of deaths. A rank kills itself at each chosen place, in a random step. Or it kills itself before a
+random line of Python among the lines that it runs, which finds the short moments. Or it gets SIGKILL at a random moment
+of its training, which finds the long ones. All draws use a fixed seed. This module repairs and explains nothing.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from taskd.bench.job import Broken, free_port
 from taskd.bench.report import Figure, Goal, unmeasured
 
 MOMENTS = 10
-"""In each training: as many random moments, and as many random lines, besides its chosen places."""
+"""Each training gets this many random moments and this many random lines, besides its chosen places."""
 STEPS = range(1, 7)
-"""In which somebody dies: in the first one nobody knows yet that a step can be done at all."""
+"""The steps in which a rank dies. Not the first one: there it is not yet known that a step can be done at all."""
 SEED = 7
 LIMIT_S = 120.0
 FOLDER = Path(taskd.__file__).parent.parent / "tests" / "trust"
 _BEFORE = "if a rank dies"
-"""Is said before anything has happened, where a death would make all start over."""
+"""These words are printed before any fault, in a training in which a death makes all ranks start over."""
 
 
 @dataclass
 class _Tally:
     cases: int = 0
     deaths: int = 0
-    """Asked for. A random moment may come when the rank is through."""
+    """The intended deaths. A random moment may come when the rank has ended already."""
     kills: int = 0
     failed: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -52,12 +52,12 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _Death:
-    """Where rank 1 dies: at this place of this step, in front of this line, or this long after it has begun."""
+    """Where rank 1 dies: at this place of this step, before this line, or this long after it has begun."""
 
     place: str
     at: int = -1
     line: int = -1
-    """0: all lines are counted, and nobody dies."""
+    """0: all lines are recorded, and no rank dies."""
     moment_s: float | None = None
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class _Death:
 
 
 class _Run:
-    """One training, and how it ends."""
+    """One training, and its result."""
 
     def __init__(self, script: str, death: _Death, ranks: int) -> None:
         self._ranks = ranks
@@ -75,14 +75,14 @@ class _Run:
         self._lines: list[str] = []
         self._began_s = 0.0
         self.trained_s = 0.0
-        """From rank 1's begin to the last one that said its weights."""
+        """Seconds from the begin of rank 1 until the last rank has printed its weights."""
         self.killed = False
-        """By a signal, while its rank lived."""
+        """Whether the signal reached the rank while it lived."""
         with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
             self.code = self._train(script, death, folder)
             seen = Path(folder) / "lines"
             self.lines = seen.read_text().splitlines() if seen.exists() else []
-            """What rank 1 has run, in this order, if nobody died."""
+            """The lines that rank 1 has run, in this order, if no rank died."""
         self.text = "".join(self._lines)
 
     def _train(self, script: str, death: _Death, folder: str) -> int:
@@ -116,19 +116,19 @@ class _Run:
             self.trained_s = time.monotonic() - self._began_s
 
     def _kill(self, process: int, moment_s: float) -> None:
-        """At that moment."""
-        time.sleep(moment_s)  # a moment is meant, whatever happens in it
+        """Kill this process after this time."""
+        time.sleep(moment_s)  # the moment itself is drawn, whatever happens in it
         try:
             signal.pidfd_send_signal(process, signal.SIGKILL)
             self.killed = True
         except ProcessLookupError:
-            pass  # it was through already
+            pass  # it had ended already
         finally:
             os.close(process)
 
     def weights(self) -> list[tuple[str, str]]:
-        """What each rank has said of its weights, the last time. Several processes write, and a line may begin behind
-        another; one that is refused at its script's end has said something before."""
+        """The last weights that each rank has printed. Several processes write, so a line may begin behind another one.
+        A process that is refused at its script's end has printed its weights before."""
         found = re.findall(r"weights (\d+) ([0-9a-f]{64})", self.text)
         return sorted(dict(found).items())
 
@@ -187,7 +187,8 @@ def _case(tally: _Tally, case: tuple[str, str, tuple[str, ...]], ranks: int) -> 
 
 
 def _line(draw: random.Random, lines: list[str]) -> int:
-    """A time of a line of a file, each drawn evenly: most of all lines are an optimizer's, or run once."""
+    """Draw a file, one of its repeated lines, and one run of that line, each evenly: most lines that run are in an
+    optimizer or run only once."""
     files: dict[str, dict[str, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         files.setdefault(line.partition(":")[0], {}).setdefault(line, []).append(number)

@@ -1,10 +1,10 @@
 """A group's meeting at any size: what its members ask of the job's store, and how long the store is busy with that.
 
-Each member runs the very code of a process (comm/agreement.py) on a store of its own, whose operations go to the
-manager's real one as the messages that an agent would send. One process has no thousands of members that wait at the
-same time. So a member that would wait is left where it is, and when the manager answers its wait it runs again from
-the beginning and is given the answers that it has had. What is timed is each operation once, from the bytes of the
-question to those of the answer, for all pass through one thread of the manager.
+Each member runs the real code of a process (comm/agreement.py) on a store object of its own. Its operations go to the
+manager's real store, as the messages that an agent would send. One process cannot have thousands of members that wait
+at the same time. So a member that would have to wait is interrupted. When the manager answers its wait, the member runs
+again from the beginning and gets the answers that it has had before. Each operation is timed once, from the bytes of
+the question to the bytes of the answer, because all operations pass through one thread of the manager.
 
 Not timed: the members' own work, which thousands of processes do at the same time, sockets, and their encryption.
 """
@@ -25,20 +25,20 @@ from taskd.manager.store_desk import StoreDesk
 from taskd.wire.codec import Envelope, WireError, decode, encode
 
 PER_NODE = 8
-"""Members that share an agent, whose line to the manager carries what they ask."""
+"""The number of members that share an agent. Their operations go over the agent's connection to the manager."""
 ENDPOINT = b"\x93\xb0%016d\xa8rank %04d\xa5n%04d\x92\x95\xa3red\xac10.%03d.%03d.1\xcd\x75\x30\x18\xa0"
 ENDPOINT += b"\x95\xa4blue\xac10.%03d.%03d.2\xcd\x75\x31\x18\xa0"
-"""As long as that of a process with two rails."""
+"""An endpoint that is as long as that of a process with two rails."""
 _NOBODY = Envelope("bench", "n", 1, 1)
 
 
 class _Waits(BaseException):
-    """The member has to wait here. Never leaves this module."""
+    """The member has to wait here. This exception never leaves this module."""
 
 
 class Meeting:
-    """One meeting of so many ranks. `busy_s`: how long the manager worked for it; `asked`: how many operations, and
-    `keys`: of how many items."""
+    """One meeting of this many ranks. `busy_s`: how long the manager worked for it. `asked`: the number of operations.
+    `keys`: the number of their items."""
 
     def __init__(self, desk: StoreDesk, prefix: str, size: int) -> None:
         self.busy_s = 0.0
@@ -51,7 +51,7 @@ class Meeting:
         self._ready: list[_Member] = []
 
     def hold(self) -> None:
-        """All ranks come, one after the other, and each learns where all are."""
+        """Let all ranks come, one after the other, until each one knows where all are."""
         for member in self._members:
             self._run(member)
             while self._ready:
@@ -68,7 +68,7 @@ class Meeting:
             return
 
     def ask(self, member: _Member, operation: Op, amount: int, items: Sequence[bytes]) -> Any:
-        """One operation of a member; raises _Waits where it is not answered yet."""
+        """Do one operation of a member. Raises _Waits if it is not answered yet."""
         life = 1 + member.rank // PER_NODE
         number = self._numbers[life] = self._numbers.get(life, 0) + 1
         question = encode(StoreAsk(number, 0, operation, amount, tuple(items)), _NOBODY)
@@ -86,7 +86,7 @@ class Meeting:
         return self._deliver(member, due)
 
     def _deliver(self, asker: _Member, due: list[Due]) -> Any:
-        """Each answer to whom it belongs; that of who has just asked is given back."""
+        """Give each answer to the member that it belongs to; return the answer for `asker`."""
         for one in due:
             assert one.answer.status is Status.DONE, one.answer
             member = self._of_place[one.place]
@@ -99,19 +99,19 @@ class Meeting:
 
 
 class _Member:
-    """One rank, and its store as c10d knows stores."""
+    """One rank, which is also its own store, with the methods of c10d's stores."""
 
     def __init__(self, meeting: Meeting, rank: int, prefix: str) -> None:
         self.rank = rank
         self.place = b"%d" % rank
-        self.answers: list[Any] = []  # to what it has asked, in order
+        self.answers: list[Any] = []  # the answers to its operations, in order
         self.found: Sequence[bytes] = ()
         self._meeting = meeting
         self._prefix = prefix
         self._at = 0
 
     def meet(self, members: Sequence[int]) -> None:
-        """From the beginning, with the answers that it has had."""
+        """Run the meeting from the beginning, with the answers that this member has had."""
         self._at = 0
         rank, node = self.rank, self.rank // PER_NODE
         numbers = (7919 * rank, rank, node, node // 256, node % 256, node // 256, node % 256)

@@ -1,7 +1,7 @@
-"""The ranks of one measured process group: real processes, on hosts of their own or all here, and what they say.
+"""The ranks of one measured process group: real processes, on separate hosts or all here, and what they print.
 
-It is a context: what still runs at its end is killed, and everything ends with the process that started it. It
-measures nothing itself.
+It is a context manager: processes that still run at its end are killed, and all of them end with the process that
+started them. It measures nothing itself.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PATIENCE_S = 240.0
 
 
 class Failed(RuntimeError):
-    """The ranks did not do what was waited for; the text is what they said."""
+    """The ranks did not do what was expected; the text is their output."""
 
 
 class Ranks:
-    """So many processes with the same task; with hosts, the ranks are spread over them in order."""
+    """This many processes with the same task. If there are hosts, the ranks are spread over them in order."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Ranks:
         environment: Mapping[str, str] | None = None,
         **words: Any,
     ) -> None:
-        """`rails`: those that the transport may use, all of the hosts' if None; gloo takes the first."""
+        """`rails`: the rails that the transport may use; None: all rails of the hosts. gloo uses the first one."""
         self.size, self.hosts, self.backend = size, hosts, backend
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-ranks-")
         self.rails = rails if rails is not None else hosts.rails if hosts else ()
@@ -70,7 +70,7 @@ class Ranks:
         return rank * len(self.hosts.hosts) // self.size if self.hosts else 0
 
     def _start(self, rank: int) -> None:
-        # Children of a process that is killed are told so by the system: nothing may outlive its benchmark.
+        # The kernel signals these children when their parent is killed: nothing may outlive its benchmark.
         command = [sys.executable, "-m", "taskd.launch.child", str(os.getpid()), "module"]
         command += ["taskd.bench.exchange", json.dumps(self._spec | {"rank": rank})]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TASKD_JOB_ID": os.path.basename(self._folder.name)}
@@ -117,10 +117,10 @@ class Ranks:
             process.stdin.close()
         self._folder.cleanup()
 
-    # ---- what they say ----------------------------------------------------------------------------------------
+    # ---- what they print --------------------------------------------------------------------------------------
 
     def said(self) -> str:
-        """Everything, for an error's text."""
+        """All output of the ranks, for an error's text."""
         return "\n".join(f"rank {rank}: {line}" for rank, line in self.lines)
 
     def found(self, key: str) -> dict[int, dict[str, Any]]:
@@ -139,7 +139,7 @@ class Ranks:
         return [one for one in found if key in one]
 
     def wait(self, key: str, seconds: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """What each rank said with this key, once all have. Raises Failed."""
+        """Wait until every rank has printed an object with this key; return these objects. Raises Failed."""
         ends = time.monotonic() + seconds
         with self._changed:
             while len(answers := self.found(key)) < self.size:
@@ -150,17 +150,17 @@ class Ranks:
                 self._changed.wait(min(left, 0.5))
         return [answers[rank] for rank in range(self.size)]
 
-    # ---- rounds that go on until they are stopped -------------------------------------------------------------
+    # ---- rounds that run until they are stopped ---------------------------------------------------------------
 
     def stop(self) -> None:
-        """All ranks stop after the same round; wait("rounds") has what they found."""
+        """Let all ranks stop after the same round; wait("rounds") returns their results."""
         process = self.processes[0]
         assert process.stdin is not None
         process.stdin.write("stop\n")
         process.stdin.flush()
 
     def times(self) -> list[list[tuple[int, int]]]:
-        """By rank, begin and end of each round, in CLOCK_MONOTONIC nanoseconds; after wait("rounds")."""
+        """By rank, begin and end of each round, in CLOCK_MONOTONIC nanoseconds. Call it after wait("rounds")."""
         found = []
         for rank in range(self.size):
             numbers = array.array("q")
@@ -169,7 +169,7 @@ class Ranks:
         return found
 
     def flowing(self, host: int, rail: str, enough: int = 1 << 16, seconds: float = PATIENCE_S) -> bool:
-        """Wait until so many more bytes have gone over this host's rail: what is broken next must have been in use."""
+        """Wait until this many more bytes have passed this host's rail: a rail must be in use before it is broken."""
         assert self.hosts is not None
         one = self.hosts.hosts[host]
         goal = one.bytes(rail) + enough
@@ -177,7 +177,7 @@ class Ranks:
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether something that nobody tells has come to be so in time."""
+    """Poll a condition that no event reports; return whether it became true in time."""
     ends = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > ends:

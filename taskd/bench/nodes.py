@@ -1,7 +1,7 @@
-"""The nodes of a large job as its manager hears them: they introduce themselves, report, and follow orders at once.
+"""The nodes of a large job as its manager sees them: they introduce themselves, report, and follow orders at once.
 
-No process and no socket: an event goes to whatever `take` is, and what comes back is followed here. So a job of any
-size fits into one process, and what is timed is the manager's own work. It measures nothing itself.
+There is no process and no socket: each event goes to the function `take`, and the orders that it returns are followed
+here. So a job of any size fits into one process, and only the manager's own work is timed. It measures nothing itself.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _READY = RankReport(
 
 @dataclass
 class _Node:
-    """One node: the number of its last message, and how each of its ranks stands."""
+    """One node: the number of its last message, and the state of each of its ranks."""
 
     sequence: int
     ranks: dict[int, RankReport]
 
 
 class Nodes:
-    """So many nodes with so many ranks each. All of them are there once `begin` has returned."""
+    """This many nodes with this many ranks each. All of them are there once `begin` has returned."""
 
     def __init__(self, nodes: int, per_node: int, take: Callable[[ManagerEvent], Sequence[ManagerEffect]]) -> None:
         self.take = take
@@ -53,10 +53,10 @@ class Nodes:
             for node in range(nodes)
         }
         self._per_node = per_node
-        self._orders: dict[str, Order] = {}  # that have yet to be followed
+        self._orders: dict[str, Order] = {}  # not followed yet
 
     def begin(self) -> None:
-        """All nodes introduce themselves, and all ranks train."""
+        """Let all nodes introduce themselves, and report that all ranks train."""
         for name in self.nodes:
             hello = AgentHello(JOB, name, f"host-{name}", 1, self.size, True, self._per_node, INTERVAL_MS)
             self.say(name, hello)
@@ -64,7 +64,7 @@ class Nodes:
             self.say(name, Report(True, 1, tuple(node.ranks.values())))
 
     def say(self, name: str, message: FromAgent) -> Sequence[ManagerEffect]:
-        """The agent of this node says something; orders that come of it wait to be followed."""
+        """Send a message of this node's agent. The orders that result from it wait until `follow`."""
         node = self.nodes[name]
         node.sequence += 1
         effects = self.take(Said(Sender(name, 1, node.sequence), message))
@@ -74,18 +74,18 @@ class Nodes:
         return effects
 
     def kill(self, rank: int) -> Sequence[ManagerEffect]:
-        """The process of this rank is killed, and its agent says so. Gives what comes of that."""
+        """Report the death of this rank's process, as its agent does; return the manager's effects."""
         name, node = self._node_of(rank)
         dead = replace(node.ranks[rank], state=RankState.DEAD, exit_code=-9)
         return self.say(name, Report(False, 1, (dead,)))
 
     def repair(self, rank: int) -> None:
-        """This rank is killed, and its repair is followed to its end."""
+        """Kill this rank, and follow its repair to the end."""
         self.kill(rank)
         self.follow()
 
     def follow(self) -> None:
-        """All ranks do what is ordered, until none is left to be done and the first step after it is made."""
+        """Let all ranks follow their orders until no order is left, and then make one step."""
         while self._orders:
             name, order = self._orders.popitem()
             for one in self.nodes[name].ranks.values():
@@ -95,16 +95,16 @@ class Nodes:
                 self._stands(name, replace(one, updates=one.updates + 1, step=one.step + 1))
 
     def _stands(self, name: str, report: RankReport) -> None:
-        """A rank has come so far: its agent says so at once, of this rank alone."""
+        """Store the new state of a rank; its agent reports this rank alone, at once."""
         self.nodes[name].ranks[report.rank] = report
         self.say(name, Report(False, 1, (report,)))
 
     def rails(self, name: str, lines: tuple[RailReport, ...]) -> None:
-        """A beat of this node that says how its rails stand."""
+        """Send a report of this node with the state of its rails."""
         self.say(name, Report(False, 1, (), 0, lines))
 
     def leave(self) -> None:
-        """All agents say goodbye, one after the other."""
+        """Let all agents say goodbye, one after the other."""
         for name in self.nodes:
             self.say(name, Goodbye("all workers of this node have ended in good order"))
 
@@ -117,7 +117,7 @@ def _ranks(node: int, per_node: int) -> range:
 
 
 def _followed(report: RankReport, order: Order) -> RankReport:
-    """How a rank stands when it has done what the order says."""
+    """The state of a rank that has followed the order."""
     seat = next((seat for seat in order.seats if seat.rank == report.rank), None)
     updates = report.updates
     if seat is not None and seat.incarnation > report.incarnation:

@@ -1,8 +1,8 @@
-"""What the guard itself costs: an operation and a step over guarded groups against the same inner groups bare.
+"""What the guard itself costs: an operation and a step over guarded groups, compared with the same bare inner groups.
 
-Two ranks hold both kinds of group over the same transport and take them in turns within one run, so that whatever else
-the machine does falls on both. The transport is the one that jobs use here (worker.inner). overhead_ranks.py measures.
-It says nothing of launchers, sessions and records; `taskd bench steady` does.
+Two ranks have both kinds of group over the same transport and use them in turns within one run. So other work of the
+machine affects both. The transport is the one that jobs use here (worker.inner). overhead_ranks.py measures. The
+figures do not include launchers, sessions and records; those of `taskd bench steady` do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATIENCE_S = 600.0
 
 def measure() -> dict[str, Figure]:
     """All figures of this benchmark."""
-    # An operation is over for all when it is over for the slowest: rank 0 speaks for both.
+    # An operation ends for all ranks when it ends for the slowest, so the times of rank 0 are enough.
     found = bare_ranks.run("taskd.bench.overhead_ranks", RANKS, TURNS, timeout_s=PATIENCE_S)[0]
     guarded, bare = found["guarded"], found["bare"]
 

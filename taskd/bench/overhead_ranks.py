@@ -1,9 +1,9 @@
 """One rank of `taskd bench overhead`: RANK SIZE FOLDER TURNS; prints all runs of both sides as one JSON line.
 
-Both sides are process groups of torch's own making whose backend was replaced in the same way, once by a bare inner
-group and once by a guard over another of the same kind. In every turn the sides change many times: how the ranks are
-spread over the processors moves an operation more than a guard does, and so it moves both sides. Each turn gives each
-side's median of its operations or steps. It judges nothing.
+Both sides are process groups made by torch, with the backend replaced in the same way: once by a bare inner group, and
+once by a guard over another one of the same kind. In every turn the sides alternate many times. The placement of the
+ranks on the processors affects an operation more than a guard does, and in this way it affects both sides. Each turn
+gives the median of the operations or steps of each side. It judges nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from taskd.comm import cpu
 
 OPERATIONS, STEPS, WARM_UP = 1000, 40, 5
 SLICES = 20
-"""How often each side has its turn within a turn."""
+"""How often each side runs within a turn."""
 WIDTH, DEPTH, SAMPLES = 512, 4, 64
 TIMEOUT = timedelta(seconds=60)
 
 
 def make_group(side: str, rank: int, size: int, store: Any) -> Any:
-    """A process group over an inner group of the job's kind, guarded or bare."""
+    """Make a process group over an inner group of the job's kind, guarded or bare."""
     members = list(range(size))
     ordinal = ["bare", "guarded"].index(side)
     identity = _c10d.identity_of(members, ordinal)
@@ -98,7 +98,7 @@ def times_s(call: Callable[[], None], count: int) -> list[float]:
 
 
 def take_turns(calls: dict[str, Callable[[], None]], count: int) -> dict[str, float]:
-    """The median of `count` calls of each side."""
+    """Return the median of `count` calls of each side."""
     times: dict[str, list[float]] = {side: [] for side in calls}
     for number in range(SLICES):
         for side in sorted(calls, reverse=number % 2 == 1):

@@ -1,6 +1,6 @@
-"""Benchmarks of several parts: the ones that were asked for, one after the other, each with its time on standard error.
+"""Runs a benchmark of several parts: the wanted parts, one after the other, each with its time on standard error.
 
-One part, "calm", waits for false alarms and is told how long. It measures nothing itself.
+One part, "calm", waits for false alarms and is told how long to wait. It measures nothing itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CALM = "calm"
 def measure(
     parts: Mapping[str, Callable[..., dict[str, Figure]]], only: Sequence[str], calm_s: float
 ) -> dict[str, Figure]:
-    """The figures of the parts in `only`, of all if it is empty. Raises UsageError for a part that there is not."""
+    """The figures of the parts in `only`, or of all parts if it is empty. Raises UsageError for an unknown part."""
     unknown = set(only) - parts.keys()
     if unknown:
         raise UsageError(f"{', '.join(sorted(unknown))} is no part of this benchmark; there are {', '.join(parts)}")

@@ -1,7 +1,7 @@
-"""A control plane to measure: a real manager, real agents, and training processes that only take steps.
+"""A control plane to measure: a real manager, real agents, and training processes that only count steps.
 
-The processes need no torch, so what is measured is the control plane and not a start-up. Everything ends with the
-context. Nothing here measures.
+The processes need no torch, so the control plane is measured and not a start-up. All processes end with the context.
+Nothing here measures.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Plane:
         self.per_node = per_node
         self.environment = os.environ | {
             "TASKD_RUN_DIR": directory,
-            # A job of its own each time: the agents of the one before linger for the restart of their workers.
+            # A new job each time: the agents of the job before linger, in case their workers restart.
             "TASKD_JOB_ID": os.path.basename(directory),
             "TASKD_MANAGER_HOST": "127.0.0.1",
             "TASKD_MANAGER_PORT": str(port),
@@ -73,7 +73,7 @@ class Plane:
         return process
 
     def trainer(self, rank: int, megabytes: int = 1) -> subprocess.Popen[str]:
-        """A training process of this rank that holds so much memory; returns when it is registered."""
+        """Start a training process of this rank with this much memory; return when it is registered."""
         node, local = divmod(rank, self.per_node)
         variables = {"RANK": str(rank), "LOCAL_RANK": str(local), "GROUP_RANK": str(node)}
         process = self._start(["-c", _TRAINER, str(megabytes)], variables)
@@ -83,7 +83,7 @@ class Plane:
         return process
 
     def ask(self, topic: str) -> dict[str, Any]:
-        """What `taskd TOPIC --json` says."""
+        """What `taskd TOPIC --json` prints."""
         command = [sys.executable, "-m", "taskd", topic, "--json"]
         found = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
         if topic == "events":
@@ -92,11 +92,11 @@ class Plane:
         return status
 
     def agent_pid(self, node: str) -> int:
-        """The process of a node's agent."""
+        """The process id of a node's agent."""
         return next(int(one["pid"]) for one in self.ask("status")["nodes"] if one["node"] == node)
 
     def after(self, begin_ns: int, wanted: Callable[[dict[str, Any]], bool], seconds: float) -> float | None:
-        """Seconds from `begin_ns` (time of day) to the first event that is wanted; None when none came in time."""
+        """Seconds from `begin_ns` (time of day) to the first wanted event; None if none came in time."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
             for event in self.ask("events")["events"]:
@@ -119,7 +119,7 @@ class Plane:
 
 @contextlib.contextmanager
 def plane(nodes: int = 1, per_node: int = 2) -> Iterator[Plane]:
-    """A plane for the time of the context."""
+    """Run a plane while the context is open."""
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as directory:
         one = Plane(directory, nodes, per_node)
         try:

@@ -1,13 +1,14 @@
-"""Rails under training with everything on: what a fault costs a step, when the rail carries again, and who notices.
+"""Rails under training with everything on: what a fault costs a step, when the rail carries again, and which ranks
+notice.
 
-Jobs of four ranks on two hosts, which are network namespaces, train under taskd-run; a rail is broken while it carries,
-healed, and the next one broken when it is back in use. A fault's cost is the longest step that any rank took after it,
-less a normal step of that job. All jobs end after the same step as one to which nothing happens, and their weights are
-compared with its own. Only the first loss of a rail in a job counts for the time until it carries again: one that is
-lost again within a minute rests longer, by design. For false alarms a job is stopped and let go on again and again
-while both cores are busy.
+Jobs of four ranks on two hosts, which are network namespaces, train under taskd-run. A rail is broken while it carries,
+and then healed. When it is back in use, the next one is broken. A fault's cost is the longest step of any rank after
+it, less a normal step of that job. All jobs end after the same step as one job without faults, and their weights are
+compared with that job's weights. Only the first loss of a rail in a job counts for the time until it carries again: a
+rail that is lost again within a minute rests longer, by design. For false alarms a job trains under changing load: both
+cores are busy, then a rank is stopped for a moment, then nothing happens, again and again.
 
-Nothing is injected into the product. Each part is bounded in time and stands in PARTS with its seconds.
+Nothing is injected into the product. Each part is bounded in time; PARTS lists the parts with their seconds.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from taskd.bench.report import Figure, Goal, median, percentile, unmeasured
 WORDS = (512, 4, 100_000)
 RANKS = 4
 GOALS = {"reset": ("reset", 30.0), "down": ("link_down", 60.0), "silence": ("silence", 200.0)}
-"""Fault, name of its figures, goal of its median in milliseconds."""
+"""Fault, the name of its figures, and the goal of its median in milliseconds."""
 JOBS = 10
 STRIKES = 4
-"""In each job: each rail is lost twice, and rests 2 s and then 4 s."""
+"""The number of faults in each job: each rail is lost twice, and rests 2 s and then 4 s."""
 JOB_S = 22.0
-"""So long the job trains to which nothing happens."""
+"""How long the job without faults trains."""
 FAULTS_S = 24.0
-"""So long rails are broken in the others, which take at least as long to come to the same step."""
+"""How long rails are broken in the other jobs, which take at least as long to reach the same step."""
 WHOLE_S = 400.0
-"""No job begins later than this after the first one."""
+"""No job begins later than this after the begin of the first one."""
 LASTS_S, AFTER_S = 0.4, 0.3
 CALM_BEFORE_NS = 1_000_000_000
-"""So long before a rail carries again, it rests and nothing happens."""
+"""This long before a rail carries again, it rests and nothing happens."""
 CARRIES = 1 << 20
-"""Bytes that are work: neither probes nor what makes a connection."""
+"""This many bytes are real work, more than probes and the set-up of a connection send."""
 CALM_S = 600.0
 PAUSE_S = 0.4
-"""Of an unevenly training rank; shorter than what means that it hangs."""
+"""How long a rank is stopped in uneven training; shorter than a hang."""
 ALARMS = ("rail", "opened", "suspect", "lost", "process")
 _BUSY = "while True: pass"
 Figures = dict[str, Figure]
@@ -57,21 +58,21 @@ Figures = dict[str, Figure]
 
 @dataclass
 class _Fault:
-    """One fault: its kind and its moments in nanoseconds of CLOCK_MONOTONIC, and what it cost."""
+    """One fault: its kind, its moments in nanoseconds of CLOCK_MONOTONIC, and its cost."""
 
     kind: str
-    is_first: bool  # of its rail, in its job
+    is_first: bool  # whether this is the first fault of its rail in its job
     begin: int
     healed: int = 0
-    back: int = 0  # the rail carries again; 0: that was not waited for
+    back: int = 0  # when the rail carried again; 0: not seen
     cost_ms: float = 0.0
-    disturbed: int = 0  # ranks, when the rail came back
-    usual: int = 0  # as many, a while before that, when nothing happened
+    disturbed: int = 0  # the number of slowed ranks when the rail came back
+    usual: int = 0  # the same number a while before that, when nothing happened
 
 
 @dataclass
 class _Run:
-    """What one job gave."""
+    """The results of one job."""
 
     faults: list[_Fault] = field(default_factory=list)
     equal: bool = False
@@ -79,13 +80,13 @@ class _Run:
 
 
 def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
-    """The figures of these parts, of all if none is named; `seconds`: how long false alarms are waited for."""
+    """The figures of these parts, or of all if none is named. `seconds`: how long to wait for false alarms."""
     return parts.measure(PARTS, only, CALM_S if seconds is None else seconds)
 
 
 @contextlib.contextmanager
 def _two_hosts() -> Iterator[Hosts]:
-    """Raises Broken where there can be none."""
+    """Make two hosts. Raises Broken where hosts are not possible."""
     reason = hosts.why_not()
     if reason:
         raise Broken(reason)
@@ -136,7 +137,7 @@ def _figures(runs: Sequence[_Run], reason: str) -> Figures:
 
 
 def _disturbed_ranks(returned: Sequence[_Fault]) -> Figure:
-    """At a typical return; the text says how it is at all of them, and where nothing happens."""
+    """The number of disturbed ranks at a typical return. The text has all returns, and a time without events."""
     none = Goal("==", 0)
     if not returned:
         return unmeasured("ranks", "no rail came back", none)
@@ -149,7 +150,7 @@ def _disturbed_ranks(returned: Sequence[_Fault]) -> Figure:
 
 
 def _undisturbed(two: Hosts) -> tuple[int, str]:
-    """The last step and the weights of a job to which nothing happens. Raises Broken."""
+    """The last step and the weights of a job without faults. Raises Broken."""
     with Job(WORDS, ranks=RANKS, nodes=2, hosts=two) as job:
         job.settle(3)
         time.sleep(JOB_S)  # steady training
@@ -158,7 +159,7 @@ def _undisturbed(two: Hosts) -> tuple[int, str]:
 
 
 def _disturbed(two: Hosts, number: int, last: int, weights: str) -> _Run:
-    """One job; what goes wrong becomes its reason, for the others are still to come."""
+    """Run one job with faults. An error becomes the reason in its results, because more jobs follow."""
     run, kinds = _Run(), list(GOALS)
     try:
         with Job(WORDS, ranks=RANKS, nodes=2, hosts=two, last_step=last) as job:
@@ -182,13 +183,13 @@ def _strike(two: Hosts, kind: str, host: int, rail: str, is_first: bool) -> _Fau
     if not _carries(two, rail, time.monotonic() + FAULTS_S):
         raise Broken(f"rail {rail} carried nothing for {FAULTS_S:.0f} s")
     begin = FAULTS[kind].inject(two, host, rail)
-    time.sleep(LASTS_S)  # how long a fault lasts is part of it
+    time.sleep(LASTS_S)  # the duration is part of the fault
     FAULTS[kind].heal(two, host, rail)
     return _Fault(kind, is_first, begin, time.monotonic_ns())
 
 
 def _comes_back(two: Hosts, job: Job, fault: _Fault, rail: str, ends: float) -> bool:
-    """Wait until the manager has put the rail back, it carries, and its incident is closed; False: not before that."""
+    """Wait until the rail is put back, carries, and its incident is closed; False if not all happen before `ends`."""
     healed_wall_ns = time.time_ns() - (time.monotonic_ns() - fault.healed)
     try:
         job.event("rail", healed_wall_ns, max(0.0, ends - time.monotonic()), words="may carry again")
@@ -198,19 +199,19 @@ def _comes_back(two: Hosts, job: Job, fault: _Fault, rail: str, ends: float) -> 
         job.event("closed", healed_wall_ns, max(0.0, ends - time.monotonic()))
     except Broken:
         return False
-    time.sleep(AFTER_S)  # steps to compare with
+    time.sleep(AFTER_S)  # more steps, to compare with
     return True
 
 
 def _carries(two: Hosts, rail: str, ends: float) -> bool:
-    """Wait until training uses this rail."""
+    """Wait until training uses this rail; False if it does not before `ends`."""
     host = two.hosts[0]
     goal = host.bytes(rail) + CARRIES
     return until(lambda: host.bytes(rail) >= goal, max(0.0, ends - time.monotonic()))
 
 
 def _cost(times: list[list[tuple[int, int]]], faults: Sequence[_Fault]) -> None:
-    """What the steps say of each fault, and of the return of its rail."""
+    """Compute from the steps what each fault cost, and how many ranks the return of its rail slowed."""
     normal = statistics.median(end - begin for one in times for begin, end in one)
     for fault in faults:
         fault.cost_ms = max(0.0, max(_longest(one, fault.begin, fault.healed) for one in times) - normal) / 1e6
@@ -220,13 +221,13 @@ def _cost(times: list[list[tuple[int, int]]], faults: Sequence[_Fault]) -> None:
 
 
 def _slowed(times: list[list[tuple[int, int]]], moment: int, limit_ns: float) -> int:
-    """Ranks with a longer step than this around that moment."""
+    """The number of ranks with a step longer than the limit around that moment."""
     around = int(AFTER_S * 1e9)
     return sum(_longest(one, moment - around, moment + around) > limit_ns for one in times)
 
 
 def _longest(steps: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
-    """The longest step that ended within, or was under way at the end, as far as it lies after the begin."""
+    """The longest step that overlaps this time. Only its part after `begin_ns` counts."""
     return max((end - max(begin, begin_ns) for begin, end in steps if end > begin_ns and begin < end_ns), default=0)
 
 
@@ -235,7 +236,7 @@ def _weights(job: Job) -> str:
 
 
 def _calm(seconds: float) -> Figures:
-    """Healthy but uneven training: whatever the manager noted against a rail, a rank or a node is a false alarm."""
+    """Train without faults but unevenly: each event against a rail, a rank or a node is a false alarm."""
     goal = Goal("==", 0)
     try:
         with _two_hosts() as two, Job(WORDS, ranks=RANKS, nodes=2, hosts=two) as job:
@@ -255,7 +256,7 @@ def _calm(seconds: float) -> Figures:
 
 
 def _uneven(job: Job, ends: float) -> None:
-    """Both cores busy, then a rank that is stopped for a moment, then nothing."""
+    """Keep both cores busy, then stop a rank for a moment, then do nothing."""
     third = max(0.1, (ends - time.monotonic()) / 3)
     busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(2 * (os.cpu_count() or 1))]
     try:

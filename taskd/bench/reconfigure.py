@@ -1,9 +1,9 @@
-"""What it costs to put new inner groups under living guards, and whether anything stays behind.
+"""What it costs to put new inner groups under living guards, and whether anything leaks.
 
-park_ms: from the order to give the step up until no operation touches a tensor, with operations in flight. rebuild: a
-group of 4 and of 16 ranks on this machine, until the slowest has its new inner group. leaked_bytes: growth of memory
-over a thousand reconfigurations under load, after the first two hundred; descriptors and threads beside it.
-reconfigure_ranks.py measures. It says nothing of the rest of a repair; `taskd bench recovery` does.
+park_ms: from the order to give the step up until no operation touches a tensor, with operations in flight. rebuild: the
+time until the slowest rank of a group of 4 or 16 ranks on this machine has its new inner group. leaked_bytes: growth of
+memory over a thousand reconfigurations under load, after the first two hundred; also descriptors and threads.
+reconfigure_ranks.py measures. It does not measure the rest of a repair; `taskd bench recovery` does.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def measure() -> dict[str, Figure]:
     }
     for name, unit in (("bytes", "bytes"), ("fds", "1"), ("threads", "1")):
         grown = [rank["after"][name] - rank["before"][name] for rank in storm]
-        # What the allocator keeps apart for later is no leak; a mebibyte in a thousand rounds is one kilobyte each.
+        # Memory that the allocator keeps for later is no leak; a mebibyte in a thousand rounds is one kilobyte each.
         goal = Goal("<=", 1 << 20) if name == "bytes" else Goal("<=", 0)
         figures[f"leaked_{name}"] = Figure(max(grown), unit, goal, tuple(grown))
     return figures
 
 
 def _run(size: int, rounds: int, warm_up: int) -> list[dict[str, Any]]:
-    """What each rank said. One more serves their store, and has nothing to say."""
+    """Return the results of each rank. One more rank serves their store, and has no results."""
     return bare_ranks.run(MODULE, size + 1, rounds, warm_up, timeout_s=PATIENCE_S)[:size]
 
 
 def _rounds(size: int) -> dict[str, list[float]]:
-    """Of every round the slowest rank."""
+    """The times of the slowest rank in every round."""
     said = _run(size, ROUNDS, WARM_UP)
     return {
         name: [max(runs) for runs in zip(*(rank[name] for rank in said), strict=True)]

@@ -1,10 +1,10 @@
-"""One rank of `taskd bench reconfigure`: RANK SIZE FOLDER ROUNDS WARM_UP; prints what it found as one JSON line.
+"""One rank of `taskd bench reconfigure`: RANK SIZE FOLDER ROUNDS WARM_UP; prints its results as one JSON line.
 
-The last rank has no groups: it serves the store in which the others meet, as an agent does in a job, so that what a
-store keeps is not taken for a leak (a file store keeps all it ever held in every process). Every round has operations
-in flight when the step is given up; all ranks give it up, rebuild, and go on with an operation that must give the right
-result. Use of memory, descriptors and threads is noted after WARM_UP rounds and at the end, each time when every old
-inner group is gone and idle threads have left. It judges nothing.
+The last rank has no groups. It serves the store in which the others meet, as an agent does in a job. So the data that a
+store keeps do not look like a leak (a file store keeps everything that it ever held, in every process). In every round
+operations are in flight when the step is given up. All ranks give it up, rebuild, and do another operation, which must
+give the right result. The use of memory, descriptors and threads is noted after WARM_UP rounds and at the end, each
+time after every old inner group is gone and idle threads have ended. It judges nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ control = _c10d.control
 
 
 def usage() -> dict[str, int]:
-    """Once nothing of the past is left."""
+    """Return the use of memory, descriptors and threads, once nothing of old groups is left."""
     _c10d.wait_for_teardown(1, TIMEOUT)
     deadline = time.monotonic() + 20
-    while _c10d.pool_threads() > 1 and time.monotonic() < deadline:  # one watches the limits of operations, and stays
-        time.sleep(0.1)  # an idle thread leaves after a while and tells nobody
-    # What free() keeps for later depends on which thread freed what, and is not what is looked for.
+    while _c10d.pool_threads() > 1 and time.monotonic() < deadline:  # one watches for timeouts, and stays
+        time.sleep(0.1)  # an idle thread ends after a while, and no event reports it
+    # The memory that free() keeps for later depends on which thread freed it, and is no leak.
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
@@ -46,7 +46,7 @@ def usage() -> dict[str, int]:
 
 
 def give_up(epoch: int, rank: int, size: int) -> float:
-    """Milliseconds from the order to the last operation's end. One rank has not come, so none can complete."""
+    """Milliseconds from the order to the end of the last operation. One rank has begun none, so none can complete."""
     works = []
     if rank != epoch % size:
         works = [dist.all_reduce(torch.ones(ELEMENTS), async_op=True) for _ in range(4)]
@@ -64,13 +64,14 @@ def give_up(epoch: int, rank: int, size: int) -> float:
 
 
 def meet(store: dist.Store, name: str, rank: int, size: int) -> None:
-    """Whoever gives the next step up breaks what others are not done with, and here no manager orders a repair."""
+    """Wait for all ranks. Else a rank that gives up the next step breaks operations that others have not finished: here
+    no manager orders a repair."""
     store.set(f"{name}/{rank}", "")
     store.wait([f"{name}/{other}" for other in range(size)], TIMEOUT)
 
 
 def serve(meeting: dist.Store, ranks: int) -> None:
-    """The store of the others, until all of them are done."""
+    """Serve the store of the other ranks until all of them are done."""
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     meeting.set("port", str(store.port))
     meeting.wait([f"done/{rank}" for rank in range(ranks)], timedelta(hours=1))

@@ -1,12 +1,12 @@
-"""From a fault to the first completed step of all ranks, with its phases; and whether the weights came out identical.
+"""The time from a fault to the first completed step of all ranks, with its phases; whether the weights are identical.
 
-The time runs from the signal to the moment at which the manager has heard of a completed step from every rank, by the
-time of day of one machine. One job is disturbed many times, each time as soon as all its ranks train again; then it is
-told its last step, and its weights are compared with those of a run to the same step that nobody disturbed. A node is
-lost by killing its launcher; another launcher then comes as the next spare. A rank that is to raise is told so by a
-signal, and does it in its next step: the time has the rest of a step in it.
+The time runs from the signal until the manager has heard of a completed step from every rank, by the time of day of one
+machine. One job gets many faults, each one as soon as all its ranks train again. Then it is told its last step, and its
+weights are compared with those of an undisturbed run to the same step. A node is lost when its launcher is killed;
+another launcher then comes as the next spare. A signal tells a rank to raise, and the rank raises in its next step. So
+this time includes the rest of a step.
 
-Each kind of fault has its own limit: what it has found by then counts, and is said as it comes on standard error.
+Each kind of fault has its own time limit. The results up to then count, and are printed on standard error as they come.
 Nothing is injected into the product.
 """
 
@@ -28,15 +28,15 @@ LARGE = (2048, 4, 2000)
 """4 layers of 2048 x 2048: 67 MB of parameters, 200 MB with the optimizer's state."""
 FAULTS = 10
 BETWEEN = 2
-"""Steps that all ranks take between two faults, at least."""
+"""The least number of steps that all ranks make between two faults."""
 KIND_S = 150.0
-"""After this a kind of fault is not tried again."""
+"""After this time a kind of fault is not tried again."""
 PHASES = ("detect", "fork", "set-up", "join", "rebuild", "restore", "redo")
 
 
 @dataclass
 class _Runs:
-    """What one kind of fault took, each time."""
+    """The times that each fault of one kind took."""
 
     seconds: list[float] = field(default_factory=list)
     phases: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PHASES})
@@ -44,7 +44,7 @@ class _Runs:
     reason: str = ""
 
     def figures(self, name: str, goal: float) -> dict[str, Figure]:
-        """As they are reported."""
+        """The reported figures."""
         found = {
             f"{name}_p50_s": median(self.seconds, "s", Goal("<=", goal)),
             f"{name}_p99_s": percentile(self.seconds, 0.99, "s"),
@@ -56,7 +56,7 @@ class _Runs:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of fault: the job, and which ranks are killed at once, or raise; none: the launcher of a node is."""
+    """One kind of fault: the job, and the ranks that are killed at once or raise. No ranks: a launcher is killed."""
 
     name: str
     goal: float
@@ -99,7 +99,7 @@ def _reasons(found: dict[str, _Runs]) -> list[str]:
 
 
 def _measured(kind: _Kind) -> _Runs:
-    """All faults of one kind; what goes wrong becomes a reason, for the other kinds are still to come."""
+    """Measure all faults of one kind. An error becomes a reason in the results, because other kinds follow."""
     runs = _Runs()
     begin = time.monotonic()
     try:
@@ -114,7 +114,7 @@ def _measured(kind: _Kind) -> _Runs:
 
 
 def _disturbed(kind: _Kind, runs: _Runs, ends: float) -> tuple[int, str]:
-    """Disturb one job; its last step and its weights."""
+    """Disturb one job; return its last step and its weights."""
     alone = bool(kind.victims)
     number = signal.SIGUSR1 if kind.training == "raises" else signal.SIGKILL
     spares = 0 if alone else 1
@@ -132,7 +132,7 @@ def _disturbed(kind: _Kind, runs: _Runs, ends: float) -> tuple[int, str]:
 
 
 def _tell(job: Job, ranks: tuple[int, ...], number: int) -> int:
-    """Send these ranks this signal as soon as the job trains; when that was."""
+    """Send these ranks this signal as soon as the job trains; return the time."""
     found = job.settle(BETWEEN)
     pids = [found[rank]["pid"] for rank in ranks]
     begin_ns = time.time_ns()
@@ -142,7 +142,7 @@ def _tell(job: Job, ranks: tuple[int, ...], number: int) -> int:
 
 
 def _lose_node(job: Job) -> int:
-    """Kill the launcher that the last ranks run under, once there is a spare; when that was."""
+    """Kill the launcher of the last ranks, once there is a spare; return the time."""
     while len([one for one in job.launchers if one.poll() is None]) < 3:
         job.launch(1)
     found = job.settle(BETWEEN, nodes=3)
@@ -153,7 +153,7 @@ def _lose_node(job: Job) -> int:
 
 
 def _healed(job: Job, begin_ns: int) -> tuple[float, dict[str, float]]:
-    """Wait until no incident is open; the seconds that it took, and the milliseconds of each phase."""
+    """Wait until no incident is open; return the seconds that this took, and the milliseconds of each phase."""
     since_ns = begin_ns
     while True:
         since_ns = job.event("closed", since_ns)["wall_ns"] + 1
@@ -171,7 +171,7 @@ def _phases(incidents: list[dict[str, Any]], begin_ns: int, events: list[Event])
         for phase in incident["phases"]:
             found[phase["name"]] = found.get(phase["name"], 0.0) + float(phase["ms"])
     opened_ns = min(incident["opened_wall_ns"] for incident in incidents)
-    # When the last newcomer had introduced itself: its process was forked and had begun its set-up.
+    # The last newcomer has introduced itself at this time: its process was forked and had begun its set-up.
     joined = max((event["wall_ns"] for event in events if event["kind"] == "joined"), default=opened_ns)
     fork = max(0.0, (joined - opened_ns) / 1e6)
     return {

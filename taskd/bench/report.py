@@ -1,7 +1,7 @@
-"""The form in which every benchmark reports: figures with unit, goal and all runs, beside what machine they are of.
+"""The format of every benchmark's report: figures with unit, goal and all runs, and a description of the machine.
 
-A figure that cannot be measured here is reported as null with a reason, never left out; whether its goal was met is
-said beside it and changes no exit code. This module measures nothing itself.
+A figure that cannot be measured here is reported as null with a reason, and never left out. Each figure says whether
+its goal was met; this changes no exit code. This module measures nothing itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import taskd
 
 @dataclass(frozen=True)
 class Goal:
-    """What is aimed at: `sign` is one of < <= > >= ==."""
+    """The goal of a figure: `sign` is one of < <= > >= ==."""
 
     sign: str
     bound: float
@@ -31,7 +31,7 @@ class Goal:
         return f"{self.sign} {self.bound:g}"
 
     def met(self, value: float) -> bool:
-        """Whether a value reaches it."""
+        """Whether a value reaches this goal."""
         compare = {
             "<": value < self.bound,
             "<=": value <= self.bound,
@@ -53,7 +53,7 @@ class Figure:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The form that is promised to scripts."""
+        """The stable form for scripts."""
         met = None if self.value is None or self.goal is None else self.goal.met(self.value)
         found: dict[str, Any] = {
             "value": _short(self.value),
@@ -90,7 +90,7 @@ def unmeasured(unit: str, reason: str, goal: Goal | None = None) -> Figure:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures are of: cores, the load before the measurement, versions, the commit."""
+    """The machine that was measured: cores, the load before the measurement, versions, the commit."""
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -106,14 +106,14 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(name: str, where: dict[str, Any], figures: dict[str, Figure]) -> str:
-    """One object for scripts."""
+    """The whole report as one JSON object for scripts."""
     return json.dumps(
         {"bench": name, "machine": where, "figures": {key: figure.as_json() for key, figure in figures.items()}}
     )
 
 
 def _commit() -> str | None:
-    """Of the checkout that this package is run from; None for an installed one."""
+    """The commit of the checkout from which this package runs; None for an installed package."""
     root = Path(taskd.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

@@ -1,7 +1,7 @@
-"""Destroys the TCP connections of a host on one rail: both ends learn at once that theirs is gone.
+"""Destroys the TCP connections of a host on one rail: both ends learn at once that their connection is gone.
 
-The kernel does it on request (sock_diag, as `ss --kill` asks for): the connections are listed first, so that all of
-them end within microseconds of one known moment. It does not touch listening sockets, nor decide when.
+The kernel does this on request (sock_diag, which `ss --kill` uses, too). The connections are listed first, so that all
+of them end within microseconds of one known moment. It does not touch listening sockets, and does not decide when.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ERROR, DONE = 2, 3
 CONNECTED = 1 << 1  # TCP_ESTABLISHED
 HEADER = struct.Struct("=IHHII")
 IDENTITY_BYTES = 48
-GONE = 2  # ENOENT: it ended by itself meanwhile
+GONE = 2  # ENOENT: the connection has ended by itself meanwhile
 
 
 def connections(host: Host, rail: str) -> list[bytes]:
@@ -42,7 +42,7 @@ def connections(host: Host, rail: str) -> list[bytes]:
 
 
 def reset(host: Host, identities: list[bytes]) -> int:
-    """Destroy these; how many were still there."""
+    """Destroy these connections; return how many still existed."""
     ended = 0
     with _open(host) as line:
         for identity in identities:

@@ -1,7 +1,7 @@
-"""How long things take to be there: `import taskd`, `taskd --help`, a manager that is ready.
+"""How long things take to start: `import taskd`, `taskd --help`, a manager that is ready.
 
-Each is measured on fresh processes, several times, after one run that warms the file cache. The manager counts as ready
-when its log says so, which is after its socket is bound and its journal is open. Nothing here needs torch.
+Each one is measured several times on new processes, after one run that warms the file cache. The manager is ready when
+its log says so, which is after its socket is bound and its journal is open. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _repeat(once: Callable[[], float]) -> list[float]:
 
 
 def _import_ms() -> float:
-    # -S, because an installed taskd_compat.pth would have imported it before the clock is read.
+    # -S, because an installed taskd_compat.pth would import taskd before the clock is read.
     where = str(Path(taskd.__file__).resolve().parent.parent)
     command = [sys.executable, "-S", "-c", _IMPORT.format(where=where)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

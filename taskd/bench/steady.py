@@ -1,7 +1,7 @@
-"""What taskd costs while nothing happens: the step time of a guarded job over that of plain torchrun with gloo.
+"""What taskd costs without faults: the step time of a guarded job, divided by that of plain torchrun with gloo.
 
-Both sides run the same training in turns, several times, on the same machine; each run gives the median of its step
-times, the ratio is taken within each turn. It says nothing of faults.
+Both sides run the same training in turns, several times, on the same machine. Each run gives the median of its step
+times, and the ratio is computed within each turn. It does not measure faults.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """The training that benchmarks disturb: `python train.py WIDTH DEPTH STEPS FILE [KIND]`, under taskd-run or torchrun.
 
-A stack of square layers, so that WIDTH and DEPTH set the state's size and little is computed. With taskd it runs over
-the session, with torchrun over the same lines, where the session does nothing. It ends after STEPS steps, or after the
-one whose number FILE says, which is told before any rank has come that far. At its end every rank prints one JSON line
-with its median step time, and rank 0 the hash of the weights; begin and end of every step lie in times.RANK beside
-FILE. KIND is ddp or fsdp: sharded in two and replicated, on a two-dimensional mesh; or flips: one bit becomes another
-one where the file "flip" beside FILE says so; or raises: an error in the step after a SIGUSR1; or stands: ranks stand
-still in the step and the way that the file "stand" says; or pauses: now and then a rank keeps the others waiting, as
-real ones do. It measures nothing else.
+The model is a stack of square layers. So WIDTH and DEPTH set the size of the state, and the computation is small. Under
+taskd it uses the session; under torchrun the same lines run, and the session does nothing. It ends after STEPS steps,
+or after the step whose number is in FILE, which is written before any rank has come that far. At its end every rank
+prints one JSON line with its median step time, and rank 0 adds the hash of the weights. The begin and end of every step
+are in times.RANK beside FILE.
+
+KIND is one of: ddp; fsdp (sharded in two and replicated, on a two-dimensional mesh); flips (one bit flips where the
+file "flip" beside FILE says so); raises (an error in the step after a SIGUSR1); stands (ranks hang in the step and in
+the way that the file "stand" names); pauses (now and then a rank makes the others wait, as real ranks do). It measures
+nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ SAMPLES = 8
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):
-    """Rows of numbers made from their index."""
+    """Rows of numbers that are computed from their index."""
 
     def __init__(self, count: int, width: int) -> None:
         self.count, self.width = count, width
@@ -51,7 +53,7 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def parallel(module: torch.nn.Sequential, kind: str) -> torch.nn.Module:
-    """The model over all ranks."""
+    """Return the model distributed over all ranks."""
     if kind != "fsdp":
         return DistributedDataParallel(module)
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicas", "shards"))
@@ -62,7 +64,7 @@ def parallel(module: torch.nn.Sequential, kind: str) -> torch.nn.Module:
 
 
 def flip_once(last: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Do what the file says, if it speaks of this rank, and say in which step."""
+    """Flip what the file "flip" says, if it names this rank, and note in which step."""
     wanted, done = last.with_name("flip"), last.with_name("flipped")
     if not wanted.exists() or done.exists():
         return
@@ -77,13 +79,13 @@ def flip_once(last: Path, step: int, model: torch.nn.Module, optimizer: torch.op
         tensor = optimizer.state[parameter][moment[0]] if moment else parameter
         tensor.detach().reshape(-1).view(torch.int32)[5] ^= (
             1 << 18
-        )  # a last bit of a moment is gone with the next update
+        )  # the lowest bit of a moment would be lost at the next update
     done.with_suffix(".new").write_text(str(step))
     done.with_suffix(".new").rename(done)
 
 
 def stand_still(last: Path, step: int, groups: list[dist.ProcessGroup]) -> None:
-    """Do so for good, if the file says so of this step; when that was is noted."""
+    """Hang for ever if the file "stand" names this step; note the time before."""
     wanted, rank = last.with_name("stand"), dist.get_rank()
     number, way = wanted.read_text().split() if wanted.exists() else ("-1", "")
     if step != int(number) or (rank != 1 and (way != "order_hang" or rank > 1)):
@@ -100,14 +102,14 @@ def stand_still(last: Path, step: int, groups: list[dist.ProcessGroup]) -> None:
     elif way == "io_hang":
         os.read(os.pipe()[0], 1)
     elif way == "collective_hang":
-        time.sleep(1e6)  # it stands still
+        time.sleep(1e6)  # this is the hang
     elif way == "order_hang":
         for group in groups if rank else groups[::-1]:
             dist.all_reduce(torch.ones(1), group=group)
 
 
 def pause(last: Path, step: int, model: torch.nn.Module) -> None:
-    """An evaluation, a checkpoint, a slow answer, a longer step: of one rank, now and then."""
+    """Let one rank pause now and then: an evaluation, a checkpoint, a slow answer, a longer step."""
     rank = dist.get_rank()
     if step % 1000 == 400 and rank == 0:
         until = time.monotonic() + 4
@@ -116,13 +118,13 @@ def pause(last: Path, step: int, model: torch.nn.Module) -> None:
     elif step % 1000 == 600 and rank == 0:
         torch.save(torch.zeros(50_000_000), last.with_name("checkpoint"))
     elif step % 1000 == 800 and rank == 2:
-        time.sleep(2)  # an answer that is late
+        time.sleep(2)  # a slow answer
     elif step % 1000 > 900 and rank == step % 3:
         time.sleep(0.05)  # a longer step
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """Of a sharded one all of it."""
+    """Return the full parameter, also if it is sharded."""
     own = parameter.detach()
     return own.full_tensor() if isinstance(own, DTensor) else own
 
@@ -175,7 +177,7 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     found["proof_ns"], found["whole_ns"] = session.proof_ns
     found["steps_ns"] = sum(lengths)
     found |= {"weights": digest.hexdigest()} if rank == 0 else {}
-    sys.stdout.write(json.dumps(found) + "\n")  # in one piece: the ranks share a pipe
+    sys.stdout.write(json.dumps(found) + "\n")  # in one write: the ranks share a pipe
     sys.stdout.flush()
     dist.destroy_process_group()
 

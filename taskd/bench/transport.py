@@ -1,12 +1,12 @@
-"""The rail transport beside gloo: time per operation and per training step, two rails over one, and what faults cost.
+"""The rail transport compared with gloo: time per operation and per step, two rails against one, the cost of faults.
 
-Both sides of a ratio are groups of the same processes that take turns. Faults are real ones between two hosts that are
-network namespaces; each is timed from the system call that caused it to the end of the operation that it hit, and
-every bit of every operation is compared with what the same operation gave before. A figure with a number of ranks in
-its name is of so many; without one it is the worse of both.
+Both sides of a ratio are groups of the same processes, which take turns. Faults are real faults between two hosts that
+are network namespaces. Each fault is timed from the system call that caused it to the end of the operation that it hit.
+Every bit of every operation is compared with the earlier result of the same operation. A figure with a number of ranks
+in its name is for that many ranks; without a number it is the worse one of both.
 
-Nothing is injected into the product. Each part is bounded in time; one that fails is reported with its reason, and the
-others go on. The parts and their seconds on a quiet machine with two cores stand in PARTS.
+Nothing is injected into the product. Each part is bounded in time. A part that fails is reported with its reason, and
+the others go on. PARTS lists the parts with their seconds on a quiet machine with two cores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskd.bench.members import Failed, Ranks
 from taskd.bench.report import Figure, Goal, median, percentile, unmeasured
 
 MEGABYTE = 1 << 18
-"""Elements of four bytes."""
+"""The number of elements of four bytes in a mebibyte."""
 SIDES = ("gloo", "rail")
 TURNS = 7
 SIZES = (2, 4)
@@ -40,17 +40,17 @@ CASES = (
     ("allreduce_256mb", "all_reduce", 256 * MEGABYTE, 1),
     ("allgather_25mb", "all_gather", 25 * MEGABYTE, 3),
 )
-"""Name, operation, elements of a rank's input, operations of a turn."""
+"""Name, operation, number of elements of a rank's input, number of operations in a turn."""
 STEPS = 30
 LINK_MEGABITS = 1000.0
 STRIPED = 16 * MEGABYTE
 STRIPE_TURNS = 5
 STRIPE_S = 2.0
 BROKEN = 4 * MEGABYTE
-"""Of the operation that faults meet."""
+"""The number of elements of the operation that faults hit."""
 TIMES = 32
 FAULT_GOALS = {"reset": ("reset", 15.0), "down": ("link_down", 30.0), "silence": ("silence", 150.0)}
-"""Fault, name of its figures, goal of its median in milliseconds."""
+"""Fault, the name of its figures, and the goal of its median in milliseconds."""
 LASTS_S, AFTER_S = 0.4, 0.15
 ABORTS = 60
 REST_S = 10.0
@@ -58,22 +58,22 @@ MANY = 8
 CALM_S = 600.0
 _BUSY = "while True: pass"
 _UNEVEN: dict[str, Any] = {"elements": MEGABYTE, "mixed": True, "idle_every": 50, "idle_s": 1.0}
-"""Bursts of rounds, and nothing in between."""
+"""Bursts of rounds, with idle times in between."""
 Figures = dict[str, Figure]
 
 
 def measure(only: Sequence[str] = (), seconds: float | None = None) -> Figures:
-    """The figures of these parts, of all if none is named; `seconds`: how long false alarms are waited for."""
+    """The figures of these parts, or of all if none is named. `seconds`: how long to wait for false alarms."""
     return parts.measure(PARTS, only, CALM_S if seconds is None else seconds)
 
 
 def _reason(error: Failed) -> str:
-    """What is worth a line of it: the last thing that a rank complained of."""
+    """One line of this error: the last error that a rank printed."""
     lines = [line for line in str(error).splitlines() if "Error" in line]
     return lines[-1] if lines else str(error).splitlines()[0]
 
 
-# ---- beside gloo ------------------------------------------------------------------------------------------------
+# ---- compared with gloo -----------------------------------------------------------------------------------------
 
 
 def _collectives() -> Figures:
@@ -86,7 +86,7 @@ def _ddp() -> Figures:
 
 
 def _ratios(task: str, names: list[str], **words: Any) -> Figures:
-    """For each name the ratio with each number of ranks, and the worse of them."""
+    """For each name, the ratio for each number of ranks, and the worst of these ratios."""
     found: Figures = {}
     for size in SIZES:
         found |= {f"{name}_{size}_ranks": one for name, one in _versus(task, size, names, **words).items()}
@@ -94,7 +94,7 @@ def _ratios(task: str, names: list[str], **words: Any) -> Figures:
 
 
 def _worse(figures: list[Figure]) -> Figure:
-    """Of ratios; one that could not be measured is worse than any."""
+    """The worst of these ratios. A ratio that could not be measured is worse than any other."""
     return max(figures, key=lambda one: float("inf") if one.value is None else one.value)
 
 
@@ -113,7 +113,7 @@ def _versus(task: str, size: int, names: list[str], **words: Any) -> Figures:
 
 
 def _stripes() -> Figures:
-    """Bandwidth over two limited rails, over one, and over two of which one was cut; in turns."""
+    """Compare, in turns, the bandwidth over two limited rails, over one, and over two after one of them was cut."""
     goals = {"stripe_2_rails": Goal(">=", 1.8), "one_rail_left": Goal(">=", 0.95)}
     found: dict[str, list[float]] = {name: [] for name in goals}
     try:
@@ -130,7 +130,7 @@ def _stripes() -> Figures:
 
 @contextlib.contextmanager
 def _two_hosts(megabits: float = 0.0) -> Iterator[Hosts]:
-    """With two rails, of this speed if it is not 0. Raises Failed where there can be none."""
+    """Make two hosts, whose rails have this speed if it is not 0. Raises Failed where hosts are not possible."""
     reason = hosts.why_not()
     if reason:
         raise Failed(reason)
@@ -142,7 +142,7 @@ def _two_hosts(megabits: float = 0.0) -> Iterator[Hosts]:
 
 
 def _pace(two: Hosts, rails: tuple[str, ...], *, cut: bool) -> tuple[float, float]:
-    """Seconds per operation over these rails, and after the last of them was cut."""
+    """Seconds per operation over these rails, before and after the last of them is cut."""
     with Ranks("bear", 2, backend="rail", hosts=two, rails=rails, elements=STRIPED) as ranks:
         ranks.wait("ready")
         begin_ns = time.monotonic_ns()
@@ -156,12 +156,12 @@ def _pace(two: Hosts, rails: tuple[str, ...], *, cut: bool) -> tuple[float, floa
         times = [_together(one) for one in zip(*ranks.times(), strict=True)]
     if cut:
         two.up(1, rails[-1])
-    settle_ns = int(STRIPE_S * 1e9 / 4)  # speeds are learned, and a cut is another figure's matter
+    settle_ns = int(STRIPE_S * 1e9 / 4)  # the transport first learns the speeds; another figure measures the cut
     return _typical(times, begin_ns + settle_ns, cut_ns), _typical(times, cut_ns + settle_ns, end_ns) if cut else 0.0
 
 
 def _together(spans: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """One operation of all ranks: it begins when the last of them has come, and ends when the last has its result."""
+    """One operation of all ranks: it begins when the last rank has come, and ends when the last rank has its result."""
     return max(begin for begin, _ in spans), max(end for _, end in spans)
 
 
@@ -173,12 +173,12 @@ def _typical(times: list[tuple[int, int]], begin_ns: int, end_ns: int) -> float:
 
 
 def _last(seconds: float) -> None:
-    """Let something last that is measured by how long it lasts."""
+    """Wait this long: the duration is part of the measurement."""
     threading.Event().wait(seconds)
 
 
 def _stopped(ranks: Ranks) -> list[dict[str, Any]]:
-    """Stop them; what they found. Raises Failed if an operation failed."""
+    """Stop the ranks; return their results. Raises Failed if an operation failed."""
     ranks.stop()
     found = ranks.wait("rounds", PATIENCE_S)
     errors = [f"rank {one['rank']}: Error: {one['error']}" for one in found if one["error"]]
@@ -210,13 +210,13 @@ def _faults() -> Figures:
 
 
 def _disturbed(name: str) -> tuple[list[float], float]:
-    """Milliseconds of each fault of this kind, on rails in turn; and the share of operations that were right."""
+    """The milliseconds of each fault of this kind, on rails in turn, and the share of operations that were right."""
     fault, spans = FAULTS[name], []
     with _two_hosts() as two, Ranks("bear", 2, backend="rail", hosts=two, elements=BROKEN) as ranks:
         ranks.wait("ready")
         for number in range(TIMES):
             rail = two.rails[number % len(two.rails)]
-            for each in two.rails:  # one that is not back yet would make it another fault
+            for each in two.rails:  # if a rail were still out, it would be another fault
                 if not ranks.flowing(0, each, enough=4 * BROKEN):
                     raise Failed(f"rail {each} carries nothing before fault {number} ({name})")
             begin_ns = fault.inject(two, number % 2, rail)
@@ -231,11 +231,11 @@ def _disturbed(name: str) -> tuple[list[float], float]:
 
 
 def _cost_ms(times: list[list[tuple[int, int]]], begin_ns: int, end_ns: int) -> float:
-    """The longest that any rank's operation took of those under way at this fault or begun before its end: from the
-    fault, or its own begin if that is later.
+    """The longest time of any rank's operation that overlaps this fault, counted from the fault, or from the
+    operation's own begin if that is later.
 
-    The operation's own time is in it. Looking at the longest rather than the next one counts a fault too that hits an
-    operation only after the one which was about to end.
+    It includes the operation's own time. The longest operation counts, not the next one: the operation under way may be
+    about to end, and the fault then hits a later one.
     """
     longest = 0
     for one in times:
@@ -258,7 +258,7 @@ def _abort() -> Figures:
 
 
 def _rest() -> Figures:
-    """Memory that one more session costs, and the share of a core that the transport's thread takes when idle."""
+    """The memory that one more session costs, and the share of a core that the transport's thread takes when idle."""
     goal = Goal("==", 0)
     try:
         with Ranks("rest", MANY, backend="rail", seconds=REST_S) as ranks:
@@ -274,7 +274,7 @@ def _rest() -> Figures:
 
 
 def _calm(seconds: float) -> Figures:
-    """Bursts, idleness and both cores busy: rails that were taken down although nothing was broken."""
+    """Count the rails that are taken down although nothing is broken, with bursts, idle times and both cores busy."""
     goal = Goal("==", 0)
     try:
         with _two_hosts() as two, Ranks("bear", 4, backend="rail", hosts=two, **_UNEVEN) as ranks:

@@ -1,9 +1,9 @@
-"""Whether all ranks hold the same, and what it costs to know: `taskd bench trust`.
+"""Whether all ranks hold the same values, and what it costs to know: `taskd bench trust`.
 
-Part "proof" trains a job in peace and says what its proofs took of the time of its steps. Part "flips" flips bits in
-what one rank holds (a parameter, a moment, a setting), one after another, and says after how many steps each was found
-and how often the right rank was named. Part "kills" kills ranks of many small trainings and compares what they end with
-(kills.py). How long a repair takes is measured by `taskd bench recovery`.
+Part "proof" trains a job without faults and measures the share of its proofs in the time of its steps. Part "flips"
+flips single bits in the state of one rank (a parameter, a moment, a setting). It measures after how many steps each
+flip is found, and how often the right rank is named. Part "kills" kills ranks of many small trainings and compares
+their final weights (kills.py). `taskd bench recovery` measures how long a repair takes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WORDS = (512, 4, 1_000_000)
 SMALL = (256, 4, 1_000_000)
 CALM_STEPS = 600
 FLIPS = ("0.weight", "2.bias", "exp_avg 4.weight", "exp_avg_sq 0.weight", "lr", "6.weight")
-"""What is flipped, in turn. The first few start the job over, the others are said."""
+"""What is flipped, in turn. The first few make the job start over, the others are only reported."""
 SETTLE_STEPS = 20
 
 
 def proof() -> dict[str, Figure]:
-    """What proofs take of a step, while nothing is wrong."""
+    """Measure the share of proofs in a step's time, while nothing is wrong."""
     with Job(WORDS, ranks=RANKS) as job:
         ranks = job.settle(CALM_STEPS)
         facts = (job.ask("status") or {})["proof"]
@@ -44,7 +44,7 @@ def proof() -> dict[str, Figure]:
 
 
 def flips() -> dict[str, Figure]:
-    """Bits that flip, one after another."""
+    """Flip bits, one after another, and measure how they are found."""
     steps: list[float] = []
     named = 0
     for number, what in enumerate(FLIPS):
@@ -68,12 +68,12 @@ def flips() -> dict[str, Figure]:
 
 
 def _after(text: str) -> int:
-    """The update in `after update 64 rank 2 holds ...`."""
+    """The number of the update in `after update 64 rank 2 holds ...`."""
     return int(text.split()[2])
 
 
 def _called(what: str) -> str:
-    """What of this must stand in the sentence."""
+    """The part of this name that the sentence must contain."""
     return what.split()[-1]
 
 

@@ -1,8 +1,8 @@
-"""The tasks of ranks that compare two backends in one run, and those that look at the transport alone.
+"""The tasks of ranks that compare two backends in one run, and the tasks that measure the transport alone.
 
-Both sides of a comparison are groups of the same processes and take turns, so that whatever else the machine does
-meets both. What is given back are times, one per turn; members.py carries them, transport.py makes figures of them. It
-judges nothing.
+Both sides of a comparison are groups of the same processes and take turns, so that other work of the machine affects
+both. The results are times, one per turn. members.py collects them, and transport.py makes figures of them. It judges
+nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SIDES = ("gloo", "rail")
 THREAD = "taskd-rail"
 WARM, EPOCHS = 4, 24
 FEW, MANY = 1 << 10, 1 << 17
-"""Elements that one small message holds, and that go in pieces."""
+"""The number of elements that fit into one small message, and the number that is sent in pieces."""
 
 
 def _sides(spec: Spec) -> dict[str, Any]:
-    """A group for each side; only one is made where both are the same, to test the measurement itself."""
+    """Make a group for each side. Both sides may have the same backend, to test the measurement itself."""
     names = spec.words.get("sides", SIDES)
     found = {}
     for index, name in enumerate(names):
@@ -44,7 +44,7 @@ def _sides(spec: Spec) -> dict[str, Any]:
 
 
 def _turns(spec: Spec, block: Callable[[Any], float], groups: dict[str, Any]) -> list[list[float]]:
-    """For each turn, what a block took on either side; who begins alternates."""
+    """For each turn, the time of a block on either side. The side that begins alternates."""
     turns = []
     for turn in range(spec.words["turns"]):
         times = {}
@@ -56,7 +56,7 @@ def _turns(spec: Spec, block: Callable[[Any], float], groups: dict[str, Any]) ->
 
 
 def compare(spec: Spec) -> None:
-    """Seconds per operation on both sides, by turn, for each of `cases`: operation, elements, how often per block."""
+    """Print seconds per operation on both sides, by turn, for each case: operation, elements, count per block."""
     groups = _sides(spec)
     for name, kind, elements, count in spec.words["cases"]:
         data = torch.ones(elements)
@@ -68,12 +68,12 @@ def compare(spec: Spec) -> None:
                 if kind == "all_gather":
                     dist.all_gather_into_tensor(whole, data, group=group)
                 else:
-                    data.fill_(1.0)  # or it would grow beyond all numbers; both sides pay for it
+                    data.fill_(1.0)  # else the sums would overflow; both sides pay for it
                     dist.all_reduce(data, group=group)
             return (time.perf_counter() - begin) / count
 
         for group in groups.values():
-            block(group, count=max(1, count // 4))  # connections, buffers and pages
+            block(group, count=max(1, count // 4))  # makes connections, buffers and pages
         turns = _turns(spec, block, groups)
         if spec.rank == 0:
             say(case=name, turns=turns)
@@ -83,7 +83,7 @@ def compare(spec: Spec) -> None:
 
 
 def train(spec: Spec) -> None:
-    """Milliseconds per step of the sample's model under DDP on both sides, by turn."""
+    """Print milliseconds per step of the sample's model under DDP on both sides, by turn."""
     sys.path.insert(0, str(Path(taskd.__file__).resolve().parent.parent / "samples"))
     from tiny_gpt import TextWindows, TinyGPT  # type: ignore[import-not-found]
 
@@ -109,7 +109,7 @@ def train(spec: Spec) -> None:
         return statistics.median(times) * 1e3
 
     for group in groups.values():
-        block(group, 5)  # DDP settles on its buckets
+        block(group, 5)  # DDP chooses its buckets
     turns = _turns(spec, block, groups)
     if spec.rank == 0:
         say(case="ddp", turns=turns)
@@ -120,7 +120,7 @@ def train(spec: Spec) -> None:
 
 
 def abort(spec: Spec) -> None:
-    """How long an operation outlives an abort, on every rank, many times; each time in a group of its own."""
+    """Print how long an operation outlives an abort, on every rank, many times; each time in a new group."""
     data = torch.ones(spec.words["elements"])
     times = []
     for turn in range(spec.words["turns"]):
@@ -139,7 +139,7 @@ def abort(spec: Spec) -> None:
         thread = threading.Thread(target=operate)
         thread.start()
         begun.wait()
-        threading.Event().wait(0.001 * (turn % 10))  # so that it meets another moment of the operation each time
+        threading.Event().wait(0.001 * (turn % 10))  # so that the abort hits another moment of the operation each time
         begin = time.perf_counter()
         group._get_backend(torch.device("cpu")).abort()
         thread.join()
@@ -149,23 +149,23 @@ def abort(spec: Spec) -> None:
 
 
 def rest(spec: Spec) -> None:
-    """What sessions cost in memory, and what the transport's thread computes while they have nothing to do."""
-    groups = [_opened(spec, epoch) for epoch in range(1, WARM + 1)]  # what is needed once is there afterwards
+    """Print the memory that sessions cost, and the CPU time of the transport's thread while they are idle."""
+    groups = [_opened(spec, epoch) for epoch in range(1, WARM + 1)]  # allocates what is needed only once
     before = _anonymous_kb()
     groups += [_opened(spec, epoch) for epoch in range(WARM + 1, WARM + EPOCHS + 1)]
     memory = (_anonymous_kb() - before) / (EPOCHS * (spec.size - 1))
     dist.barrier()
     begin_ns, begin_own = _thread_ns(), time.process_time_ns()
     begin = time.monotonic_ns()
-    threading.Event().wait(spec.words["seconds"])  # idleness is what is measured
+    threading.Event().wait(spec.words["seconds"])  # the idle time is what is measured
     whole = time.monotonic_ns() - begin
     share = 100 * (_thread_ns() - begin_ns) / whole
     say(kb=memory, idle_percent=share, own=100 * (time.process_time_ns() - begin_own) / whole, groups=len(groups))
-    dist.barrier()  # who ends first takes its sessions away
+    dist.barrier()  # the first rank to end would close its sessions
 
 
 def _opened(spec: Spec, epoch: int) -> Any:
-    """A group of its own epoch, which has used its sessions: connections and all they keep belong to one epoch."""
+    """Make a group in an epoch of its own and use its sessions: connections and their memory belong to one epoch."""
     store = dist.PrefixStore(f"rest {epoch}", dist.distributed_c10d._get_default_store())
     limit = timedelta(seconds=spec.timeout_s)
     members = range(spec.size)
@@ -177,7 +177,7 @@ def _opened(spec: Spec, epoch: int) -> Any:
 
 
 def _anonymous_kb() -> int:
-    """Memory that no file stands behind, without what is free already and only kept for the next use."""
+    """Memory without a file behind it, and without free memory that is only kept for the next use."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
@@ -185,7 +185,7 @@ def _anonymous_kb() -> int:
 
 
 def _thread_ns() -> int:
-    """What the transport's threads have computed."""
+    """The CPU time of the transport's threads."""
     found = 0
     for task in Path("/proc/self/task").iterdir():
         if (task / "comm").read_text().startswith(THREAD):

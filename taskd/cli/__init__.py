@@ -1,1 +1,1 @@
-"""The command `taskd`: one file per command group, loaded when its command is called."""
+"""The command `taskd`: one file for each group of commands, loaded when one of its commands is called."""

@@ -1,9 +1,9 @@
-"""Asking a job's manager: where it is, with which key, one question, one answer.
+"""Asks a job's manager: finds where it is and its key, sends one question, gets one answer.
 
-Host, port, job and key come from the configuration like everywhere; where one manager runs on this host that is of the
-job, at the port and at the host that were said, if any were, that one is meant. A port on the command line counts for
-more than a job in the environment. There is no retry: a manager that does not answer in ANSWER_SECONDS is reported with
-where it was looked for and what to do. It does NOT format anything.
+Host, port, job and key come from the configuration, as everywhere. If exactly one manager on this host matches the
+given job, port and host, that one is asked. A port on the command line counts for more than a job in the environment.
+There is no retry. If a manager does not answer in ANSWER_SECONDS, the error says where it was looked for and what to
+do. This module does NOT format anything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
 HERE = ("127.0.0.1", "localhost")
 EXIT_NO_MANAGER = 3
-"""Exit code of a command that found no manager to ask."""
+"""The exit code of a command that found no manager to ask."""
 
 _REFUSED = {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
 _WATCHED = (
@@ -44,11 +44,11 @@ _WATCHED = (
 
 
 class NoManager(PeerError):
-    """Nobody answered; the text says where it was looked for and what to do."""
+    """No manager answered; the text says where it was looked for and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say which manager is meant."""
+    """Add the options that select the manager."""
     parser.add_argument("--job", help="the job's id (default: as configured, or the only one with a manager here)")
     parser.add_argument("--host", help="the manager's host")
     parser.add_argument("--port", type=int, help="the manager's port")
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Asker:
-    """A line to one manager. Use it as a context."""
+    """A connection to one manager. Use it as a context manager."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         overrides = {"job_id": arguments.job, "manager_host": arguments.host, "manager_port": arguments.port}
@@ -65,7 +65,7 @@ class Asker:
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: Any = None
-        self._shaken = False  # the handshake of the connection that stands has come to its end
+        self._shaken = False  # whether the handshake of the current connection is complete
         self._life = secrets.randbits(62)
         self._sequence = 0
 
@@ -97,7 +97,7 @@ class Asker:
         return answer
 
     def status(self) -> dict[str, Any]:
-        """How the whole job stands, in as many questions as it takes: the manager answers others in between."""
+        """The state of the whole job, in as many questions as it takes: the manager answers others in between."""
         facts = self.ask("status")
         while facts["next"] is not None:
             more = self.ask("status", str(facts["next"]))
@@ -148,17 +148,17 @@ class Asker:
             elif self._monitor in ready:
                 seen = self._events()
                 if zmq.EVENT_DISCONNECTED in seen or seen & _REFUSED:
-                    # A manager of another key does not even answer a handshake: it drops the connection.
+                    # A manager with another key does not even answer a handshake: it drops the connection.
                     why = "has ended" if self._shaken else f"does not accept the key of job {self._job}: another job's?"
                     break
         self._hang_up()
         raise NoManager(f"the manager at {self.place} {why}")
 
     def _events(self) -> set[int]:
-        """What became of the connection since this was asked last."""
+        """The events of the connection since the last call."""
         seen: set[int] = set()
         while self._monitor.poll(0):
-            # As zmq.utils.monitor reads it; that module would load all of asyncio.
+            # zmq.utils.monitor reads it in the same way, but that module loads all of asyncio.
             seen.add(struct.unpack("=hi", self._monitor.recv_multipart()[0])[0])
         self._shaken = self._shaken or zmq.EVENT_HANDSHAKE_SUCCEEDED in seen
         return seen
@@ -173,13 +173,13 @@ class Asker:
 
 
 def _meant(config: Config) -> Config:
-    """The configuration, with a manager of this host filled in as far as nothing else was said."""
+    """The configuration, completed from the note of a manager on this host if exactly one matches."""
     told, manager = config.sources, config.manager
     notes = _notes(config)
     if "manager.port" in told:
         notes = [note for note in notes if note["port"] == manager.port]
         if not notes and told["manager.port"] == "keyword" and told.get("job.id") != "keyword":
-            # Whoever names a port means the job that listens there, whichever the environment is of.
+            # A port on the command line means the job that listens there, whatever job the environment names.
             notes = [note for note in _all_notes(config) if note["port"] == manager.port]
     if told.get("manager.host", "").startswith("keyword"):
         notes = [note for note in notes if manager.host in (*HERE, note["host"], note["address"])]
@@ -190,7 +190,7 @@ def _meant(config: Config) -> Config:
 
 
 def _notes(config: Config) -> list[dict[str, Any]]:
-    """What managers of this host have left about themselves: this job's, or all where no job was named."""
+    """The notes that managers on this host have left: this job's note, or all notes if no job was named."""
     note = residence.read(config.job.directory)
     if note is not None or "job.id" in config.sources:
         return [] if note is None else [note]
@@ -198,7 +198,7 @@ def _notes(config: Config) -> list[dict[str, Any]]:
 
 
 def _all_notes(config: Config) -> list[dict[str, Any]]:
-    """What all of this user's managers on this host have left."""
+    """The notes of all of this user's managers on this host."""
     try:
         jobs = sorted(os.listdir(config.job.run_dir))
     except OSError:

@@ -1,6 +1,6 @@
 """`taskd bench NAME`: measure one thing on this machine and print it as a table, or as one JSON object.
 
-The exit code is 0 when it measured, whatever it measured: a goal that is missed is a fact, not a failure of the
+The exit code is 0 if the measurement worked, whatever the result: a missed goal is a fact, not a failure of the
 command. The measuring itself is in taskd.bench.
 """
 
@@ -54,7 +54,7 @@ BENCHES = {
         "taskd.bench.trust",
     ),
 }
-"""Name: what it measures, module with `measure() -> dict[str, Figure]`."""
+"""Name: what it measures, and the module with `measure() -> dict[str, Figure]`."""
 
 
 def register(subparsers: Any) -> None:

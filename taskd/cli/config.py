@@ -1,7 +1,7 @@
 """`taskd config show`: every setting with its value and where the value came from.
 
-It reads what any taskd process would read here (environment and file) and prints it; a value that does not stand at its
-default is printed bold on a terminal. It does NOT ask running processes for theirs, and never prints the key.
+It reads what any taskd process would read here (environment and file) and prints it. On a terminal, a value that is not
+the default is printed bold. It does NOT ask running processes for their settings, and never prints the key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings; UsageError when one of them is refused."""
+    """Print the settings. Raises UsageError if one of them is refused."""
     loaded = config.load(file=arguments.file)
     rows = config.explain(loaded)
     if arguments.json:

@@ -1,7 +1,7 @@
-"""`taskd doctor`: looks at this machine as a job would meet it; says of each thing ok, warning or fault, and the cure.
+"""`taskd doctor`: checks this machine as a job would find it. Each check reports ok, warning or fault, and the cure.
 
-The checks stand in taskd/cli/checks, by field. Exit code 0 when nothing is at fault (warnings are no faults), else 1.
-It does NOT mend, start or change anything.
+The checks are in taskd/cli/checks, one module per field. The exit code is 0 if there is no fault (a warning is no
+fault), else 1. It does NOT repair, start or change anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def examine() -> list[Finding]:
-    """Every finding, by field."""
+    """All findings, field by field."""
     config, settings = job.load()
     return [
         *identity.check(),

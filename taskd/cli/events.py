@@ -1,7 +1,7 @@
-"""`taskd events`: what happened, one line each, from the manager's notes; with --follow, what happens from now on too.
+"""`taskd events`: prints the manager's events, one per line; with --follow, it also prints new events as they come.
 
-With --json one object per line. --follow survives a manager that is started again, and ends with Ctrl-C, or with exit
-code 3 when no manager has answered for PATIENCE_SECONDS. It does NOT read the journal: `taskd replay` does.
+With --json each line is one object. --follow continues after a restart of the manager. It ends with Ctrl-C, or with
+exit code 3 when no manager has answered for PATIENCE_SECONDS. It does NOT read the journal: `taskd replay` does.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def _follow(asker: Asker, as_json: bool) -> int:
                     raise
             else:
                 reached_at = time.monotonic()
-                if answer["last"] < last:  # another life of the manager, which begins to count anew
+                if answer["last"] < last:  # a restarted manager counts from the beginning again
                     answer = asker.ask("events")
                 _print(answer["events"], as_json)
                 sys.stdout.flush()
                 last = answer["last"]
             pause.wait(PAUSE_SECONDS)
     except KeyboardInterrupt:
-        return 0  # the ordinary end of following
+        return 0  # the normal end of --follow
 
 
 def _print(events: list[dict[str, Any]], as_json: bool) -> None:
@@ -72,7 +72,7 @@ def _print(events: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def line(event: dict[str, Any], colour: bool) -> str:
-    """One event for people."""
+    """One event as a line for people."""
     kind = table.paint(table.clean(event["kind"]).ljust(KIND_WIDTH), "cyan", colour)
     where = f" (incident {event['incident']})" if event["incident"] else ""
     return f"{clock(event['wall_ns'])}  {kind}  {table.clean(event['text'])}{table.paint(where, 'dim', colour)}"

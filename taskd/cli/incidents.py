@@ -1,9 +1,9 @@
-"""`taskd incidents [ID]`: every fault of the job: what happened, who, why this strategy, its phases, how it ended.
+"""`taskd incidents [ID]`: every fault of the job: what happened, which ranks, why this strategy, its phases, its end.
 
-Without a number one line each; with one the whole story, phases in milliseconds. The sentences are the core's own.
-It does NOT act on incidents.
+Without an ID it prints one line for each incident. With an ID it prints the whole story, with the phases in
+milliseconds. The sentences come from the core. It does NOT act on incidents.
 
-Exit codes: 0; 2 when there is no such incident; 3 when no manager answered.
+Exit codes: 0; 2 if there is no such incident; 3 if no manager answered.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _row(incident: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def story(incident: dict[str, Any], colour: bool) -> str:
-    """One incident from open to closed."""
+    """The text of one incident, from open to closed."""
     outcome = table.paint(_outcome(incident), OUTCOME_STYLES.get(incident["outcome"], ""), colour)
     title = table.paint(f"incident {incident['id']}", "bold", colour)
     took = f"{'took' if incident['closed_wall_ns'] else 'so far'} {span(int(incident['duration_ms']))}"
@@ -83,7 +83,7 @@ def story(incident: dict[str, Any], colour: bool) -> str:
         lines.append("  phases")
         width = max(len(phase["name"]) for phase in incident["phases"])
         lines += [f"    {table.clean(phase['name']).ljust(width)}  {phase['ms']:>8} ms" for phase in incident["phases"]]
-    if incident["cost"]:  # of a rail's
+    if incident["cost"]:  # only a rail's incident has one
         paid = ", ".join(f"{count} {table.clean(name).replace('_', ' ')}" for name, count in incident["cost"].items())
         lines.append(f"  cost      {paid}")
     if incident["notes"]:
@@ -93,13 +93,13 @@ def story(incident: dict[str, Any], colour: bool) -> str:
 
 
 def _outcome(incident: dict[str, Any]) -> str:
-    """How it ended, and what that has cost where it was not nothing."""
+    """How the incident ended, and how many steps a start-over has lost."""
     over = incident["outcome"] == "started over"
     return f"started over, {lost_words(incident.get('steps_lost') or 0)}" if over else str(incident["outcome"])
 
 
 def _attempts(count: int) -> str:
-    """A rail that others carry for needs none."""
+    """The number of attempts as text; empty for 0. A rail whose traffic other rails carry needs no attempt."""
     return "" if not count else f", {count} attempt{'' if count == 1 else 's'}"
 
 

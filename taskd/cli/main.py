@@ -1,11 +1,11 @@
-"""The command `taskd`: finds the file of the command that was called, loads it and runs it.
+"""The command `taskd`: finds the file of the called command, loads it and runs it.
 
-The commands stand in a static table, so that `taskd --help` needs none of their files: it must answer at once and load
-neither torch nor zmq. The file of a command offers `register(subparsers)`, which adds its parser and sets `run` on it,
-a function from the parsed arguments to the exit code; the table's line is what `taskd COMMAND --help` says of it, too.
+The commands are in a static table, so that `taskd --help` loads none of their files: it must answer at once and load
+neither torch nor zmq. The file of a command offers `register(subparsers)`. It adds the command's parser and sets `run`
+on it, a function from the parsed arguments to the exit code. `taskd COMMAND --help` shows the table's line, too.
 
-Exit codes: 0 done, 1 the command's own "no" or another's fault, 2 a usage error (one sentence, no traceback), 130 an
-interrupt, 141 a reader that went away. It does NOT do any command's work.
+Exit codes: 0 done; 1 the command's own "no", or a fault elsewhere; 2 a usage error (one sentence, no traceback); 130 an
+interrupt; 141 the reader of the output has gone. This module does NOT do any command's work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = (
     ("bench", "measure on this machine, and compare with the goals", "taskd.cli.bench"),
     ("doctor", "check this machine and say what to mend, and how", "taskd.cli.doctor"),
 )
-"""Name, help in one line, module. In the order in which `taskd --help` shows them."""
+"""Name, help in one line, and module, in the order in which `taskd --help` shows them."""
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -39,7 +39,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our way of refusing: one sentence, no usage text before it."""
+    """argparse with our form of errors: one sentence, without the usage text before it."""
 
     see = ""
 
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)
@@ -61,14 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # `taskd events | head`: the interpreter would complain once more when it flushes at its end.
+        # `taskd events | head`: the interpreter would complain once more when it flushes at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
 
 
 def build_parser(command: str | None = None) -> Parser:
-    """The parser, in which only the wanted command is loaded."""
-    # The list is our own: argparse would break the line of a command with a long name.
+    """Return the parser, with only the wanted command loaded."""
+    # We format the list ourselves: argparse would break the line of a command with a long name.
     columns = max(len(name) for name, _, _ in COMMANDS)
     lines = [f"  {name:{columns}}  {line}" for name, line, _ in COMMANDS]
     parser = Parser(
@@ -95,7 +95,7 @@ def _run(arguments: list[str]) -> int:
     command = next((word for word in arguments if not word.startswith("-")), None)
     names = [name for name, _, _ in COMMANDS]
     if command is not None and command not in names:
-        import difflib  # only on the way to a refusal
+        import difflib  # only needed for an error
 
         close = difflib.get_close_matches(command, names, n=1)
         guess = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"

@@ -1,11 +1,11 @@
-"""`taskd rail list | out NAME | back NAME`: how the rails stand, and an operator's orders about them.
+"""`taskd rail list | out NAME | back NAME`: the state of the rails, and an operator's orders for them.
 
-`out` and `back` go the same way as the manager's own decisions: one change at a time, answered by every rank; `back`
-is proved by bytes that flow and undone if none do. Both wait until the change has ended and say how. Nothing is
-decided here; the facts and the sentences are the manager's own. It does NOT touch any interface.
+`out` and `back` are handled like the manager's own decisions: one change at a time, and every rank answers. `back` is
+proved by bytes that flow, and undone if no bytes flow. Both wait until the change has ended, and print the result.
+Nothing is decided here; the facts and the sentences come from the manager. It does NOT touch any interface.
 
-Exit codes: 0; 1 when the change was undone, or did not end in time; 2 when it cannot be (busy, unknown, the only
-rail left); 3 when no manager answered.
+Exit codes: 0; 1 if the change was undone, or did not end in time; 2 if it is not possible (busy, unknown, the only
+rail left); 3 if no manager answered.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def amount(count: int) -> str:
 
 
 def _order(asker: Asker, arguments: argparse.Namespace) -> int:
-    """Give the order and wait for its end; the manager's refusal is a usage error."""
+    """Send the order and wait for its end. A refusal by the manager is a usage error."""
     argument = f"{arguments.name}\n{arguments.node}"
     answer = asker.ask(f"rail {arguments.action}", argument)
     number = answer["change"]["number"]

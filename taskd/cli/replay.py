@@ -1,9 +1,9 @@
-"""`taskd replay FILE`: run a manager's journal through the core again and print the decisions it makes.
+"""`taskd replay FILE`: runs a manager's journal through the core again and prints the decisions that the core makes.
 
-They are compared with the recorded ones; the first difference is named and the exit code is 1. A journal that a manager
-is writing at this moment may be read too. Where it has put steps together into a snapshot, it begins behind them. With
---json one object per step, and one with the result at the end.
-It does NOT change the journal and sends nothing to anybody.
+They are compared with the recorded decisions. At the first difference the command prints it and ends with exit code 1.
+It may also read a journal that a manager is writing at this moment. If the manager has replaced steps by a snapshot,
+the replay begins after them. With --json it prints one object per step, and one with the result at the end.
+It does NOT change the journal and sends nothing to other processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every decision again; 1 at the first that differs, UsageError when the file is no journal."""
+    """Print every decision again. Return 1 at the first difference. Raises UsageError if the file is no journal."""
     count = 0
     then, now = replay.Decisions(), replay.Decisions()
     try:

@@ -1,7 +1,8 @@
-"""`taskd sim`: a job of any size under virtual time, with faults by a seed and checkers that watch every step.
+"""`taskd sim`: simulates a job of any size in virtual time, with faults from a seed and checkers that watch every step.
 
-The machines inside are the production ones, so a story that fails here is a fault of taskd: the output names the rule,
-shows what led to it and ends with the one command that plays it again. Nothing real is started, and nothing is needed.
+The state machines inside are the production ones, so a story that fails here is a fault of taskd. The output names the
+violated rule, shows what led to it and ends with the command that plays it again. No real process is started, and
+nothing else is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play one story; 1 when a rule was violated."""
+    """Play one story; return 1 if a rule was violated."""
     from taskd.sim.scenario import FAULTS, Options  # only this command needs the simulator
     from taskd.sim.story import simulate
 
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kinds(text: str, known: dict[str, str]) -> tuple[str, ...]:
-    """The kinds in the order in which the seed draws from them, however they were written."""
+    """The given kinds, in the order in which the seed draws from them. Their order in the text does not matter."""
     if text in ("all", "none"):
         return tuple(known) if text == "all" else ()
     wanted = [kind.strip() for kind in text.split(",")]

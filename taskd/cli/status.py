@@ -1,10 +1,10 @@
 """`taskd status`: every rank's node, process, epoch, step, phase, beat, step time and state, with the job's line above.
 
-With --watch the table is drawn again in place on a terminal (one write per picture, so nothing flickers), and printed
-again and again into anything else; it ends with Ctrl-C, or on a pipe when the manager has gone. The facts are the
-manager's own; nothing is computed here. It does NOT change anything in the job.
+With --watch the table is redrawn in place on a terminal (one write per picture, so nothing flickers). Into anything
+else it is printed again and again. It ends with Ctrl-C, or on a pipe when the manager has gone. The facts come from the
+manager; nothing is computed here. It does NOT change anything in the job.
 
-Exit codes: 0, or 3 when no manager answered.
+Exit codes: 0, or 3 if no manager answered.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
     try:
         while True:
             try:
-                # A terminal shows the first part at most, and what no terminal limits is printed whole.
+                # On a terminal only the first part is shown. Without a terminal everything is printed.
                 facts = asker.ask("status") if in_place else asker.status()
             except NoManager as error:
                 if not in_place or not shown:
@@ -91,7 +91,7 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
             if not in_place and not arguments.json:
                 print()
     except KeyboardInterrupt:
-        return 0  # the ordinary end of watching
+        return 0  # the normal end of --watch
     finally:
         if in_place:
             sys.stdout.write(LEAVE_SCREEN)
@@ -99,9 +99,9 @@ def _watch(asker: Asker, arguments: argparse.Namespace) -> int:
 
 
 def _draw(text: str) -> None:
-    """One picture in one write: the old one is overwritten line by line and never cleared as a whole."""
+    """Draw one picture in one write. The old picture is overwritten line by line and never cleared as a whole."""
     size = shutil.get_terminal_size()
-    # A line that the terminal breaks would push the others down.
+    # If the terminal wrapped a line, it would push the others down.
     lines = [table.cut(line, size.columns) for line in text.splitlines()]
     if len(lines) > size.lines:
         left_out = len(lines) - size.lines + 1
@@ -111,7 +111,7 @@ def _draw(text: str) -> None:
 
 
 def picture(facts: dict[str, Any], colour: bool, limit: int = 0) -> str:
-    """The whole status as text; its head in lines of this many columns, if it matters."""
+    """The whole status as text. `limit`: the columns for the lines of its head; 0: no limit."""
     rows = [_row(rank) for rank in facts["ranks"]]
     ranks = table.render(HEADERS, rows, right=RIGHT, colour=colour)
     return _header(facts, colour, limit) + ranks + _footer(facts, colour)
@@ -183,14 +183,14 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
         lines.append(table.paint(f"journal: {table.clean(manager['journal'])}", "yellow", colour))
     lines += _proof(facts.get("proof"), colour)
     refused = {**facts.get("counters", {}), **manager["refused"]}
-    refused.pop("port looked at", None)  # by this job's own launcher, too: nothing was said, so nothing was dropped
+    refused.pop("port looked at", None)  # this job's launcher looks, too; it sent nothing, so nothing was dropped
     if refused:
         lines.append("dropped: " + ", ".join(f"{table.clean(name)} {count}" for name, count in sorted(refused.items())))
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _proof(proof: dict[str, Any] | None, colour: bool) -> list[str]:
-    """When all ranks were last seen to hold the same, and what is left out."""
+    """Lines that say when all ranks were last seen to hold the same values, and what is not compared."""
     if proof is None or (proof["updates"] < 0 and not proof["differences"]):
         return []
     lines = []
@@ -210,7 +210,7 @@ def _proof(proof: dict[str, Any] | None, colour: bool) -> list[str]:
 
 
 def span(ms: int) -> str:
-    """A duration as people say it."""
+    """A duration in a form for people."""
     if ms < 10_000:
         return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
     seconds = ms // 1000

@@ -1,8 +1,8 @@
 """Plain tables and colours for a terminal: aligned columns, no frames, nothing that a pipe would have to strip.
 
-Colours appear only when the stream is a terminal that wants them (NO_COLOR and TERM=dumb are honoured). What comes from
-other machines (node names, errors) is shown with its control characters replaced, so that nobody can write into an
-operator's terminal. It does NOT fetch, sort or judge what it prints.
+Colours appear only if the stream is a terminal that wants them (NO_COLOR and TERM=dumb are honoured). In texts from
+other machines (node names, errors) the control characters are replaced, so that no other machine can control an
+operator's terminal. This module does NOT fetch, sort or judge what it prints.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAINT = re.compile("(\x1b\\[[0-9;]*m)")
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with a style out of STYLES; any other object in a row is shown as plain text."""
+    """A value with a style from STYLES. Any other object in a row is shown as plain text."""
 
     value: Any
     style: str = ""
@@ -47,19 +47,19 @@ def wants_colour(stream: TextIO | None = None) -> bool:
 
 
 def columns(stream: TextIO | None = None) -> int:
-    """How wide a line may be on this stream; 0: as wide as it is, for nobody breaks it."""
+    """How wide a line may be on this stream; 0: no limit, because there is no terminal that wraps lines."""
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream.isatty() else 0
 
 
 def cut(line: str, limit: int) -> str:
-    """A line, painted or not, in at most this many columns (0: whole), with a mark where something is left out."""
+    """A line, coloured or not, in at most this many columns (0: no limit), with a mark where it was cut."""
     if not limit or width(_PAINT.sub("", line)) <= limit:
         return line
     found, left = "", limit - 1
     for part in _PAINT.split(line):
         if _PAINT.fullmatch(part):
-            found += part  # also behind the end, where it switches off what was switched on
+            found += part  # also after the cut, where it switches the colour off again
             continue
         for character in part:
             left = left - width(character) if left >= 0 else left
@@ -68,7 +68,7 @@ def cut(line: str, limit: int) -> str:
 
 
 def wrap(parts: Sequence[str], between: str, limit: int) -> str:
-    """Parts in as few lines as hold them; 0: in one."""
+    """The parts in as few lines of this width as possible; limit 0: in one line."""
     lines: list[str] = []
     for part in parts:
         longer = f"{lines[-1]}{between}{part}" if lines else part
@@ -80,14 +80,14 @@ def wrap(parts: Sequence[str], between: str, limit: int) -> str:
 
 
 def paint(text: str, style: str, colour: bool) -> str:
-    """The text in a style, or as it is."""
+    """The text in a style, or unchanged without colour."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if colour and style else text
 
 
 def render(
     headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), colour: bool = False
 ) -> str:
-    """A table as text with a newline at its end; columns whose header is in `right` stand flush right.
+    """A table as text with a newline at its end. Columns whose header is in `right` are aligned right.
 
     None is shown as "-". Trailing blanks are left out.
     """
@@ -110,8 +110,8 @@ def show(
     stream: TextIO | None = None,
     fit: bool = False,
 ) -> None:
-    """Print a table, in colours where the stream wants them. `fit`: on a terminal no line is longer than that is wide,
-    because what is cut off can be had otherwise."""
+    """Print a table, in colours where the stream wants them. `fit`: cut each line to the width of a terminal, because
+    the user can get the rest in another way."""
     stream = sys.stdout if stream is None else stream
     limit = columns(stream) if fit else 0
     text = render(headers, rows, right=right, colour=wants_colour(stream))
@@ -119,7 +119,7 @@ def show(
 
 
 def clean(value: Any) -> str:
-    """A value as one line without control characters."""
+    """The value as one line without control characters."""
     if value is None:
         return "-"
     text = str(value)
@@ -127,7 +127,7 @@ def clean(value: Any) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that a text takes: wide characters take two, combining ones none."""
+    """The number of columns that a text takes: wide characters take two, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,17 +1,17 @@
-"""What the members of a group on the CPU tell each other before they connect: over what, and where each one is.
+"""What the members of a group on the CPU tell each other before they connect: their transport, and where each one is.
 
-Ranks over different inner groups would wait for each other until the group's timeout, and so would everybody for a rank
-that has no rail. So each says over what it goes, or why it cannot, and whoever reads a contradiction names it. Nothing
-here or elsewhere lets a rank take another inner group than the one that was set: what one did by itself, the others
-could not follow.
+Ranks with different transports would wait for each other until the group's timeout. All ranks would also wait that long
+for a rank that has no rail. So each member says which transport it uses, or why it cannot come. A member that reads a
+contradiction names it in its error. Nothing here or elsewhere lets a rank take another transport than the one that was
+set, because the other ranks could not follow it.
 
-It does not choose, and it does not connect.
+This module does not choose a transport, and it does not connect.
 
-All passes through one store, so a member may cost it a constant number of operations, whatever the group's size: it
-adds its word to those of its part of the group and counts itself; who finds that it is the last puts all words together
-and says so under one key, for which the others wait. Of a store that cannot append, each member is a part of its own.
-A member that gave up may come again and is counted once more. So the count only says when it is worth to look, and the
-words say whether all are there.
+All words pass through one store, so each member may cost it only a constant number of operations, whatever the group's
+size. A member adds its word to those of its part of the group, and adds one to a count. The last member puts all words
+together and writes them under one key. The others wait for that key. If the store cannot append, each member is a part
+of its own. A member that gave up may come again and is then counted once more. So the count only says when to look, and
+the words say whether all members are there.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from typing import Any
 from taskd.errors import BackendError
 
 KEY = "taskd/inner/said"
-"""Store key, followed by the number of a part of the group: over what its members go and where they are."""
+"""Store key, followed by the number of a part of the group: the transport and the place of each of its members."""
 CAME_KEY = "taskd/inner/came"
-"""Store key: how many members have said so."""
+"""Store key: how many members have added their word."""
 ALL_KEY = "taskd/inner/all"
-"""Store key: the first piece of what all members have said; the others are below it, by who put them together."""
+"""Store key: the first piece of all words. The other pieces are below it, by the count when they were put together."""
 HEARD_KEY = "taskd/inner/heard"
-"""Store key: how many members know that there will be no group; and, when all do, a key below it."""
+"""Store key: how many members know that there will be no group. Once all know it, a key below this one is set."""
 DECLINED = b"declined"
 PART = 128
-"""Members whose words are under one key: a store bounds what a value may have."""
+"""The number of members whose words share one key: a store limits the size of a value."""
 MOST_BYTES = 4_096
-"""Of one member's word."""
+"""The largest size of one member's word."""
 PIECE = 512 << 10
-"""Of what all have said, under one key."""
+"""The largest size of one piece of all words, which is under one key."""
 SLICE_S = 1.0
 """The store is asked to wait this long at a time; between two slices signals are served."""
 FAREWELL_S = 2.0
-"""How long one that will raise stays, so that the store, which may be its own, tells the others the same."""
+"""How long a member waits for the others before it raises: its process may serve the store that tells them the same."""
 _HEAD = struct.Struct("<II")
-"""Of a word: the member's rank in the group, and how many bytes follow."""
+"""The header of a word: the member's rank in the group, and how many bytes follow."""
 _PIECES = struct.Struct("<QII")
-"""Before the first piece: what was counted when they were put together, how many pieces there are, and how many bytes
-they are of when unpacked."""
+"""The header of the first piece: the count when the words were put together, how many pieces there are, and how many
+bytes all pieces have when unpacked."""
 
 
 def exchange(store: Any, rank: int, members: Sequence[int], over: str, where: bytes, timeout: timedelta) -> list[bytes]:
-    """What every member gives, in the order of ranks, once all have come and all go over the same.
+    """Return what every member gives, in the order of ranks, once all have come and all use the same transport.
 
-    Raises BackendError that names who did not come, who cannot, or who goes over what.
+    Raises BackendError. It names the ranks that did not come, the ranks that cannot come, or each rank's transport.
     """
     size = len(members)
     _say(store, rank, size, over.encode() + b"\0" + where)
@@ -73,11 +73,11 @@ def exchange(store: Any, rank: int, members: Sequence[int], over: str, where: by
 
 @contextlib.contextmanager
 def or_decline(store: Any, rank: int, size: int) -> Iterator[None]:
-    """Tells the others why this rank cannot come, if that is what is raised inside."""
+    """Tell the others why this rank cannot come, if the body raises."""
     try:
         yield
     except Exception as error:
-        with contextlib.suppress(RuntimeError):  # a store that is gone has told them already
+        with contextlib.suppress(RuntimeError):  # if the store is gone, the others have noticed it already
             _say(store, rank, size, (DECLINED + b"\0" + str(error).encode())[:MOST_BYTES])
         _let_others_hear(store, size)
         raise
@@ -87,7 +87,7 @@ def or_decline(store: Any, rank: int, size: int) -> Iterator[None]:
 
 
 def _say(store: Any, rank: int, size: int, word: bytes) -> None:
-    """Add this member's word to the others'; the last one puts them together."""
+    """Add this member's word to the others'; the last member puts all words together."""
     assert len(word) <= MOST_BYTES, f"{len(word)} bytes to say where rank {rank} is"
     if store.has_extended_api():
         store.append(f"{KEY}/{rank // PART}", _framed(rank, word))
@@ -99,7 +99,7 @@ def _say(store: Any, rank: int, size: int, word: bytes) -> None:
 
 
 def _put_together(store: Any, size: int, came: int) -> None:
-    """What all have said, for all; nothing if somebody is still to come, who does it then."""
+    """Put all words together under one key. If a member has yet to come, do nothing: that member does it later."""
     names = _part_names(store, size)
     said = _words(b"".join(_values(store, names))) if store.check(names) else {}
     if len(said) < size:
@@ -126,7 +126,7 @@ def _values(store: Any, names: list[str]) -> list[bytes]:
 
 
 def _taken(store: Any, size: int) -> bytes:
-    """What the last one has put together."""
+    """Return what the last member has put together."""
     first = bytes(store.get(ALL_KEY))
     came, count, length = _PIECES.unpack_from(first)
     rest = _values(store, [f"{ALL_KEY}/{came}/{at}" for at in range(1, count)]) if count > 1 else []
@@ -136,7 +136,7 @@ def _taken(store: Any, size: int) -> bytes:
 
 
 def _words(data: bytes) -> dict[int, bytes]:
-    """The word of each member in it."""
+    """The word of each member in these bytes, by the member's rank."""
     found, at = {}, 0
     while at + _HEAD.size <= len(data):
         rank, length = _HEAD.unpack_from(data, at)
@@ -154,7 +154,7 @@ def _wait(store: Any, members: Sequence[int], timeout: timedelta) -> None:
         try:
             store.wait([ALL_KEY], timedelta(seconds=slice_s))
             return
-        except RuntimeError as error:  # which every store raises when the time is up
+        except RuntimeError as error:  # every store raises this when the time is up
             if left > SLICE_S and time.monotonic() - begun >= slice_s / 2:
                 continue
             raise BackendError(
@@ -164,7 +164,7 @@ def _wait(store: Any, members: Sequence[int], timeout: timedelta) -> None:
 
 
 def _missing(store: Any, members: Sequence[int]) -> str:
-    """Who has said nothing so far."""
+    """Name the ranks that have said nothing so far."""
     said: dict[int, bytes] = {}
     for name in _part_names(store, len(members)):
         if store.check([name]):
@@ -173,7 +173,7 @@ def _missing(store: Any, members: Sequence[int]) -> str:
 
 
 def _contradiction(members: Sequence[int], overs: list[bytes], wheres: list[bytes]) -> str:
-    """Why there can be no group; empty: there can."""
+    """The reason why there can be no group; empty if there can be one."""
     declined = [
         f"rank {member} cannot come: {where.decode(errors='replace')}"
         for member, over, where in zip(members, overs, wheres, strict=True)

@@ -1,10 +1,10 @@
-"""Does what may block for ever on a thread of its own, and leaves it there when nobody needs it any more.
+"""Runs work that may block for ever on a thread of its own, and leaves the thread behind when it is no longer needed.
 
-A group waits for all its members, and one of them may be dying. Alone in this file because groups are made in two
-places, a script's own and a repair, and both must get out.
+A new group waits for all its members, and one of them may be dying. This is a file of its own because groups are made
+in two places, by a script and by a repair. In both places the caller must be able to stop waiting.
 
-Nothing here asks by the clock: whoever takes an order calls `look()`, and those who wait ask whether it concerns them.
-It does NOT end what it leaves behind: whoever begins the next epoch does.
+Nothing here polls by the clock. The code that takes an order calls `look()`, and each waiting caller then checks
+whether the order concerns it. It does NOT end the work that it leaves behind: the begin of the next epoch does.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _waiting: list[queue.SimpleQueue[Any]] = []
 
 
 def look() -> None:
-    """An order was taken: whoever waits here may not be needed any more."""
+    """Wake all callers that wait in `do`: an order was taken, and their work may not be needed any more."""
     with _lock:
         for told in _waiting:
             told.put(None)
 
 
 def do(work: Callable[[], Result], is_over: Callable[[], bool], why: str) -> Result:
-    """The result of `work`, or what it raises. Raises StepAbandoned with `why` once `is_over` says so."""
+    """Return the result of `work`, or raise what it raises. Raises StepAbandoned with `why` once `is_over` is true."""
     told: queue.SimpleQueue[Callable[[], Result] | None] = queue.SimpleQueue()
 
     def run() -> None:
@@ -53,7 +53,7 @@ def do(work: Callable[[], Result], is_over: Callable[[], bool], why: str) -> Res
     try:
         threading.Thread(target=run, name="taskd-aside", daemon=True).start()
         while True:
-            if is_over():  # also what was ordered just before
+            if is_over():  # this also sees an order that was taken just before
                 raise StepAbandoned(why)
             ended = told.get()
             if ended is not None:

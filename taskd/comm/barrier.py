@@ -1,11 +1,11 @@
-"""A barrier that knows who is missing: every rank that came is told the ranks that did not, by their global numbers.
+"""A barrier that knows who is missing: it tells every rank that came which ranks did not, by their global numbers.
 
-torch's own asks rank 0 only, over the connections that may be the trouble. This one meets in the store that the groups
-were made in, so it works over every inner group, tells all ranks the same, and leaves the group as it was: after a
-failure the ranks that came may meet again.
+In torch's own monitored barrier only rank 0 looks for missing ranks, over the connections that may be the trouble. This
+barrier meets in the store in which the groups were made. So it works over every inner group, tells all ranks the same,
+and leaves the group as it was. After a failure the ranks that came may meet again.
 
-Failure modes: a rank that comes too late passes alone (all the others came), as with torch's; a step given up ends the
-wait with StepAbandoned. It decides nothing about the ranks that are missing.
+Failure modes: a rank that comes too late passes alone, because all the others came; torch's barrier does the same. If a
+step is given up, the wait ends with StepAbandoned. The barrier decides nothing about the ranks that are missing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from taskd.comm.guard import meeting_store
 from taskd.errors import BackendError, UsageError
 
 SLICE = timedelta(milliseconds=200)
-"""The store is asked to wait this long at a time: between two slices signals are served and the mode is looked at."""
+"""The store is asked to wait this long at a time. Between two slices signals are served and the mode is checked."""
 
 _turns: Counter[tuple[str, int]] = Counter()
-"""How often a group met in an epoch. A newcomer counts alike, because every repair begins a new epoch."""
+"""How often a group has met in an epoch. A newcomer counts the same, because every repair begins a new epoch."""
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> None:
-    """Returns when all ranks of the group have called it; the group's timeout if none is given.
+    """Return when all ranks of the group have called it. Without a timeout, the group's own one holds.
 
     Raises BackendError naming the ranks that did not come in time, UsageError if the group is not guarded.
     """
@@ -49,8 +49,8 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> No
     store.set(keys[me], b"")
     allowed = timeout or guard.timeout
     if _all_came(store, keys, time.monotonic() + allowed.total_seconds()):
-        # All have come to this turn, so nobody looks at the one before any more. A store that cannot delete, or is
-        # just going away, keeps a key of a few bytes: no reason for a barrier that was reached to fail.
+        # All have come to this turn, so no rank needs the keys of the turn before. A store that cannot delete, or is
+        # just going away, keeps a key of a few bytes. That is no reason to fail: the barrier was reached.
         with contextlib.suppress(RuntimeError, NotImplementedError):
             store.delete_key(f"{turn - 1}/{me}")
         return
@@ -68,7 +68,7 @@ def _all_came(store: Any, keys: list[str], until_s: float) -> bool:
         try:
             store.wait(keys, min(SLICE, timedelta(seconds=left)))
             return True
-        except RuntimeError:  # which every store raises when the time is up
+        except RuntimeError:  # every store raises this when the time is up
             if time.monotonic() < slice_ends:
                 raise  # a store that is broken says so at once
             _c10d.control.wait_until_running()

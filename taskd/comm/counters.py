@@ -1,8 +1,9 @@
-"""Where the counters of this process' rails lie, and who wants to know: the seam between transports and the worker.
+"""Where the counters of this process' rails are, and who wants to know it: the link between transports and the worker.
 
-A transport shows the descriptor of its counters (a memory file, csrc/rail/counters.hpp) once it has made them; whoever
-supervises this process is told, whichever of the two comes first. A process may have several transports, each under a
-name of its own. The descriptor stays the transport's. It needs no torch, reads nothing and knows no agent.
+A transport calls `show` with the descriptor of its counters (a memory file, csrc/rail/counters.hpp) once it has made
+them. The code that supervises this process calls `watch`. It gets every descriptor, in whichever order the two calls
+come. A process may have several transports, each under its own name. The descriptor still belongs to the transport.
+This module needs no torch, reads no counters and knows no agent.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from collections.abc import Callable
 OF_RAILS = "rail"
 """The transport of taskd's own rails."""
 Wants = Callable[[str, int], None]
-"""Of the transport's name and the descriptor."""
+"""A function that takes the transport's name and the descriptor."""
 
 _lock = threading.Lock()
-_shown: dict[str, tuple[int, int]] = {}  # by transport: process and descriptor, for a forked child shows nothing
+_shown: dict[str, tuple[int, int]] = {}  # by transport: process and descriptor; a forked child shows nothing
 _wants: Wants | None = None
 
 
 def show(fd: int, transport: str = OF_RAILS) -> None:
-    """The counters of this transport lie behind this descriptor, which stays open as long as the transport lives."""
+    """Announce the descriptor of this transport's counters, which stays open as long as the transport lives."""
     with _lock:
         _shown[transport] = (os.getpid(), fd)
         wants = _wants
@@ -31,8 +32,8 @@ def show(fd: int, transport: str = OF_RAILS) -> None:
 
 
 def watch(wants: Wants | None) -> None:
-    """Tell this function every descriptor, now if there is one and again when another is shown; None: nobody any
-    more."""
+    """Call this function with every descriptor, now if there is one and again when another is shown. None: stop
+    calling."""
     global _wants
     with _lock:
         _wants = wants

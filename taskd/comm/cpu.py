@@ -1,10 +1,10 @@
-"""Inner groups for tensors on the CPU: which transport carries them, and what its errors speak of. See adapter.py.
+"""Inner groups for tensors on the CPU: which transport carries them, and what its errors mean. See adapter.py.
 
-Two can: rails (rail.py), which outlive cables, can be aborted and work on the caller's own memory; and gloo (gloo.py).
-The setting worker.inner chooses, alike on all ranks, and nothing else does: a rank that cannot follow it is an error
-for all of them, in one sentence (agreement.py). Each is loaded when it is first used.
+There are two transports: rails (rail.py) and gloo (gloo.py). Rails survive broken cables, can be aborted and work on
+the caller's own memory. Only the setting worker.inner chooses, and it is the same on all ranks. A rank that cannot
+follow it is an error for all of them, in one sentence (agreement.py). Each transport is loaded on first use.
 
-Does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
+This module does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ARGUMENTS = (
 
 
 def classify(error: str | BaseException) -> Fault:
-    """Sorts what an inner group said. Words are all there is to go by: torch has one exception for everything."""
+    """Sort the error of an inner group by its words: torch has one exception type for everything."""
     text = str(error).lower()
     if any(word in text for word in _PEER_GONE):
         return Fault.PEER_GONE
@@ -72,7 +72,7 @@ def make_inner(
     members: Sequence[int],
     options: Any = None,
 ) -> InnerGroup:
-    """A group of these members that meet in `store`. torch gives no options for the CPU.
+    """Make a group of these members that meet in `store`. torch gives no options for the CPU.
 
     Blocks until all ranks are connected. Raises BackendError if that cannot be done within `timeout`.
     """
@@ -82,7 +82,7 @@ def make_inner(
 def _make(
     store: Any, rank: int, timeout: timedelta, epoch: int, identity: str, members: Sequence[int], *, together: bool
 ) -> InnerGroup:
-    """`together`: see rail.py."""
+    """Make a group over the transport that is set. `together`: see rail.py."""
     hostname, interface = cpu_settings.place()
     if cpu_settings.current().worker.inner == "rail":
         from taskd.comm import rail
@@ -104,24 +104,24 @@ def _make(
 
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
-    """Ends what is left of older epochs' groups over rails; gloo's sockets are shut down when a guard lets go of it."""
+    """End the rail groups of older epochs. The sockets of a gloo group are shut down when its guard drops it."""
     rail_engine.end_epochs_before(epoch)
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
-    """Another group: neither transport brings one back that was ended."""
+    """Make another group: neither transport can revive a group that was ended."""
     inner = _make(store, guard.rank(), within, epoch, guard.identity, guard.members, together=True)
     inner.backend._set_default_timeout(guard.timeout)
     return inner
 
 
 def rails() -> Sequence[str]:
-    """The rails of this process; none over gloo, and none before the first group."""
+    """The rails of this process; empty over gloo, and empty before the first group."""
     return rail_engine.states()
 
 
 def switch_rail(name: str, in_use: bool) -> Switched:
-    """The engine takes it at once; the manager looks at the counters for what follows."""
+    """Tell the engine, which accepts it at once. The manager sees the effect in the counters."""
     if not rails():
         return Switched(Switch.UNSUPPORTED, NO_RAIL)
     try:
@@ -132,5 +132,5 @@ def switch_rail(name: str, in_use: bool) -> Switched:
 
 
 def probe(guard: Any) -> Fault | None:
-    """Nothing to ask: on the CPU the operations themselves say what ails a group."""
+    """Return None: on the CPU the operations themselves report what is wrong with a group."""
     return None

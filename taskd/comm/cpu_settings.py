@@ -1,7 +1,8 @@
-"""What holds for the groups of this process on the CPU: the settings, and where its groups meet.
+"""What applies to the groups of this process on the CPU: the settings, and where its groups meet.
 
-A launcher's worker is told both before its first group; a process that nobody has told reads its environment. Alone,
-since every transport reads it and none may import another one. It does NOT know what the settings mean.
+A launcher's worker is told both before its first group. A process that was not told reads its environment. This is a
+module of its own, because every transport reads it and no transport may import another one. It does NOT know what the
+settings mean.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ _place: tuple[str | None, str | None] = (None, None)
 
 
 def configure(settings: Config, ran_before: bool = False) -> None:
-    """These settings hold for the groups of this process from now on. `ran_before`: another process was this rank, and
-    had its groups with the same settings."""
+    """Use these settings for the groups of this process from now on. `ran_before`: another process was this rank
+    before, and made its groups with the same settings."""
     global _settings, _ran_before
     _settings, _ran_before = settings, ran_before
 
 
 def current() -> Config:
-    """What holds for the groups of this process: what was given, else what the environment says."""
+    """The settings of this process' groups: those that were given, else those of the environment."""
     if _settings is None:
         configure(config.load())
     assert _settings is not None
@@ -30,12 +31,12 @@ def current() -> Config:
 
 
 def ran_before() -> bool:
-    """Whether this rank is not the first process of its name."""
+    """Whether another process was this rank before this one."""
     return _ran_before
 
 
 def meet_at(hostname: str | None, interface: str | None) -> None:
-    """Groups made from now on meet at this address or on this interface; both None: where the transport puts them."""
+    """Let new groups meet at this address or on this interface from now on. Both None: the transport chooses."""
     global _place
     _place = (hostname, interface)
 

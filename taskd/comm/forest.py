@@ -1,12 +1,12 @@
-"""What ranks tell each other of the groups that were made late, so that all have the same ones after a repair.
+"""What ranks tell each other about groups that were made late, so that all have the same groups after a repair.
 
-A group that a script makes in its training does not stand in the record of a rank's set-up. So a newcomer lacks it when
-the others give all of their groups a new inner one; ranks that have given up a step may have come to make one or not;
-and the next that is made has to be the same on all. Each rank therefore tells in the store of the repair what it knows
-(guard.late), in a few keys for the whole job as long as there are no such groups. Groups on devices are left alone.
+A group that a script makes during training is not in the record of a rank's set-up. So a newcomer lacks it when the
+others give all their groups a new inner group. Of the ranks that gave up a step, some may have made a group in it and
+others not. But the next group must be the same on all ranks. Each rank therefore writes what it knows (guard.late) into
+the store of the repair. Without such groups this takes a few keys for the whole job. Groups on devices are left alone.
 
-It does NOT make sure that a script ever comes to make what the others have: one that makes a group in step 3 and only
-there has none in the process that begins at step 7.
+It does NOT make sure that a script ever makes what the others have. A script that makes a group only in step 3 makes
+none in the process that begins at step 7.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskd.errors import BackendError
 
 
 def agree(store: Any, epoch: int, rank: int, world_size: int, within: timedelta) -> None:
-    """All ranks of an epoch do this before they rebuild. Raises BackendError when not all have told in time."""
+    """Agree on the late groups, on all ranks of an epoch before they rebuild. Raises BackendError if some are late."""
     place = f"forest/epoch{epoch}"
     known = guard.late()
     if known is not None:

@@ -1,10 +1,10 @@
-"""Inner groups over gloo, and the sockets that are surely its own.
+"""Inner groups over gloo, and the sockets that certainly belong to gloo.
 
-gloo has no abort; shutting its sockets down is the only way to end what is under way in it. So a group is made over a
-device of its own, its listening address is published to its members through the store, and a socket is gloo's if one
-of its ends is such an address. Sockets that other threads open at the same time are never mistaken for them.
+gloo has no abort. The only way to end its operations is to shut down its sockets. So each group gets a device of its
+own, and the members learn its listening address through the store. A socket is gloo's if one of its ends has such an
+address. Sockets that other threads open at the same time are never mistaken for gloo's.
 
-Does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
+This module does not decide when a group is made or ended (guard.py, and csrc/c10d for the end).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICE_TRIES = 5
 """How often a device is made anew because another thread opened a listening socket at the same moment."""
 
 OVER = "gloo"
-"""What the members say that they go over (agreement.py)."""
+"""The name of this transport in what the members tell each other (agreement.py)."""
 Address = tuple[str, int]
 
 _device_lock = threading.Lock()
@@ -44,10 +44,10 @@ def make_inner(
     hostname: str | None = None,
     interface: str | None = None,
 ) -> InnerGroup:
-    """A gloo group of these ranks that meet in `store`, on this address or interface, else where torch would put it.
+    """Make a gloo group of these ranks, on this address or interface, else where torch would put it.
 
-    Blocks until all ranks are connected. Raises BackendError if gloo cannot be set up within `timeout`, or if not all
-    ranks go over gloo.
+    The ranks meet in `store`. Blocks until all ranks are connected. Raises BackendError if gloo cannot be set up within
+    `timeout`, or if not all ranks use gloo.
     """
     size = len(members)
     options = dist.ProcessGroupGloo._Options()
@@ -68,7 +68,7 @@ def make_inner(
 
 
 def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any], list[Address]]:
-    """Devices, and where they listen; no addresses if another thread's listening socket cannot be told from theirs."""
+    """Make devices and return their listening addresses too; none if another thread's socket could be one of them."""
     gloo = dist.ProcessGroupGloo
     names = os.environ.get("GLOO_SOCKET_IFNAME", "")
     for _ in range(DEVICE_TRIES):
@@ -104,7 +104,7 @@ def without_listener(make: Callable[[], Any]) -> Any:
 
 
 def _addresses(told: Iterable[bytes]) -> set[Address]:
-    """Where all ranks listen."""
+    """The addresses at which all ranks listen."""
     lines = b"\n".join(told).decode().split("\n")
     return {(host, int(port)) for host, port in (line.split(" ") for line in lines if line)}
 

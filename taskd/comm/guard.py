@@ -1,9 +1,9 @@
-"""Puts a guard around every group of this process and swaps what is behind it.
+"""Puts a guard around every group of this process and replaces the inner group behind it.
 
-install() goes first, before user code: whatever init_process_group, new_group or a DeviceMesh makes from then on is a
-guard around an inner group (stand_in.py), while get_backend() keeps the user's word. adopt() does it for gloo groups
-that exist. rebuild() gives every living guard a new inner group under a new epoch. How an inner group is made, ended,
-asked and its error understood is its adapter's matter (adapter.py), whatever device it serves.
+install() is called first, before user code. From then on, init_process_group, new_group and a DeviceMesh make guards
+around inner groups (stand_in.py). get_backend() still returns the user's name. adopt() guards gloo groups that exist
+already. rebuild() gives every living guard a new inner group under a new epoch. The adapter of an inner group
+(adapter.py) makes it, ends it, asks for its state and sorts its errors, whatever device it serves.
 
 Nothing here decides that an epoch has come, restores state or talks to an agent.
 """
@@ -29,22 +29,22 @@ from taskd.errors import BackendError, UsageError
 
 
 class _Place:
-    """Where the guards of this process meet and which ranks already had how many groups."""
+    """Where the guards of this process meet, and how many groups each set of ranks has had."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.installed = False
         self.base: Any = None  # the store under which new inner groups meet
         self.counts: dict[tuple[int, ...], int] = {}
-        self.options: dict[str, Any] = {}  # what torch gave for a group on a device, by its identity
-        self.prepared: set[str] = set()  # backends whose settings stand in the environment
+        self.options: dict[str, Any] = {}  # torch's options of each group on a device, by its identity
+        self.prepared: set[str] = set()  # backends whose settings are in the environment
         self.training = False  # the set-up is over
-        self.late: dict[str, tuple[int, ...]] = {}  # made since then, or in a rehearsal: members, by identity
-        self.ahead: list[_c10d.Guard] = []  # made before the script has come to them
+        self.late: dict[str, tuple[int, ...]] = {}  # groups made since then, or in a rehearsal: members, by identity
+        self.ahead: list[_c10d.Guard] = []  # guards made before the script asks for them
         self.fleeting: set[tuple[int, ...]] = set()  # members of groups that come and go while the job trains
-        self.rebuilt = -1  # the last epoch that a rebuild was begun for
+        self.rebuilt = -1  # the last epoch for which a rebuild was begun
         self.ending = threading.Lock()  # inner groups are ended by one thread at a time
-        self.ended: dict[str, int] = {}  # by backend: the epoch for which its inner groups were ended last
+        self.ended: dict[str, int] = {}  # by backend: the last epoch for which its inner groups were ended
 
     def next_ordinal(self, members: Sequence[int]) -> int:
         with self.lock:
@@ -53,7 +53,7 @@ class _Place:
             return ordinal
 
     def take_ahead(self, members: Sequence[int]) -> _c10d.Guard | None:
-        """What was made ahead and is what the script comes to make now."""
+        """Return the guard that was made ahead for the group that the script makes now."""
         if tuple(members) not in self.fleeting:
             for at, guard in enumerate(self.ahead):
                 if guard.members == list(members):
@@ -61,7 +61,7 @@ class _Place:
         return None
 
     def note(self, identity: str, members: Sequence[int]) -> None:
-        """The script makes this one."""
+        """Note that the script makes this group."""
         if self.training or _c10d.control.rehearsing:
             self.late[identity] = tuple(members)
 
@@ -114,22 +114,22 @@ def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedel
 
 
 def _prepare(backend: str) -> None:
-    """Before a backend's first group its settings have to stand."""
+    """Set a backend's settings in the environment, before its first group."""
     if backend not in _place.prepared:
         _place.prepared.add(backend)
         adapter.of(backend).prepare(os.environ, cpu_settings.current())
 
 
 def _default_group_meets_in(store: Any) -> None:
-    """Every later group of this job meets in the default group's store, too."""
+    """Let every later group of this job meet in the default group's store, too."""
     _place.base = store
 
 
 def install(*, hostname: str | None = None, interface: str | None = None) -> None:
-    """From now on every group over gloo, NCCL or HCCL is made guarded; those on the CPU at this address or on this
-    interface if one is given.
+    """Guard every group over gloo, NCCL or HCCL that is made from now on. Groups on the CPU meet at this address or on
+    this interface, if one is given.
 
-    May be called again; only the address is then taken over.
+    It may be called again. A later call only changes the address.
     """
     cpu_settings.meet_at(hostname, interface)
     _place.installed = True
@@ -137,9 +137,9 @@ def install(*, hostname: str | None = None, interface: str | None = None) -> Non
 
 
 def adopt() -> list[str]:
-    """Guards the gloo groups that exist and those made later; returns the identities of the newly guarded ones.
+    """Guard the gloo groups that exist and those made later; return the identities of the newly guarded ones.
 
-    To be called on every rank at the same point of the program, while nothing is under way. Raises UsageError before
+    Call it on every rank at the same point of the program, while no operation is under way. Raises UsageError before
     init_process_group.
     """
     if not dist.is_initialized():
@@ -166,7 +166,7 @@ def _adopt_group(group: Any) -> Iterator[str]:
             ordinal = _place.next_ordinal(members)
             guard = _c10d.Guard(group.rank(), group.size(), backend, members, ordinal, timeout=timeout)
             yield guard.identity
-        # Under another type than gloo's own: torch ignores a second backend of a type that a group already has.
+        # The type is not gloo's own: torch ignores a second backend of a type that a group already has.
         group._register_backend(torch.device(device), stand_in.type_of_guards(), guard)
     if guard is not None:
         # torch looks a group up by the name that its backend knows.
@@ -175,7 +175,7 @@ def _adopt_group(group: Any) -> Iterator[str]:
 
 
 def training_begins() -> None:
-    """The set-up is over: groups that are made from now on stand in no record of it."""
+    """Note that the set-up is over: groups made from now on are in no record of it."""
     _place.training = True
 
 
@@ -184,15 +184,15 @@ class Late:
     """What a rank knows of the groups that were made since the set-up, or in a rehearsal."""
 
     living: list[tuple[list[int], int, str, float]]
-    """Members, ordinal, backend and timeout in seconds of each."""
+    """Members, ordinal, backend and timeout in seconds of each group that lives."""
     counts: list[tuple[list[int], int]]
-    """How many of the same members were made so far."""
+    """How many groups of the same members were made so far."""
     fleeting: list[list[int]]
     """Members of groups that were made and destroyed."""
 
 
 def late() -> Late | None:
-    """Of this rank; None if there were none. What was made ahead and never asked for is let go."""
+    """What this rank knows of late groups; None if there were none. Unused guards that were made ahead are dropped."""
     _place.ahead.clear()
     alive = {one.identity: one for one in _c10d.live_guards()}
     _place.fleeting |= {members for identity, members in _place.late.items() if identity not in alive}
@@ -209,10 +209,10 @@ def late() -> Late | None:
 
 
 def join_late(told: Sequence[Late], rank: int) -> None:
-    """Count groups as the others do, and make what they have and this rank's script may still come to make.
+    """Count groups as the others do, and make ahead the groups that the others have and this rank may still make.
 
-    A newcomer has made the groups of one rehearsed step, or none; ranks that gave up a step had come further in it than
-    others. Of members whose groups come and go nothing is handed out: the step makes a new one.
+    A newcomer has made the groups of one rehearsed step, or none. Of the ranks that gave up a step, some had come
+    further in it than others. A group of members whose groups come and go is not handed out: the step makes a new one.
     """
     for members, count in (pair for one in told for pair in one.counts):
         if rank in members:
@@ -233,7 +233,7 @@ def join_late(told: Sequence[Late], rank: int) -> None:
 
 @contextlib.contextmanager
 def counting_apart() -> Iterator[None]:
-    """What is made meanwhile is made by this rank alone, and the others do not count it."""
+    """Do not count the groups made in the body: only this rank makes them, and the others do not count them."""
     kept = dict(_place.counts)
     try:
         yield
@@ -242,12 +242,12 @@ def counting_apart() -> Iterator[None]:
 
 
 def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[str]:
-    """Gives every living guard, in an order that is the same everywhere, a new inner group that meets in `store`; says
-    which.
+    """Give every living guard a new inner group that meets in `store`; return the identities of the guards.
 
-    All members have to do it for the same epoch. `within` bounds the meeting of each group, else the group's timeout
-    does. Raises BackendError if a group does not come together, ValueError if a newer epoch has begun or this one's
-    rebuild was begun before: what it left in the store would mislead the second one.
+    The order of the groups is the same on all ranks, and all members must do this for the same epoch. `within` bounds
+    the meeting of each group, else the group's timeout does. Raises BackendError if a group does not come together.
+    Raises ValueError if a newer epoch has begun, or if a rebuild for this epoch was begun before: its remains in the
+    store would mislead a second one.
     """
     with _place.lock:
         newest = max(_place.rebuilt + 1, _c10d.control.epoch)
@@ -272,9 +272,9 @@ def rebuild(epoch: int, store: Any, *, within: timedelta | None = None) -> list[
 
 
 def end_inner_groups(epoch: int, reason: str, *, on_devices_alone: bool = False) -> None:
-    """Ends what is under way in the inner groups of this process, because this epoch begins; once for each epoch.
+    """End the operations in the inner groups of this process, because this epoch begins; once for each epoch.
 
-    On a device nothing else ends what is queued, and a training thread that waits for its device waits for that.
+    On a device nothing else ends the queued operations, and a training thread that waits for its device waits for them.
     Raises BackendError.
     """
     with _place.ending:
@@ -289,26 +289,26 @@ def end_inner_groups(epoch: int, reason: str, *, on_devices_alone: bool = False)
 
 
 def probe() -> list[tuple[str, Fault]]:
-    """Which groups know that something ails them, and what: what fails on a device is told to nobody who asks not."""
+    """The groups that know of a fault of their own, with the fault. A device reports a failure only when asked."""
     found = ((guard.identity, adapter.of(guard.backend).probe(guard)) for guard in _c10d.live_guards())
     return [(identity, fault) for identity, fault in found if fault is not None]
 
 
 def on_devices() -> bool:
-    """Whether a living group has to be asked how it is."""
+    """Whether a living group is on a device, so that it must be asked for its faults."""
     return any(guard.stream_ordered for guard in _c10d.live_guards())
 
 
 def classify(identity: str, error: str | BaseException) -> Fault:
-    """Sorts an error of the group of this identity; of one that is gone as if it had been on the CPU."""
+    """Sort an error of the group with this identity. A group that is gone is treated as one on the CPU."""
     backends = [guard.backend for guard in _c10d.live_guards() if guard.identity == identity]
     return adapter.of(backends[0] if backends else "gloo").classify(error)
 
 
 def quiesce(within: timedelta) -> None:
-    """Returns once no operation of a step that was given up may touch a tensor any more; only then restore state.
+    """Return once no operation of a step that was given up can touch a tensor any more. Restore state only then.
 
-    Raises BackendError if one does not end within this time.
+    Raises BackendError if an operation does not end within this time.
     """
     if not _c10d.quiesce(within):
         busy = [guard.identity for guard in _c10d.live_guards() if not guard.idle]
@@ -321,7 +321,7 @@ def meeting_store() -> Any:
 
 
 def begun() -> int:
-    """How many operations this process has begun in guarded groups, those that are gone among them."""
+    """How many operations this process has begun in guarded groups, including groups that are gone."""
     return _c10d.control.begun
 
 

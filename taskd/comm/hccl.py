@@ -1,14 +1,14 @@
 """Inner groups over HCCL, through the calls that torch_npu has for faults: stop, restart, reinitialise, switch a NIC.
 See adapter.py.
 
-HCCL is stream-ordered: after an error the step is done again. It executes a failed operation again by itself, below
-torch, where HCCL_OP_RETRY_ENABLE says so; `prepare` hands our settings on. A rail that fails is borrowed from the
-neighbour's NIC with `_comm_switch_nic(ranks, useBackup)`, and switched back with False: HCCL knows one backup per rank
-and no names, so `out` means the backup and `back` the rank's own.
+HCCL is stream-ordered: after an error the step is done again. If HCCL_OP_RETRY_ENABLE says so, HCCL itself retries a
+failed operation, below torch; `prepare` passes our settings on to it. When a rank's NIC fails, the rank uses its
+neighbour's NIC instead, with `_comm_switch_nic(ranks, useBackup)`; False switches back. HCCL knows one backup per rank
+and no names. So `out` means the backup NIC, and `back` means the rank's own NIC.
 
-torch_npu is loaded when it is first needed, since importing it without CANN fails. Its calls are those of torch_npu
-2.13; in which order they belong is not stated there. A switch that did nothing looks like one that worked, so it is
-only `asked` until the bytes on both NICs have proved it (nic.py, `adapter.judge`). It does NOT decide anything. None of
+torch_npu is loaded when it is first needed, because its import fails without CANN. Its calls are those of torch_npu
+2.13, which does not state their order. A switch that did nothing looks like one that worked. So it is only `asked`
+until the bytes on both NICs have proved it (nic.py, `adapter.judge`). This module does NOT decide anything. None of
 this was run on an NPU.
 """
 
@@ -35,24 +35,24 @@ TRANSPORT = "hccl"
 _logger = log.get(__name__)
 
 OWN_NIC = nic.OWN
-"""What this adapter calls the one rail that a rank can leave: its own NIC."""
+"""The name of the only rail that a rank can leave: its own NIC."""
 
 
 class _Device:
-    """What this process has one of."""
+    """The state of this process' only device."""
 
     def __init__(self) -> None:
-        self.number: int | None = None  # noted where groups are made: another thread may have another one current
-        self.restarted = -1  # the epoch for which it runs again
+        self.number: int | None = None  # noted when a group is made: other threads may have another current device
+        self.restarted = -1  # the last epoch for which the device was restarted
         self.lent = False  # this rank was asked to use its neighbour's NIC
-        self.counts: nic.Counts | None = None  # of both NICs, for the agent of this node
+        self.counts: nic.Counts | None = None  # the bytes of both NICs, for the agent of this node
 
 
 _device = _Device()
 
 
 def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
-    """Hand our retry settings on in HCCL's own words. Where nothing was set, HCCL's own defaults stand."""
+    """Pass our retry settings on as HCCL's own variables. If no retry setting was given, HCCL's defaults hold."""
     if not any(path.startswith("retry.") for path in settings.sources):
         return {}
     retry = settings.retry
@@ -68,7 +68,7 @@ def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str
 
 
 def load() -> Any:
-    """torch_npu. Raises BackendError where it, or CANN below it, is missing."""
+    """Import and return torch_npu. Raises BackendError if torch_npu or the CANN below it is missing."""
     try:
         return importlib.import_module("torch_npu")
     except ImportError as error:
@@ -88,8 +88,8 @@ def make_inner(
     members: Sequence[int],
     options: Any = None,
 ) -> InnerGroup:
-    """A group whose communicators come to be with its first operation; `options` are what torch hands to whoever makes
-    a group. Raises BackendError."""
+    """Make a group, whose first operation makes its communicators; `options` are those that torch gives for a new
+    group. Raises BackendError."""
     found = load()
     kind = found._C._distributed_c10d.ProcessGroupHCCL
     wanted = kind.Options()
@@ -110,18 +110,18 @@ def make_inner(
 
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
-    """Stop this process' device: what is queued on it is dropped, in every group. Raises BackendError."""
+    """Stop this process' device, which drops its queued operations in every group. Raises BackendError."""
     try:
         code = load().npu.stop_device(_number())
     except RuntimeError as error:
         raise BackendError(f"HCCL could not stop ({reason}): {error}; restart this rank.") from error
-    if code not in (None, 0):  # torch_npu gives back 1 for a failure and raises nothing, 0 or None else
+    if code not in (None, 0):  # on a failure torch_npu returns 1 and does not raise; else 0 or None
         raise BackendError(f"HCCL could not stop ({reason}): stop_device gave {code}; restart this rank.")
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
-    """The same group anew: the device runs again, and this group's links are made again. A newcomer has none yet, and
-    makes it. Raises BackendError."""
+    """Make the same group anew: restart the device, and make this group's links again. A newcomer has no group yet, and
+    makes one. Raises BackendError."""
     if guard.inner is None:
         return make_inner(
             store,
@@ -135,7 +135,7 @@ def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: A
         )
     found = load()
     try:
-        if _device.restarted != epoch:  # once for all groups: each restart clears what is under way
+        if _device.restarted != epoch:  # once for all groups: each restart drops the operations under way
             found.npu.restart_device(_number())
             _device.restarted = epoch
         found.distributed.distributed_c10d.reinit_process_group(group=_group_of(guard), rebuild_link=True)
@@ -147,13 +147,13 @@ def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: A
 
 
 def _number() -> int:
-    """Of this process' device."""
+    """The number of this process' device."""
     return int(load().npu.current_device() if _device.number is None else _device.number)
 
 
 def _group_of(guard: Any) -> Any:
-    """torch's group that has this guard: torch_npu takes no other handle."""
-    import torch  # which made the group, long since
+    """Return torch's group around this guard: torch_npu takes no other handle."""
+    import torch  # already loaded: it made the group
 
     for group in torch.distributed.distributed_c10d._world.pg_map:
         if any(group._get_backend(device) is guard for device in group._device_types):
@@ -162,7 +162,7 @@ def _group_of(guard: Any) -> Any:
 
 
 def _show_rails() -> None:
-    """Let this node's agent see the two NICs, once; without that nobody can order them, and all else goes on."""
+    """Let this node's agent see the two NICs, once. If this fails, nobody can switch them, and all else goes on."""
     if _device.counts is not None:
         return
     try:
@@ -175,7 +175,7 @@ def _show_rails() -> None:
 
 
 def _sent() -> Traffic:
-    """What the two NICs have sent, which the agent gets to see, too."""
+    """Return what the two NICs have sent, and show it to the agent, too."""
     now = nic.traffic(_number())
     if _device.counts is not None:
         _device.counts.note(now)
@@ -183,20 +183,20 @@ def _sent() -> Traffic:
 
 
 def rails() -> Sequence[str]:
-    """This rank's NIC, once a group was made."""
+    """The name of this rank's NIC, once a group was made."""
     return () if _device.number is None else (OWN_NIC,)
 
 
 def switch_rail(name: str, in_use: bool) -> Switched:
-    """This rank goes over its neighbour's NIC, or over its own again, in every group; the device is synchronised first.
+    """Let this rank use its neighbour's NIC, or its own again, in every group. The device is synchronised first.
 
-    To be called on every rank that shall switch, between two steps.
+    Call it on every rank that shall switch, between two steps.
     """
     if _device.number is None:
         return Switched(Switch.UNSUPPORTED, "this process has no group over HCCL yet")
     if in_use and not _device.lent:
         return Switched(Switch.ASKED)
-    import torch  # which made the group, long since
+    import torch  # already loaded: it made the group
 
     found = load()
     rank, use_backup = torch.distributed.get_rank(), not in_use
@@ -211,14 +211,14 @@ def switch_rail(name: str, in_use: bool) -> Switched:
     _device.lent = use_backup
     if _device.counts is not None:
         _device.counts.prove_anew()
-    before = _sent()  # after the switch: much is sent while the driver is asked, and what came earlier proves nothing
+    before = _sent()  # read after the switch: the driver is slow to answer, and what was sent earlier proves nothing
     words = "HCCL was asked to use " + ("its neighbour's NIC" if use_backup else "its own NIC")
     if len(before) < 2:
         return Switched(Switch.ASKED, f"{words}; {nic.TOOL} does not tell what the NICs carry, so nothing proves it")
 
     def proof() -> Switched:
         found = judge(name, in_use, before, _sent())
-        if found.outcome in (Switch.MOVED, Switch.NO_OP):  # after a no-op it is as it was, and asked again, done again
+        if found.outcome in (Switch.MOVED, Switch.NO_OP):  # a no-op left the NIC as before: the next request switches
             _device.lent = use_backup == (found.outcome is Switch.MOVED)
         return found
 
@@ -226,12 +226,12 @@ def switch_rail(name: str, in_use: bool) -> Switched:
 
 
 def probe(guard: Any) -> Fault | None:
-    """What the device knows of itself: an uncorrectable error in its memory."""
+    """Return a fault if the device knows of an uncorrectable error in its memory."""
     return Fault.OTHER if load().npu.check_uce_in_memory(_number()) else None
 
 
 def classify(error: str | BaseException) -> Fault:
-    """Sorts by words. An operation that HCCL has executed again in vain speaks of the link."""
+    """Sort an error by its words. If HCCL's retries of an operation failed, the link is at fault."""
     text = str(error).lower()
     if "hccl op retry failed" in text:
         return Fault.PEER_GONE

@@ -1,15 +1,16 @@
-"""Inner groups over NCCL: made, aborted and made anew; errors told, never fatal to the process. See adapter.py.
+"""Inner groups over NCCL: how they are made, aborted and made anew. Errors are reported and never end the process.
+See adapter.py.
 
-NCCL is stream-ordered: an operation that failed cannot be done again by itself, since the kernels behind it have been
-queued. So the communicators are aborted, made anew under another epoch, and the step is done again.
+NCCL is stream-ordered: a failed operation cannot be repeated alone, because the kernels behind it are queued already.
+So the communicators are aborted and made anew under another epoch, and the step is done again.
 
-Two things have to be set before the first group (`prepare`): torch's watchdog ends the process at an error by default;
-TORCH_NCCL_ASYNC_ERROR_HANDLING=0 leaves it to us, and the monitor that ends a process with a stuck watchdog is switched
-off (docs/retry.md names the pages). NCCL's own fail-over between InfiniBand or RoCE ports of one GPU is there since
-2.29.7 and its way back since 2.30, both off by default: they are switched on where the version has them.
+Two things must be set before the first group (`prepare`). By default torch's watchdog ends the process at an error;
+TORCH_NCCL_ASYNC_ERROR_HANDLING=0 leaves the error to us. The monitor that ends a process with a stuck watchdog is
+switched off (docs/retry.md names the pages). NCCL's own fail-over between InfiniBand or RoCE ports of one GPU exists
+since 2.29.7, and its way back since 2.30. Both are off by default and are switched on where the version has them.
 
-Rail choice is `unsupported`: NCCL lists its interfaces once per process, so a living one cannot choose others.
-It does NOT decide anything, and it imports torch only when a group is made.
+Rail choice is `unsupported`: NCCL lists its interfaces once per process, so a living process cannot choose others.
+This module does NOT decide anything, and it imports torch only when a group is made.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ WATCHDOG = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # 1 and 3 end the process, 2 aborts behind our back
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-    "TORCH_NCCL_PROPAGATE_ERROR": "0",  # who else has to stop is told by the manager
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",  # the manager tells the other ranks to stop
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
-"""What keeps an error from ending the process."""
+"""The variables that keep an error from ending the process."""
 
 NO_RAIL = (
     "NCCL lists its network interfaces once per process: a living process cannot leave one of them; start it anew with "
@@ -49,13 +50,13 @@ _ARGUMENTS = ("ncclinvalidusage", "ncclinvalidargument", "invalid usage", "inval
 
 
 KEPT_OPTIONS = ("is_high_priority_stream", "config", "global_ranks_in_group", "group_name", "group_desc")
-"""What a group that is made anew has of the options of the one before; it is split from no other."""
+"""The options that a group made anew takes from its predecessor. It is never split from another group."""
 
 
 def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str, str]:
-    """Set what has to stand before the first group, for the NCCL that runs; gives what was set.
+    """Set what the first group needs, for the NCCL version that runs; return what was set.
 
-    The watchdog's settings are ours: with others an error would end the process. The ports' are only defaults.
+    The watchdog's settings are always ours: with others an error would end the process. The ports' are only defaults.
     """
     wanted, runs = dict(WATCHDOG), version()
     for name, since in ((PORT_FAILOVER, PORT_FAILOVER_SINCE), (PORT_RECOVERY, PORT_RECOVERY_SINCE)):
@@ -67,7 +68,7 @@ def prepare(environment: MutableMapping[str, str], settings: Config) -> dict[str
 
 
 def version() -> tuple[int, int, int]:
-    """Of the NCCL that this torch runs with. Raises BackendError where there is none."""
+    """The version of the NCCL that this torch runs with. Raises BackendError where there is none."""
     major, minor, patch = _class().get_runtime_nccl_version()
     return major, minor, patch
 
@@ -83,7 +84,7 @@ def make_inner(
     members: Sequence[int],
     options: Any = None,
 ) -> InnerGroup:
-    """A group whose communicators come to be with its first operation. Raises BackendError."""
+    """Make a group, whose first operation makes its communicators. Raises BackendError."""
     kind = _class()
     wanted = kind.Options()
     for name in KEPT_OPTIONS:
@@ -102,7 +103,7 @@ def make_inner(
 
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
-    """End these groups together: aborted one after the other, they could wait for each other. Raises BackendError."""
+    """Abort these groups together: one after the other, they could wait for each other. Raises BackendError."""
     backends = [inner for guard in guards if (inner := guard.inner) is not None]
     if not backends:
         return
@@ -117,7 +118,7 @@ def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:
-    """Another group: an aborted one stays aborted. Nothing is awaited here, so `within` bounds nothing."""
+    """Make another group: an aborted one stays aborted. Nothing waits here, so `within` has no effect."""
     return make_inner(
         store,
         guard.rank(),
@@ -131,17 +132,17 @@ def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: A
 
 
 def rails() -> Sequence[str]:
-    """None that could be chosen."""
+    """Return nothing: no rail can be chosen."""
     return ()
 
 
 def switch_rail(name: str, in_use: bool) -> Switched:
-    """There is nothing to ask: rails of a living process cannot be chosen."""
+    """Answer `unsupported`: the rails of a living process cannot be chosen."""
     return Switched(Switch.UNSUPPORTED, NO_RAIL)
 
 
 def probe(guard: Any) -> Fault | None:
-    """What the watchdog has noted of this group."""
+    """The fault that the watchdog has noted for this group."""
     inner = guard.inner
     if inner is None:
         return None
@@ -151,7 +152,7 @@ def probe(guard: Any) -> Fault | None:
 
 
 def classify(error: str | BaseException) -> Fault:
-    """Sorts by words; NCCL's own names of its errors stand in torch's texts."""
+    """Sort an error by its words; torch's texts contain NCCL's own names of its errors."""
     text = str(error).lower()
     if any(word in text for word in _ARGUMENTS):
         return Fault.ARGUMENTS

@@ -1,11 +1,11 @@
 """The two NICs that a process over HCCL can send on: its NPU's own, and the one of the NPU beside it on the same board.
 
-HCCL reports success for a switch that did nothing, and counts no bytes that a process could read. The driver does:
-`hccn_tool -i DEVICE -stat -g` says what the NIC of a device has sent. It is asked when a switch has to be proved, and
-never otherwise, for it is a program that has to be started. Where it is missing nothing is counted, and a switch stays
-`asked`. What was counted is kept where this node's agent reads it, so that the two are rails like any other: operators
-see and order them, and the manager sees bytes flow on a NIC that was put back. It does NOT decide what the bytes prove
-(adapter.judge). None of this was run on an NPU.
+HCCL reports success for a switch that did nothing, and a process cannot read from it how many bytes were sent. The
+driver counts them: `hccn_tool -i DEVICE -stat -g` prints what the NIC of a device has sent. This tool is a program that
+must be started, so it is only called when a switch must be proved. Where it is missing nothing is counted, and a switch
+stays `asked`. The counts are kept where this node's agent reads them. So the two NICs are rails like any other:
+operators see and switch them, and the manager sees bytes flow on a NIC that was put back. This module does NOT decide
+what the bytes prove (adapter.judge). None of this was run on an NPU.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from taskd.core.types import RailState
 OWN = "npu"
 BESIDE = "npu-beside"
 EVERYBODY = "*"
-"""The peer of both, as far as reports go: a NIC is chosen for all peers at once."""
+"""The peer of both NICs in reports: a NIC is chosen for all peers at once."""
 TOOL = "hccn_tool"
 TOOL_SECONDS = 2.0
 _SENT = re.compile(r"\bmac_tx_total_oct_num\s*[:=]\s*(\d+)")
 
 
 def sent(device: int) -> int | None:
-    """Bytes that the NIC of this device has sent since it was started; None: nobody can tell."""
+    """Bytes that the NIC of this device has sent since it was started; None if they cannot be read."""
     command = [TOOL, "-i", str(device), "-stat", "-g"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
@@ -38,13 +38,13 @@ def sent(device: int) -> int | None:
 
 
 def traffic(device: int) -> Traffic:
-    """What each of the two has sent, as far as somebody counts it."""
+    """Bytes that each of the two NICs has sent, without a NIC whose count cannot be read."""
     both = {OWN: sent(device), BESIDE: sent(device ^ 1)}
     return {name: count for name, count in both.items() if count is not None}
 
 
 class Counts:
-    """What the two have sent, as far as it was asked, in memory that the agent of this node reads. Raises OSError."""
+    """The bytes of the two NICs at the last look, in memory that the agent of this node reads. Raises OSError."""
 
     def __init__(self) -> None:
         self._file = _native.RailCounters(2)
@@ -55,7 +55,7 @@ class Counts:
 
     @property
     def fd(self) -> int:
-        """Of the memory file; -1: there is none that others could read."""
+        """The descriptor of the memory file; -1: there is no file that other processes could read."""
         return self._file.fd
 
     def note(self, now: Traffic) -> None:
@@ -65,6 +65,6 @@ class Counts:
             self._last[name] = count
 
     def prove_anew(self) -> None:
-        """Another one is in use from now on: what it carries has to be seen."""
+        """Note that the other NIC is in use from now on, so that its bytes must be seen first."""
         for line in self._lines.values():
             line.prove_anew()

@@ -1,11 +1,12 @@
-"""Inner groups over rails: this process' one engine, and how the members of a group find each other.
+"""Inner groups over rails: the one engine of this process, and how the members of a group find each other.
 
-The engine (csrc/rail) listens on every rail and carries all groups of the process. A group meets in a c10d store, where
-each member tells its endpoint and is told the others' (agreement.py); all groups of a job prove themselves with one
-key, which lies in the job's store for whoever belongs to it. Without a guard, `register()` makes "rail" a backend of
-torch by its own name: `init_process_group("cpu:rail")`.
+The engine (csrc/rail) listens on every rail and carries all groups of the process. The members of a group meet in a
+c10d store, where each one writes its endpoint and reads the others' (agreement.py). All groups of a job authenticate
+with one key. It is in the job's store, where the processes of the job find it. Without a guard, `register()` makes
+"rail" a torch backend of its own: `init_process_group("cpu:rail")`.
 
-Does not decide when a group is made or ended (guard.py does), find rails (nics/discovery.py does), or carry a byte.
+This module does not decide when a group is made or ended (guard.py does), find rails (nics/discovery.py does), or carry
+a byte.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from taskd.wire import keys
 
 KEY_BYTES = 32
 KEY_KEY = "taskd/rail/key"
-"""Store key, without any prefix: what all processes of the job prove themselves with to each other."""
+"""Store key, without any prefix, of the key with which all processes of the job authenticate to each other."""
 OVER = "rail"
-"""What the members say that they go over (agreement.py)."""
+"""The name of this transport in what the members tell each other (agreement.py)."""
 REACH = timedelta(seconds=60)
-"""All members are there and listen: who is not reached by then cannot be, whatever the group's timeout is."""
+"""All members listen already, so a member not reached in this time is unreachable, whatever the group's timeout is."""
 _KEY_PURPOSE = b"taskd rail 1"
 _logger = log.get(__name__)
 
@@ -55,12 +56,12 @@ def make_inner(
     interface: str | None = None,
     together: bool = False,
 ) -> InnerGroup:
-    """A group of these ranks that meet in `store`, over the rails of this process, or this one address or interface.
+    """Make a group of these ranks, over the rails of this process, or over this one address or interface.
 
-    `together`: all ranks make all their groups anew for this epoch, the largest first; members of a group that was made
-    so do not meet again for a smaller one.
-    Blocks until every member is reached by one rail at least. Raises BackendError if somebody does not come within
-    `timeout`, cannot be reached then, or goes over something else; UsageError for a named rail that cannot be.
+    The ranks meet in `store`. `together`: all ranks make all their groups anew for this epoch, the largest first. The
+    members of such a group do not meet again for a smaller one.
+    Blocks until every member is reached over at least one rail. Raises BackendError if a member does not come within
+    `timeout`, cannot be reached, or uses another transport; UsageError for a named rail that is not possible.
     """
     me, met = members[rank], rail_engine.own.met
     engine, endpoints = rail_engine.own.engine, met.endpoints(epoch, members) if together else None
@@ -83,7 +84,7 @@ def make_inner(
 def _meet(
     store: Any, rank: int, members: Sequence[int], identity: str, timeout: timedelta, place: Place
 ) -> tuple[Any, list[bytes]]:
-    """This process' engine, and where those of all members are."""
+    """Return this process' engine, and the endpoints of the engines of all members."""
     me = members[rank]
     try:
         with agreement.or_decline(store, rank, len(members)):
@@ -97,7 +98,7 @@ def _meet(
 
 
 def _engine(key: bytes, place: Place, rank: int) -> Any:
-    """This process' engine. A new one if there is none yet, or if the job has another key or place for it now."""
+    """Return this process' engine. Make a new one if there is none yet, or if the job's key or place has changed."""
     with rail_engine.own.lock:
         if rail_engine.own.engine is not None and (rail_engine.own.key, rail_engine.own.place) == (key, place):
             return rail_engine.own.engine
@@ -116,7 +117,7 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
             retry_hold=timedelta(milliseconds=retry.hold_ms),
             retry_interval=timedelta(milliseconds=retry.interval_ms),
         )
-        # Groups over the one before keep it for as long as they live.
+        # Groups over the previous engine keep it for as long as they live.
         rail_engine.own.engine, rail_engine.own.key, rail_engine.own.place = engine, key, place
         rail_engine.own.rails = rails
         if engine.counters_fd >= 0:
@@ -139,9 +140,9 @@ def _rails(settings: config.Config, place: Place) -> Sequence[Rail]:
 
 
 def _agreed_key(store: Any) -> bytes:
-    """The key of the job's rails. It lies in the job's store; whoever comes first puts it there.
+    """Return the key of the job's rails from the job's store; the first process puts it there.
 
-    What lies there is derived from the job's own key, where this process knows it, and tells nothing about that.
+    If that process knows the job's own key, the rails' key is derived from it. It reveals nothing about the job's key.
     """
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
@@ -165,7 +166,7 @@ def _key_of_job() -> bytes:
 
 
 def register() -> None:
-    """Makes "rail" a backend that torch.distributed knows, without a guard. May be called again."""
+    """Make "rail" a backend that torch.distributed knows, without a guard. It may be called again."""
     if "rail" not in dist.Backend.backend_list:
         dist.Backend.register_backend("rail", _make_backend, extended_api=True, devices=["cpu"])
 

@@ -1,8 +1,8 @@
-"""This process' one engine of rails: which rails it has, which carry, and the end of what is under way in it.
+"""The one rail engine of this process: which rails it has, which of them carry, and how its operations are ended.
 
-rail.py makes the engine and needs torch and taskd._c10d for it. Whoever only asks or orders (cpu.py, and the follower
-of the manager's orders) does so here, loads neither, and finds no rail as long as no group has been made.
-It does NOT make the engine or a group.
+rail.py makes the engine and needs torch and taskd._c10d for it. Code that only asks or orders uses this module and
+loads neither: cpu.py, and the follower of the manager's orders. It finds no rail until a group has been made.
+This module does NOT make the engine or a group.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from taskd.errors import UsageError
 from taskd.nics.choice import Rail
 
 Place = tuple[str | None, str | None]
-"""A host name or an interface to be used where no rails are named."""
+"""A host name or an interface, to use where no rails are named."""
 
 
 class Met:
-    """Where the members of one epoch's groups are, from meetings in which all ranks make all their groups anew. Whoever
-    was in the meeting of a larger group has met the members of a smaller one already. All of these know that alike,
-    since all make their groups in the same order."""
+    """The endpoints of the members of one epoch's groups, from meetings in which all ranks make all groups anew. The
+    members of a larger group have met already, so they need not meet for a smaller one. All members know this equally,
+    because all make their groups in the same order."""
 
     def __init__(self) -> None:
         self._epoch = -1
         self._groups: list[dict[int, bytes]] = []
 
     def endpoints(self, epoch: int, members: Sequence[int]) -> list[bytes] | None:
-        """Of these members, in their order; None: they have to meet."""
+        """The endpoints of these members, in their order; None: they have to meet."""
         known = self._groups if epoch == self._epoch else []
         return next(([one[rank] for rank in members] for one in known if one.keys() >= {*members}), None)
 
     def note(self, epoch: int, members: Sequence[int], endpoints: Sequence[bytes]) -> None:
-        """They have met."""
+        """Note that these members have met."""
         if epoch != self._epoch:
             self._epoch, self._groups = epoch, []
         self._groups.append(dict(zip(members, endpoints, strict=True)))
 
 
 class Own:
-    """What this process has one of."""
+    """What exists once per process: the engine and what belongs to it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -49,7 +49,7 @@ class Own:
         self.key = b""
         self.place: Place = (None, None)
         self.rails: Sequence[Rail] = ()
-        self.out: set[str] = set()  # rails that an order keeps from use
+        self.out: set[str] = set()  # rails that an order has taken out of use
         self.counts: dict[tuple[int, ...], int] = {}
         self.met = Met()
         self.inherited: list[Any] = []  # a parent's engines, whose threads do not exist here: never destroyed
@@ -74,7 +74,7 @@ def states() -> tuple[str, ...]:
 
 
 def set_in_use(name: str, in_use: bool) -> None:
-    """A rail carries nothing new (False), or may carry again. Raises UsageError for a name that there is not."""
+    """Let a rail carry nothing new (False), or let it carry again. Raises UsageError for an unknown name."""
     with own.lock:
         if name not in states():
             raise UsageError(f"there is no rail {name}; this process has {', '.join(states()) or 'none yet'}.")
@@ -86,7 +86,7 @@ def set_in_use(name: str, in_use: bool) -> None:
 
 
 def end_epochs_before(epoch: int) -> None:
-    """Ends the groups of all epochs before this one; afterwards none of their operations touches a tensor."""
+    """End the groups of all epochs before this one; afterwards none of their operations touches a tensor."""
     with own.lock:
         engine = own.engine
     if engine is not None and epoch > 0:

@@ -1,8 +1,9 @@
-"""What stands where torch.distributed has its own backends, so that every group it makes is made guarded.
+"""Replacements for torch.distributed's own backends, so that every group it makes is made guarded.
 
-torch offers no hook for a built-in backend, so the classes that it instantiates (ProcessGroupGloo, ProcessGroupNCCL)
-are replaced by ones that make guards and answer every other question as the plain ones do; what torch_npu registers is
-wrapped. Each name that is touched stands in `install`. This module makes no guard and keeps none: `make` does.
+torch offers no hook for a built-in backend. So the classes that it instantiates (ProcessGroupGloo, ProcessGroupNCCL)
+are replaced by classes that make guards. In all other respects they behave like the plain classes. The backend that
+torch_npu registers is wrapped. `install` lists each name that is replaced. This module makes no guard and keeps none:
+`make` does.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from taskd.comm.gloo import without_listener
 PlainGloo: Any = dist.ProcessGroupGloo
 
 Make = Callable[[str, Any, int, int, timedelta, Any], Any]
-"""Of backend, store, rank, size, timeout and torch's options: a guard."""
+"""A function that makes a guard from backend, store, rank, size, timeout and torch's options."""
 
 members: ContextVar[list[int] | None] = ContextVar("taskd_group_members", default=None)
-"""Global ranks of the group that torch is making on this thread; torch tells the backend's class only how many."""
+"""Global ranks of the group that torch is making on this thread; torch gives the backend's class only their number."""
 
 _installed = False
 
 
 def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
-    """From now on `make` makes the backends of all groups; once. `of_default_group` is told the store of each default
-    group before it is made."""
+    """Let `make` make the backends of all groups from now on; a second call does nothing. `of_default_group` is called
+    with the store of each default group before that group is made."""
     global _installed
     if _installed:
         return
@@ -46,7 +47,7 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
         "all_gather_object": _own_in_rehearsal(c10d.all_gather_object),
         "gather_object": _own_in_rehearsal(c10d.gather_object),
     }
-    for name in ("broadcast_object_list", "all_gather_object", "gather_object"):  # by which scripts know them
+    for name in ("broadcast_object_list", "all_gather_object", "gather_object"):  # scripts use these names
         setattr(dist, name, replaced[name])
     if dist.is_nccl_available():
         replaced["ProcessGroupNCCL"] = _class("nccl", dist.ProcessGroupNCCL, make)
@@ -57,7 +58,7 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
 
 
 class _GuardingType(type):
-    """Makes guards where torch makes the plain backend, and takes both for one in isinstance()."""
+    """Makes guards where torch makes the plain backend; isinstance() is true for both."""
 
     backend: str
     plain: Any
@@ -91,14 +92,14 @@ def plain_of(backend: Any) -> Any:
 
 
 def type_of_guards() -> Any:
-    """The type under which a guard before gloo is registered: not gloo's, since torch casts what has that to gloo's own
-    class, nor CUSTOM, which is what the backend of another device may have in the same group."""
+    """The type under which a guard around gloo is registered. It is not gloo's type: torch casts a backend of that type
+    to gloo's own class. Nor is it CUSTOM: the backend of another device in the same group may have that type."""
     return dist.ProcessGroup.BackendType.UCC
 
 
 @functools.cache
 def _gloo_of_one() -> Any:
-    """A gloo group of one rank, for all guarded groups: what is registered as GLOO, DDP casts to gloo's own class."""
+    """Return a gloo group of one rank, shared by all guarded groups: DDP casts the GLOO backend to gloo's own class."""
     options = PlainGloo._Options()
 
     def make() -> Any:
@@ -109,8 +110,7 @@ def _gloo_of_one() -> Any:
 
 
 def _registering(original: Callable[..., None]) -> Callable[..., None]:
-    """ProcessGroup._register_backend that puts guards before gloo, and torch's debug wrapper of one, under another
-    type."""
+    """Wrap ProcessGroup._register_backend: a guard around gloo, or torch's debug wrapper of one, gets another type."""
 
     @functools.wraps(original)
     def register(group: Any, device: Any, kind: Any, backend: Any = None) -> None:
@@ -148,7 +148,7 @@ def _remembering_members(
 
 
 def _guard_hccl(make: Make) -> None:
-    """torch_npu registers its backend when it is imported, which may be later than we are installed."""
+    """Wrap torch_npu's backend. It is registered when torch_npu is imported, which may be after `install`."""
     plugins: dict[str, Any] = c10d.Backend._plugins
     plugin = plugins.get("HCCL")
     if plugin is None or not plugin.extended_api or getattr(plugin.creator_fn, "makes_guards", False):
@@ -163,7 +163,7 @@ def _guard_hccl(make: Make) -> None:
 
 
 def _none_for_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """No pickled object has zero bytes; an object collective of a step that was given up has, and means None."""
+    """Read zero bytes as None. No pickled object has zero bytes; only a step that was given up receives them."""
 
     @functools.wraps(original)
     def tensor_to_object(tensor: Any, tensor_size: Any, *args: Any, **more: Any) -> Any:
@@ -173,8 +173,8 @@ def _none_for_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _none_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
-    """In a rehearsal nothing comes from the source, so what is received is None. The lengths, which torch receives
-    first into memory that it has not cleared, would be whatever that held."""
+    """Receive None in a rehearsal, because the source sends nothing. torch receives the lengths first, into memory that
+    it has not cleared, so they would be arbitrary."""
 
     @functools.wraps(original)
     def broadcast_object_list(
@@ -194,8 +194,8 @@ def _none_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_in_rehearsal(original: Callable[..., Any]) -> Callable[..., Any]:
-    """all_gather_object(list, object) and gather_object(object, list): in a rehearsal nobody else says anything, and
-    what they would say has most likely the form of what this rank has said."""
+    """Wrap all_gather_object(list, object) and gather_object(object, list). In a rehearsal no other rank sends. This
+    rank's own object is used instead: the others' objects most likely have the same form."""
     gathers_all = original.__name__ == "all_gather_object"
     name, place = ("object_list", 0) if gathers_all else ("object_gather_list", 1)
 

@@ -1,14 +1,14 @@
-"""The import finder that answers for modules existing scripts import, when the real packages are absent.
+"""The import finder that replaces modules that existing scripts import, when the real packages are absent.
 
-Importing this module appends one finder to the END of sys.meta_path: whatever is really installed is found before it is
-asked, so the real packages always win, also partly: a real `mindio_ttp` that lacks a submodule stays as it is, and the
-ImportError stands. The finder answers with the public names of the modules beside this file.
+Importing this module appends one finder to the END of sys.meta_path. Python finds every installed package before it
+asks this finder, so the real packages always win. This holds for parts, too: a real `mindio_ttp` that lacks a submodule
+stays as it is, and the ImportError stays. The finder answers with the public names of the modules beside this file.
 
-`mindio_ttp` is answered for only where somebody has asked for taskd: by importing taskd.api, or by a variable that a
-job of that kind has in its environment. Code that looks whether the package is there must not find it on every
+It answers for `mindio_ttp` only in a process that has asked for taskd: by importing taskd.api, or by a variable that
+such a job has in its environment. Some code checks whether the package is there. It must not find the package on every
 machine on which taskd happens to be installed.
 
-A .pth file imports this at every start of the interpreter. So it imports sys and os alone, and does its work in
+A .pth file imports this module at every start of the interpreter. So it imports only sys and os, and does its work in
 microseconds. It does NOT import torch, yaml, logging or any other part of taskd; the modules it answers with do that
 later.
 """
@@ -36,15 +36,16 @@ MODULES = {
     "taskd.python.adaptor": PACKAGE,
     "taskd.python.adaptor.patch": "taskd.compat.launcher",
 }
-"""The name that is answered for -> the module whose public names answer; PACKAGE is an empty package."""
+"""Replaced name -> the module that provides its public names; PACKAGE is an empty package."""
 ASKED_BY = ("TASKD_", "_TASKD_", "PROCESS_RECOVER", "ELASTIC_PROCESS_", "HIGH_AVAILABILITY", "MINDX_TASK_ID")
-"""How the variables begin whose presence says that this process belongs to a job that taskd looks after."""
+"""Prefixes of variables. If one is set, this process belongs to a job that taskd looks after."""
 SERVICE_LINKS = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT_")
-"""In the names that Kubernetes gives to every pod beside a Service, be it called taskd-manager: nobody has asked."""
+"""Parts of the variables that Kubernetes sets in every pod beside a Service. A Service may be called taskd-manager, so
+such a variable does not ask for taskd."""
 
 
 class Loader:
-    """Fills a module with the public names of the one that answers for it: the same functions, the same classes."""
+    """Fills a module with the public names of its replacement: the same functions, the same classes."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -66,7 +67,7 @@ class Loader:
 
 
 class Finder:
-    """Knows the eight names above; stands at the end of sys.meta_path."""
+    """Finds the eight names above; it is the last one in sys.meta_path."""
 
     is_of_taskd = True  # survives a reload of this module, which makes another class
 
@@ -75,7 +76,7 @@ class Finder:
         if home is None or (name.startswith("mindio_ttp") and not asked()):
             return None
         parent = name.rpartition(".")[0]
-        # Never a module of ours inside a package of theirs: half of each is worse than an honest ImportError.
+        # Never put our module into a real package: half of each is worse than an honest ImportError.
         if parent and parent != "taskd":
             spec = getattr(sys.modules.get(parent), "__spec__", None)
             if not isinstance(getattr(spec, "loader", None), Loader):
@@ -86,7 +87,7 @@ class Finder:
 
 
 def asked() -> bool:
-    """Whether this process wants taskd, and does not only run where it is installed."""
+    """Whether this process wants taskd, and does not only run on a machine where it is installed."""
     if "taskd.api" in sys.modules:
         return True
     named = [name for name in os.environ if name.startswith(ASKED_BY)]

@@ -1,8 +1,8 @@
-"""Answers for `mindio_ttp.controller_ttp`: the controller's side, which taskd's own manager takes over.
+"""Replaces `mindio_ttp.controller_ttp`: the controller's side. taskd's own manager does the controller's work.
 
 Every function has the signature of the original and says once that it has no effect. Functions that return a result
 code return FAILED, because a call that did nothing has not succeeded; the others return None or False.
-It does NOT start a controller, open port 8000 or call back.
+This module does NOT start a controller, open port 8000 or call back.
 """
 
 from __future__ import annotations

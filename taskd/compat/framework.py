@@ -1,11 +1,11 @@
-"""Answers for `mindio_ttp.framework_ttp`: what a training script calls around its loop.
+"""Replaces `mindio_ttp.framework_ttp`: the functions that a training script calls around its loop.
 
-Three calls have a meaning: tft_pause_train says that a step has ended, tft_start_updating_os and tft_end_updating_os
-bracket the optimizer. They feed taskd's beats and cost next to nothing when taskd does not run in this process.
-tft_exception_handler runs the function it decorates. Everything else is a no-op that says so once and returns the value
-that means "nothing happened, nothing is wanted"; functions that register still refuse what cannot be called.
-The controller's side is offered here too, from controller.py.
-It does NOT keep handlers, ignore signals or touch torch.
+Three calls have an effect: tft_pause_train says that a step has ended, and tft_start_updating_os and
+tft_end_updating_os enclose the optimizer step. They feed taskd's beats, and cost next to nothing when taskd does not
+run in this process. tft_exception_handler runs the function it decorates. Every other function is a no-op: it says so
+once and returns the value that means "nothing happened, nothing is wanted". Functions that register a handler still
+refuse one that is not callable. The controller's functions are offered here too, from controller.py.
+This module does NOT keep handlers, ignore signals or touch torch.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class RepairType(IntEnum):
 
 
 class OptimizerType(IntEnum):
-    """Which part of the optimizer a replica list speaks of."""
+    """The part of the optimizer that a replica list describes."""
 
     ATTENTION = 0
     MOE = 1
@@ -139,7 +139,7 @@ _hooks: Any = None
 
 
 def _load_hooks() -> Any:
-    # At the first call and not before: a script that only imports this module must not pay for the worker's part.
+    # Imported at the first call: a script that only imports this module must not pay for the worker's part.
     global _hooks
     from taskd.worker import hooks
 
@@ -147,7 +147,7 @@ def _load_hooks() -> Any:
     return hooks
 
 
-# What has a meaning: the progress of training.
+# Calls with an effect: the progress of training.
 def tft_pause_train(cur_step: int) -> None:
     """Say that step `cur_step` has ended. Call it at the end of every iteration."""
     (_hooks or _load_hooks()).step_end(cur_step)
@@ -175,7 +175,7 @@ def tft_exception_handler(func: Function) -> Function:
     return wrapper  # type: ignore[return-value]
 
 
-# What has none: the processor, the original's own link.
+# Calls without an effect: the processor, which is the original's own link.
 def tft_init_processor(
     rank: int,
     world_size: int,
@@ -303,7 +303,7 @@ def tft_register_decrypt_handler(decryptor: Handler) -> None:
     )
 
 
-# What asks for a decision of the original: the answers of a job in which nothing is being repaired.
+# Calls that ask the original for a decision: they answer as in a job in which nothing is being repaired.
 def tft_report_error(error_type: ReportState, error_code: str = "") -> None:
     """No effect: the manager learns of faults from processes, beats and collectives."""
     without_effect("tft_report_error", "the manager learns of faults from processes, beats and collectives")

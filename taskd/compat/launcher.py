@@ -1,8 +1,8 @@
-"""Answers for `mindx_elastic.api` and `taskd.python.adaptor.patch`, which users' launch lines put into torchrun.
+"""Replaces `mindx_elastic.api` and `taskd.python.adaptor.patch`, which users' launch lines insert into torchrun.
 
-Those lines (`sed -i '/import logging/i import mindx_elastic.api' .../torch/distributed/run.py`) must go on working: the
-import succeeds, torchrun stays as it is, and one warning names what taskd offers in its place.
-It does NOT change torch, register anything or start anything.
+Those lines (`sed -i '/import logging/i import mindx_elastic.api' .../torch/distributed/run.py`) must still work: the
+import succeeds, torchrun stays as it is, and one warning names taskd's replacement.
+This module does NOT change torch, register anything or start anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How the stand-ins say that a call has no effect: every one once, the first one loudly.
+"""How the replaced functions say that a call has no effect: each name once, the first one with an explanation.
 
-A training script registers a dozen handlers in every rank; a dozen warnings times the ranks would bury what matters. So
+A training script registers a dozen handlers in every rank. A dozen warnings from each rank would hide what matters. So
 rank 0 warns, once for each name, and the other ranks say the same at info level.
-It does NOT raise and knows nothing about the calls themselves.
+`without_effect` does NOT raise. This module knows nothing about the calls themselves.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def without_effect(name: str, instead: str) -> None:
 
 
 def need_callable(name: str, handler: object) -> None:
-    """The convention of the family: a handler that cannot be called is a TypeError."""
+    """Raise TypeError for a handler that cannot be called, as the original does."""
     if not callable(handler):
         raise TypeError(f"{name}() needs a callable as handler, not {type(handler).__name__}; pass a function")

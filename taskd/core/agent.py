@@ -1,18 +1,19 @@
-"""The agent's brain: what one node reports, which workers it starts and ends, and what the manager's word means here.
+"""The agent's logic: what one node reports, which workers it starts and ends, and how it follows the manager's word.
 
 What can go wrong, and what follows:
 
-- *The manager is gone*: records go on, nothing is sent; on return it is told everything. Workers never notice.
-- *This agent is new*, its forerunner died: workers say hello again and bring their incarnation and epoch along.
-- *Two processes claim one rank*: whoever is there stays, the other is turned away by its process id.
-- *The manager has given ranks up*: none follows an order before it is confirmed; one that is refused is ended, or goes
-  on under another number.
-- *This agent was stopped for a while*: it says for how long, and looks at what happened meanwhile.
+- *The manager is gone*: the records go on, nothing is sent. When it returns, it is told everything. Workers never
+  notice.
+- *This agent is new*, its predecessor died: workers say hello again and bring their incarnation and epoch with them.
+- *Two processes claim one rank*: the first one stays, the other is refused by its process id.
+- *The manager has given ranks up*: no rank follows an order before it is confirmed. A refused rank is ended, or goes on
+  under another number.
+- *This agent was stopped for a while*: it reports for how long, and checks what has happened meanwhile.
 
 Its parts: what they share (post), the records of ranks (crew), reports (reporter), orders (seating), the end of its
-work (departure), and what is relayed of rails, proofs and stillness. Invariants: term and epoch only grow; an
-incarnation starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and
-whether a rank is worth replacing.
+work (departure), and the relays of rails, proofs and stillness. Invariants: term and epoch only grow; an incarnation
+starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and whether a rank
+is worth replacing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Agent:
     # ---- the shell's side -------------------------------------------------------------------------------------
 
     def step(self, now_ns: int, event: events.AgentEvent) -> list[AgentEffect]:
-        """Take one event; gives what is to be done, in order."""
+        """Take one event. Return what is to be done, in order."""
         if self._departure.left:
             return []
         if isinstance(event, events.Readings):
@@ -115,7 +116,7 @@ class Agent:
         self._departure.tick(now)
 
     def _name_compilers(self, now: int) -> None:
-        """A repair that waits for a rank which compiles looks as if it hung."""
+        """Report ranks that compile: a repair that waits for one looks as if it hung."""
         for record in self.crew.compilers(now):
             text = f"rank {record.rank} is compiling, not hanging: the repair waits for it"
             self.post.do(Warn(text))
@@ -167,7 +168,7 @@ class Agent:
     def _refused(self, refused: Refused) -> None:
         record = self.crew.ranks.get(refused.rank)
         if record is None or record.incarnation != refused.incarnation or not record.live or record.ending:
-            return  # one that is being ended has its successor already, and its refusal tells nobody anything
+            return  # a rank that is being ended has its successor already, so its refusal says nothing new
         if record.renumber(refused.next_incarnation):
             self._welcome(record)
             self._reporter.tell(record)
@@ -236,7 +237,7 @@ class Agent:
             self.post.do(End(record.rank, record.incarnation, "its seat has gone to another incarnation"))
 
     def _ended(self, record: LocalRank | None, now: int) -> None:
-        """A process is gone, or never came: say so, and start who waits for its seat."""
+        """A process is gone, or never came: report that, and start the incarnation that waits for its seat."""
         if record is None:
             return
         record.acknowledged = False

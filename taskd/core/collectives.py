@@ -1,15 +1,15 @@
-"""What ranks tell of their collectives: that one is late, or that one has failed. What the manager does about either.
+"""Late and failed collectives: what the manager does when ranks report one.
 
-*Late* (far beyond its rhythm): it says so, once, and does nothing else. A slow rank is not a failed collective. Who
-waits tells that it waits; that proves nothing about anybody, so it is no witness for silence, opens no incident and
-ends no rank. Every rank of a group may wait for the same operation: the first one's word is the event, the others' add
-nothing to it. What the manager knows of the others goes with it: whom the word names, and who is silent. Who is
-waited for is found where the whole job stands still (hangs.py).
+*Late* (far beyond its rhythm): the manager reports it once and does nothing else. A slow rank is not a failed
+collective. The rank that waits reports that it waits. This proves nothing about any other rank, so it is no witness for
+silence, opens no incident and ends no rank. Every rank of a group may wait for the same operation: the first report is
+the event, the others add nothing. The manager adds what it knows: the rank that the report names, and the silent ranks.
+Which rank the others wait for is found only when the whole job stands still (hangs.py).
 
-*Failed*: a rank holds what has failed until a repair comes. None can come once a rank has left the job in good order.
-Under another launcher they would have had the error at once. Only the manager knows that there is no repair: the
-failure may be told before the rank's end, or after it. So it tells them to let go. A word that is lost is not said
-again, since a rank holds nothing for ever.
+*Failed*: a rank holds the error of a failed collective until a repair comes. No repair can come once a rank has left
+the job in good order. Under another launcher the ranks would have raised the error at once. Only the manager knows that
+there is no repair: the failure may be reported before the rank's end, or after it. So the manager tells the ranks to
+let go. A message that is lost is not sent again, since a rank holds nothing for ever.
 
 Not here: what a rank does about it (worker), which repair helps (repair), and what a failure says of silent nodes
 (detector).
@@ -25,11 +25,11 @@ from taskd.core.words import cut, late_words, rank_words, verb
 
 
 class LateCollectives:
-    """Which late operations have been said."""
+    """The late operations that were reported."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._said: dict[tuple[int, str], None] = {}  # by epoch, in which operations are numbered anew
+        self._said: dict[tuple[int, str], None] = {}  # with the epoch: each epoch numbers its operations anew
 
     def told(self, evidence: Evidence, seen_by: str, node: str) -> None:
         """A rank on this node waits for an operation."""
@@ -43,7 +43,7 @@ class LateCollectives:
         self._job.note("late", text, evidence.witness, node, incident=0)
 
     def _others(self, evidence: Evidence) -> str:
-        """What is known of those that it may wait for."""
+        """Say what is known of the ranks that it may wait for."""
         members = self._job.members
         named = f"; it waits for rank {evidence.rank}" if members.find(evidence.rank) is not None else ""
         silent = members.in_state(RankState.SUSPECT)
@@ -51,7 +51,7 @@ class LateCollectives:
 
 
 class FailedCollectives:
-    """Who has told of a failure in the epoch of the day."""
+    """The ranks that have reported a failure in the current epoch."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -65,7 +65,7 @@ class FailedCollectives:
         self._ranks.add(rank)
 
     def let_go(self) -> bool:
-        """Tell those ranks if somebody has left; whether any was told. To be called while no repair is under way."""
+        """If a rank has left, tell these ranks to let go. Return whether any was told. To be called outside repairs."""
         job, members = self._job, self._job.members
         gone = members.in_state(RankState.LEFT) if self._ranks and members.counts[RankState.LEFT] else []
         if not gone or self._epoch != job.epoch:

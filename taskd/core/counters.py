@@ -1,7 +1,7 @@
-"""Counting what was refused, and why. Alone, since every machine of the core counts with it.
+"""Counts what was refused, by reason. A module of its own, because every state machine of the core uses it.
 
-Nothing that a machine drops is dropped silently; shells show the counts (`taskd status`). It keeps numbers only, no
-text of the peer's, and its keys are literals of the code, so that nobody outside can make it grow.
+A machine drops nothing silently, and shells show the counts (`taskd status`). The counters keep only numbers, no text
+of the peer. Their keys are literals in the code, so no peer can make them grow.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ class Counters:
     by_reason: dict[str, int] = field(default_factory=dict)
 
     def count(self, reason: str) -> None:
-        """One more of this kind."""
+        """Count one more for this reason."""
         self.by_reason[reason] = self.by_reason.get(reason, 0) + 1

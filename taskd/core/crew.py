@@ -1,11 +1,12 @@
-"""The crew: the records of one node's ranks, and what their processes say and do. Half of the agent's brain.
+"""The crew: the records of one node's ranks, and what their processes say and do. Half of the agent's logic.
 
-Everything that comes from a process of the node is filed here, fenced by incarnation; what does not fit is counted and
-changes nothing. A method gives the record that has news for the manager, or None. What can go wrong, and what follows:
+Every message and event of a process of this node is filed here. What comes from another incarnation changes nothing; a
+stage, a start or an end of one is counted. A method returns the record that has news for the manager, or None. What can
+go wrong, and what follows:
 
-- *Two processes claim a rank*, wrong job, wrong world: `why_not` says in a sentence why the second is turned away.
-- *A process claims a rank of another node*: where the agent starts the workers, only who was started is let in.
-- *A word of the past* (an older stage, an ended incarnation): counted.
+- *Two processes claim a rank*, wrong job, wrong world size: `why_not` says in a sentence why the second is refused.
+- *A process claims a rank of another node*: if the agent starts the workers, only processes that it started are let in.
+- *A late message* (an older stage, an ended incarnation): counted.
 
 Invariant: a rank has at most one live process here. Not here: orders (seating), reports (reporter), and what happens
 next (agent).
@@ -23,30 +24,30 @@ from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY, cut, follows
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
-"""Where nobody leaves in good order. APPLIED is not among them: a script without a session is there at its end."""
+"""Phases in which no process ends in good order. APPLIED is not one: a script without a session ends in it."""
 
 
 class Crew:
     """All ranks of one node, by number."""
 
     def __init__(self, job: str, counters: Counters, spawns: bool = False) -> None:
-        """`spawns`: every process of this node is started by its agent, so nobody else can be one of its ranks."""
+        """`spawns`: the agent starts every worker of this node, so no other process can be one of its ranks."""
         self.job = job
         self.spawns = spawns
         self.world_size = 0  # 0: no worker has told it yet
         self.ranks: dict[int, LocalRank] = {}
         self.counters = counters
         self._failures = 0
-        self._idle_since: int | None = None  # no process lives here since then
+        self._idle_since: int | None = None  # since when no process lives here
 
     def causes(self) -> list[int]:
-        """The ranks that have failed by themselves, in time: the first one began it. Who died only of an operation with
-        others is none of them."""
+        """Return the ranks that have failed by themselves, in the order of time: the first one is the cause. A rank
+        that died only because an operation with others had failed is not among them."""
         failed = [record for record in self.ranks.values() if record.failed and not follows(record.reason)]
         return [record.rank for record in sorted(failed, key=lambda record: record.failed)]
 
     def raised(self, rank: int) -> bool:
-        """Whether it is ending, or has ended, by an exception of its own."""
+        """Whether this rank is ending, or has ended, by an exception of its own."""
         record = self.ranks.get(rank)
         return record is not None and record.raised and not follows(record.reason)
 
@@ -56,11 +57,11 @@ class Crew:
             record.failed = self._failures
 
     def live(self) -> list[LocalRank]:
-        """Those whose process is there."""
+        """Return the ranks whose process lives."""
         return [record for record in self.ranks.values() if record.live]
 
     def idle_ns(self, now: int) -> int | None:
-        """For how long nobody has been here, since the first look that found nobody; None: somebody is."""
+        """Return how long no process has lived here, since the first call that found none. None: one lives here."""
         if self.live():
             self._idle_since = None
             return None
@@ -68,7 +69,7 @@ class Crew:
         return now - self._idle_since
 
     def rival(self, seat: Seat, node: str) -> tuple[LocalRank, str] | None:
-        """The process here whose seat goes to another incarnation, and the reason for its end. Who follows is noted."""
+        """Return the process here whose seat goes to another incarnation, and why it ends. Note which one follows."""
         record = self.ranks.get(seat.rank)
         if record is None or not record.live:
             return None
@@ -81,7 +82,7 @@ class Crew:
         return None
 
     def vacant(self, seat: Seat, node: str) -> bool:
-        """This seat is to be taken here, and nobody sits on it."""
+        """Whether this seat belongs to this node and has no live process yet."""
         record = self.ranks.get(seat.rank)
         free = record is None or (not record.live and seat.incarnation > record.incarnation)
         return seat.node == node and free
@@ -92,7 +93,7 @@ class Crew:
         self._idle_since = None
 
     def to_be_told(self, order: Order, now: int) -> tuple[int, ...]:
-        """Who has yet to follow this order and was not told just now; from now on they were."""
+        """Return the ranks that have yet to follow this order and were not told it just now. They count as told."""
         due = []
         for record in self.ranks.values():
             if record.state is RankState.ALIVE and record.acknowledged and record.behind(order):
@@ -103,7 +104,7 @@ class Crew:
         return tuple(due)
 
     def compilers(self, now: int) -> list[LocalRank]:
-        """Who compiles for so long that it is to be said; once for each process."""
+        """Return the ranks that have compiled for so long that it is to be reported, each process once."""
         found = []
         for record in self.live():
             one = record.compiling
@@ -115,7 +116,7 @@ class Crew:
         return found
 
     def admit(self, hello: WorkerHello) -> LocalRank:
-        """A process for which `why_not` knew nothing introduces itself."""
+        """Let in a process that introduces itself and that `why_not` does not refuse."""
         record = self.ranks.get(hello.rank)
         self.world_size = hello.world_size
         if record is None or not record.live:
@@ -130,7 +131,7 @@ class Crew:
         return record
 
     def why_not(self, hello: WorkerHello) -> str:
-        """Why this process is not let in; empty: it is."""
+        """Say why this process is not let in. Empty: it is let in."""
         record = self.ranks.get(hello.rank)
         if hello.job != self.job:
             return f"it belongs to job {hello.job}, this is the agent of job {self.job}"
@@ -156,7 +157,7 @@ class Crew:
         return ""
 
     def reached(self, said: StageReached) -> LocalRank | None:
-        """A worker says how far it has come."""
+        """A worker reports how far it has come."""
         record = self.ranks.get(said.rank)
         if record is None or record.incarnation != said.incarnation or not record.live:
             self.counters.count("stage of another incarnation")
@@ -176,7 +177,7 @@ class Crew:
         return record
 
     def covered(self, said: Covered) -> None:
-        """A worker says what would come of a death."""
+        """A worker reports what a death would lead to."""
         record = self.ranks.get(said.rank)
         if record is not None and record.live and record.incarnation == said.incarnation:
             record.news |= record.cover is not said.cover
@@ -207,7 +208,7 @@ class Crew:
         return record
 
     def gone(self, event: Gone) -> LocalRank | None:
-        """A process has ended; exit code 0 is good order, unless its page says that it was inside a step."""
+        """A process has ended. Exit code 0 means good order, unless its beat page says that it was inside a step."""
         record = self.ranks.get(event.rank)
         if record is None or record.incarnation != event.incarnation or not record.live:
             self.counters.count("end of another incarnation")
@@ -222,7 +223,7 @@ class Crew:
         return record
 
     def told(self, evidence: Evidence) -> None:
-        """A process that ends by an exception says so first: its exit code alone would not tell why."""
+        """A process that ends by an exception reports it first, because its exit code alone does not tell why."""
         record = self.ranks.get(evidence.rank)
         if record is None or not record.live or record.incarnation != evidence.incarnation:
             return
@@ -232,7 +233,7 @@ class Crew:
             self._fails(record)
 
     def read(self, event: Readings) -> None:
-        """A look at the pages. What a page says of step and phase is news, an age is not."""
+        """Take a reading of the beat pages. A change of step or phase is news, a change of age is not."""
         for reading in event.readings:
             record = self.ranks.get(reading.rank)
             if record is None or record.incarnation != reading.incarnation or not record.live:

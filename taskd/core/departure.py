@@ -1,13 +1,14 @@
-"""When an agent's work is over, and how it ends: by the manager's word, with its last worker, or without a manager.
+"""Decides when and how an agent's work ends: by the manager's word, with its last worker, or without a manager.
 
 What can go wrong, and what follows:
 
-- *Workers do not end when they are told to*: after a while a launcher ends them.
+- *Workers do not end when they are told to*: after STOP_GRACE_NS a launcher ends them.
 - *The manager is gone and ranks need it* (a worker is dead, none is left, or some are parked for a repair): a launcher
-  gives up after a while, with the cause. Ranks that train need no manager. Those in a repair do: nobody else can let
-  them go. So such a repair has a lease, and when that is over the node's ranks end, as under another launcher.
+  gives up after a while and reports the cause. Ranks that train need no manager. Ranks in a repair need it, because
+  only the manager can let them go on. So such a repair has a lease (ABANDONED_NS). When the lease is over, the node's
+  ranks end, as they would under another launcher.
 
-Invariant: whoever leaves does so once. Not here: ending one rank whose seat is another's (seating).
+Invariant: an agent leaves only once. Not here: how a rank ends whose seat has gone to another process (seating).
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ LEASE_SECONDS = limits.ABANDONED_NS // limits.SECOND
 
 
 class Departure:
-    """Looks whether there is still something to do here."""
+    """Checks whether this agent still has something to do."""
 
     def __init__(self, post: Post, crew: Crew, seating: Seating) -> None:
         self._post = post
         self._crew = crew
         self._seating = seating
         self.left = False
-        self._stop_at = 0  # when the word to stop was heard
-        self._alone_since: int | None = None  # no connection since then; None: nobody has looked yet
+        self._stop_at = 0  # when the Stop arrived
+        self._alone_since: int | None = None  # no connection since then; None: not checked yet
 
     def tick(self, now: int) -> None:
-        """Is there still something to do here?"""
+        """Check whether this agent still has something to do, and leave if it has not."""
         live, idle_ns = self._crew.live(), self._crew.idle_ns(now)
         idle = idle_ns is not None and idle_ns >= self._post.who.linger_ns
         if self._post.stopping is not None:
@@ -53,7 +54,7 @@ class Departure:
         self._alone_since = now
 
     def stop(self, stop: Stop, now: int) -> None:
-        """The job is over, or nobody can go on with it here. All workers are told once."""
+        """The job is over, or cannot go on here. All workers are told once."""
         if self._post.stopping is not None:
             return
         self._post.stopping, self._stop_at = stop, now
@@ -63,12 +64,12 @@ class Departure:
         self._go_on(stop, live, now)
 
     def ended(self, now: int) -> None:
-        """A process is gone: it may have been the last one that the end waits for."""
+        """A process is gone: the agent may have waited for it as the last one before it leaves."""
         if self._post.stopping is not None:
             self._go_on(self._post.stopping, self._crew.live(), now)
 
     def _go_on(self, stop: Stop, live: list[LocalRank], now: int) -> None:
-        """Leave when nobody is left, and see to it that nobody is."""
+        """Leave when no worker is left. A launcher ends the workers that are late."""
         spawns = self._post.who.spawns
         late = now - self._stop_at >= limits.STOP_GRACE_NS
         if not live or (late and not spawns):
@@ -78,7 +79,7 @@ class Departure:
                 self._seating.end(record, stop.reason)
 
     def _manage_alone(self, idle: bool, now: int) -> None:
-        """A launcher without a manager: nobody is going to decide anything."""
+        """Decide for a launcher that has no manager."""
         self._alone_since = now if self._alone_since is None else self._alone_since
         alone_ns = now - self._alone_since
         abandoned = alone_ns >= limits.ABANDONED_NS

@@ -1,25 +1,26 @@
-"""The detector: when does a node's silence mean something?
+"""The detector: decides when the silence of a node means that the node is suspect or dead.
 
-A crash needs no detector: the node's own agent proves it. Silence proves nothing by itself, so it is weighed in two
-steps. A node that stays silent for longer than its own rhythm explains (smoothed mean and four deviations of its gaps,
-within a floor and a ceiling) makes its ranks SUSPECT; a second witness (its connection broke, a collective elsewhere
-failed), or a very long silence, makes them DEAD. What can go wrong, and what follows:
+A crash needs no detector: the node's own agent proves it. Silence alone proves nothing, so it is judged in two steps.
+First, a node that is silent for longer than its own rhythm explains makes its ranks SUSPECT. (Its rhythm: smoothed mean
+plus four deviations of its gaps, within a floor and a ceiling.) Then a second witness (its connection broke, a
+collective elsewhere failed), or a very long silence, makes them DEAD. What can go wrong, and what follows:
 
-- *The manager slept*: all times here are of its waking hours, the caller's matter; no node looks silent for that.
+- *The manager slept*: all times here are the manager's waking time, which the caller provides. No node looks silent
+  because the manager slept.
 - *The manager restarted*: every baseline starts anew.
-- *A busy node*: the floor is longer than any stall that was measured; jitter widens the threshold.
-- *A starved node*: its silence is seen by all who wait for its ranks. That their operations are late, or end after
-  their time limit, is the same silence seen from elsewhere and no second witness: nothing has broken.
-- *A side agent died, its workers live*: its broken connection is no witness, and as long as ranks elsewhere finish
-  steps, which they could not without these, silence alone is none either.
-- *A launcher is stopped, its workers live*: as long as ranks elsewhere finish steps, silence alone is no witness. Where
-  no node at all is heard, nobody could take over, and it may be the manager that is cut off: a broken connection is no
-  witness for that, and whose connection stands is waited for, as long as for any stage of a repair. When one is
-  heard again, the others' time begins anew.
-- *A witness long before the silence, or a connection that came back*: it has expired, or is forgotten.
+- *A busy node*: the floor is longer than any stall that was measured, and jitter widens the threshold.
+- *A starved node*: all ranks that wait for its ranks see its silence, too. Their operations are late, or end after
+  their time limit. That is the same silence seen from elsewhere and no second witness: nothing has broken.
+- *A side agent died, its workers live*: its broken connection is no witness. While ranks elsewhere finish steps, which
+  needs these workers, silence alone is no witness either.
+- *A launcher is stopped, its workers live*: while ranks elsewhere finish steps, silence alone is no witness. If no node
+  at all is heard, no node could take over, and perhaps the manager is cut off. Then a broken connection is no witness.
+  A node whose connection stands gets as much time as any stage of a repair. When one node is heard again, the time of
+  the others begins anew.
+- *A witness from long before the silence, or a connection that came back*: the witness has expired, or is forgotten.
 
-Cost: a report touches four fields of its node. One heap entry per node, moved only when it falls due: a node that
-reports ten times a second costs about two heap operations a second. Not here: what follows from a verdict.
+Cost: a report touches four fields of its node. Each node has one heap entry, which moves only when it is due: a node
+that reports ten times a second costs about two heap operations a second. Not here: what follows from a verdict.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ class Detector:
     """Watches the rhythm of all nodes. `now` is always the manager's waking time."""
 
     def __init__(self) -> None:
-        self._checks: list[tuple[int, bool, str]] = []  # when, whether it is silent, who
+        self._checks: list[tuple[int, bool, str]] = []  # the time, whether the node is silent, the node's name
         self._nodes: dict[str, NodeRecord] = {}
         self._silent: dict[str, NodeRecord] = {}
-        self._deaf_until = 0  # nobody at all was heard just before
-        self._away_until: int | None = None  # the manager was; whose connection broke meanwhile it was not told
+        self._deaf_until = 0  # until then no node at all was heard
+        self._away_until: int | None = None  # until then the manager was away, and was told of no broken connection
         self._collective_error_at: int | None = None
         self._collective_witness: tuple[str, str] = ("", "")
 
     def watch(self, node: NodeRecord, now: int) -> None:
-        """From now on this node is expected to speak (a new one, or one that is back)."""
+        """Expect reports of this node from now on (a new node, or one that is back)."""
         if self._nobody_is_heard:
             self._deaf_until = now
         self._nodes[node.name] = node
@@ -73,13 +74,13 @@ class Detector:
         node.gap_deviation_ns += (abs(surprise) - node.gap_deviation_ns) / 4
 
     def forget(self, node: NodeRecord) -> None:
-        """Its silence means nothing any more: it has left, or was given up."""
+        """Watch this node no longer: it has left, or was given up."""
         self._nodes.pop(node.name, None)
         self._silent.pop(node.name, None)
         node.check_at = None
 
     def rebase(self, now: int) -> None:
-        """The manager was away: nobody could be heard, so everybody was just heard."""
+        """The manager was away and could hear no node, so every node counts as just heard."""
         self._collective_error_at = None
         self._away_until = now
         for node in list(self._nodes.values()):
@@ -93,13 +94,13 @@ class Detector:
     # ---- witnesses --------------------------------------------------------------------------------------------
 
     def connection_lost(self, node: NodeRecord, now: int) -> None:
-        """The transport says that a node's agent is gone. Worth something only beside silence."""
+        """The transport says that a node's agent is gone. This counts only together with silence."""
         node.connection_lost_at = now
         if node.name in self._silent:
             self._check(node, now)
 
     def collective_error(self, node: NodeRecord | None, witness: str, by: str, now: int) -> None:
-        """A rank on node `by` saw a collective fail, because of somebody on `node` if it could tell."""
+        """A rank on node `by` saw a collective fail, because of a rank on `node` if it could tell."""
         if node is not None:
             if node.name != by:
                 node.collective_error_at, node.witness = now, witness
@@ -109,12 +110,12 @@ class Detector:
             self._check(silent, now)
 
     def explained(self, node: NodeRecord, died: Sequence[int]) -> None:
-        """Ranks of this node died, as its agent says: that is what others saw, and no witness for silence."""
+        """Ranks of this node died, as its agent says. This is what the others saw, so it is no witness for silence."""
         if died:
             node.collective_error_at = self._collective_error_at = None
 
     def _second_witness(self, node: NodeRecord, now: int) -> str:
-        """The words of a witness whose word is still good; empty: there is none."""
+        """Return the words of a witness that is still valid. Empty: there is none."""
         if node.spawns and lately(node.connection_lost_at, now, limits.WITNESS_NS):
             return "its connection broke"
         if lately(node.collective_error_at, now, limits.WITNESS_NS):
@@ -127,13 +128,13 @@ class Detector:
     # ---- verdicts ---------------------------------------------------------------------------------------------
 
     def next_check(self) -> int | None:
-        """When `verdict` has to be asked again."""
+        """Return when `verdict` has to be called again."""
         while self._checks and not self._current(self._checks[0]):
             heappop(self._checks)
         return self._checks[0][0] if self._checks else None
 
     def verdict(self, now: int, progress_at: int | None, progress_node: str, others: bool) -> Verdict | None:
-        """One thing that silence means by now, to be applied before the next is asked for; None: nothing (more).
+        """Return one verdict about silence, to be applied before the next call. None: there is no (further) verdict.
 
         `progress_at`, `progress_node`: when and where a rank was last seen to go on to another step. `others`: there
         are ranks whose nodes are not silent.
@@ -142,7 +143,7 @@ class Detector:
             _, silent, name = heappop(self._checks)
             node = self._nodes[name]
             node.check_at = None
-            if silent and due < now:  # who else has fallen silent by now is found first
+            if silent and due < now:  # first find the other nodes that have fallen silent by now
                 self._check(node, now)
                 continue
             age = now - node.heard_at
@@ -157,14 +158,14 @@ class Detector:
         return None
 
     def suspect(self, node: NodeRecord, now: int) -> None:
-        """The verdict SUSPECT was applied: look for a second witness, now and later."""
+        """The verdict SUSPECT was applied: check for a second witness, now and later."""
         self._silent[node.name] = node
         self._check(node, now)
 
     def _weigh(self, node: NodeRecord, now: int, age_ns: int, progress_at: int | None, others: bool) -> Verdict | None:
-        """A silent node: dead, or to be looked at again later."""
+        """Decide whether a silent node is dead, or has to be checked again later."""
         silence = self._silence_words(node, age_ns)
-        # If nobody is left to be heard, it is more likely this manager that is cut off, and training may well go on.
+        # If no node is heard, more likely this manager itself is cut off, and training may well go on.
         witness = self._second_witness(node, now) if others or not node.ranks else ""
         if witness:
             return Verdict(node.name, RankState.DEAD, age_ns, f"{silence} and {witness}")
@@ -182,7 +183,7 @@ class Detector:
         return 0 < len(self._nodes) == len(self._silent)
 
     def _alone_at(self, node: NodeRecord) -> int:
-        """When its silence alone is enough."""
+        """Return when its silence alone is enough."""
         lost_at, away_until = node.connection_lost_at, self._away_until
         stands = (lost_at is None or lost_at < node.heard_at) and (away_until is None or away_until < node.heard_at)
         if not node.spawns or not stands:

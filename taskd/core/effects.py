@@ -1,6 +1,6 @@
-"""What the machines of the core want done. A shell carries them out in order, and nothing else.
+"""The effects: what the state machines of the core want done. A shell carries them out in order, and does nothing else.
 
-The manager's effects go into the journal as well: replaying the events must print the same list again.
+The manager's effects go into the journal as well: a replay of the events must print the same list again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskd.core.messages import FromAgent, Order, StageReached, ToAgent, ToWorke
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send this to a node's agent: to the life in office, or (a refusal) only to the `life` that is named."""
+    """Send this to a node's agent: to its current life, or (for a refusal) only to this `life`."""
 
     node: str
     message: ToAgent
@@ -23,7 +23,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write down what happened, for people: `taskd events`. `kind` is one word, `text` a sentence."""
+    """Record what happened, for people: `taskd events`. `kind` is one word, `text` a sentence."""
 
     kind: str
     text: str
@@ -64,7 +64,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Send this to the process that asked, and to no other: somebody else may rightly hold the rank that it claims."""
+    """Send this to the process that asked, and to no other: another process may rightly hold the rank it claims."""
 
     pid: int
     message: WorkerWelcome
@@ -72,8 +72,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start a worker for this seat. A `newcomer` joins survivors: it runs its set-up alone and parks at its end; any
-    other worker starts as at the very first start, together with all ranks."""
+    """Start a worker for this seat. A `newcomer` joins survivors: it runs its set-up alone and then parks. Any other
+    worker starts as at the first start of the job, together with all ranks."""
 
     rank: int
     incarnation: int
@@ -113,17 +113,17 @@ AgentEffect = Send | Relay | Refuse | Spawn | End | Leave | Warn
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Say this to the agent."""
+    """Send this to the agent."""
 
     message: StageReached
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Give up the step: drain the guards, then wait; then Done(PARKED) of this epoch with the updates held.
+    """Give up the step: drain the guards, then wait. The answer is Done(PARKED) of this epoch with the updates held.
 
-    A newcomer in its set-up goes on with that and parks at its end. A Done that is not ok means that what a survivor
-    holds is of no use to anybody (it stopped inside its update), and that a newcomer's set-up failed.
+    A newcomer in its set-up goes on with its set-up and then parks. A Done that is not ok means, for a survivor, that
+    its state is of no use (it stopped inside its update), and for a newcomer that its set-up failed.
     """
 
     epoch: int
@@ -153,14 +153,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Raise in the script what has failed in this epoch: no repair will come."""
+    """Raise the error of this epoch in the script: no repair will come."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End this process: its seat is another's, or the job stops."""
+    """End this process: its seat has gone to another process, or the job stops."""
 
     exit_code: int
     reason: str

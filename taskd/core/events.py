@@ -1,7 +1,7 @@
-"""What the machines of the core are told besides messages: who said something, and what a shell saw itself.
+"""The events of the core's state machines: messages with their senders, and what a shell saw itself.
 
 A shell turns everything that happens (a datagram, an exit notice, a deadline) into one of these and hands it to
-`step`. Events are facts from outside: whatever they hold, no machine may raise on them.
+`step`. Events are facts from outside: no machine may raise on them, whatever they contain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taskd.core.types import HangFinding, Phase, ProofFinding, RailFinding, Rank
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline is due, or nothing else happened for a while."""
+    """A deadline is due, or no other event came for a while."""
 
 
 # ---- to the manager -------------------------------------------------------------------------------------------
@@ -33,11 +33,11 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a message: a node's agent, which life of it, and the number of the message in that life."""
+    """The sender of a message: a node's agent, the life of that agent, and the number of the message in that life."""
 
     node: str
     life: int  # random per agent process, so that a restarted agent is another sender
-    sequence: int  # grows by one per message; what is not newer than the last one heard is dropped and counted
+    sequence: int  # grows by one per message; a message that is not newer than the last one is dropped and counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +57,24 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The manager's process came back and has replayed its journal: whatever it knew is older than `now`."""
+    """The manager's process came back and has replayed its journal: all that it knew is older than `now`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the manager's own detector found about a node. The manager makes it and hands it out for the journal, in
-    place of the many quiet reports and ticks that led to it; only a replay feeds it back."""
+    """What the manager's own detector found about a node. The manager writes it to the journal, in place of the many
+    quiet reports and ticks that led to it. Only a replay feeds it back."""
 
     node: str  # empty: about the manager itself, which slept for `age_ns`
-    state: RankState  # SUSPECT or DEAD: what its ranks are to be taken for
+    state: RankState  # SUSPECT or DEAD: the new state of its ranks; ALIVE if `node` is empty
     age_ns: int  # how long nothing had been heard
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How many steps were done when all ranks had to start over. Quiet beats have said so, of which the journal holds
-    none: the manager hands this out in front of the event that made them start over, and only a replay feeds it
-    back."""
+    """How many steps were done when all ranks had to start over. The manager knows it from quiet beats, which are not
+    in the journal. So it writes this before the event that made the ranks start over. Only a replay feeds it back."""
 
     steps: int
 
@@ -86,18 +85,18 @@ class RailVerdict:
 
     finding: RailFinding
     rail: str
-    nodes: tuple[str, ...]  # whose rail it is; of lines: one
-    peers: tuple[str, ...] = ()  # of lines
+    nodes: tuple[str, ...]  # the nodes that own the rail; a finding about lines names one
+    peers: tuple[str, ...] = ()  # only for findings about lines
     reason: str = ""
-    borrowers: tuple[str, ...] = ()  # rails that carry for it
-    borrowed: int = 0  # bytes that they have carried since it was lost, at its return
+    borrowers: tuple[str, ...] = ()  # rails that carry its traffic
+    borrowed: int = 0  # at its return: bytes that they have carried since it was lost
     hedged: int = 0
     retransmitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RailWish:
-    """An operator wants this rail of these nodes out of use, or back. The manager has looked that it can be done."""
+    """An operator wants this rail of these nodes out of use, or back. The manager has checked that it can be done."""
 
     rail: str
     nodes: tuple[str, ...]
@@ -112,21 +111,21 @@ class ProofVerdict:
     updates: int
     layout: int
     total: int  # units of that layout
-    units: tuple[int, ...]  # of BASE and EXCEPTED: not to be compared; of DIFFERS: those that differ
-    ranks: tuple[int, ...]  # of DIFFERS: who is wrong, or everybody
-    named: bool  # the others are more, and agree
-    harmless: bool  # nothing that changes a weight by itself: a script may set it on one rank alone
+    units: tuple[int, ...]  # for BASE and EXCEPTED: not to be compared; for DIFFERS: the units that differ
+    ranks: tuple[int, ...]  # for DIFFERS: the ranks that are wrong, or all ranks
+    named: bool  # the other ranks are more, and agree, so `ranks` are the wrong ones
+    harmless: bool  # the units change no weight by themselves: a script may set them on one rank alone
     item: str  # the first of those units
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """The job stands still, or goes on: like a Verdict, in place of what nodes have told of ranks without progress."""
+    """The job stands still, or goes on: like a Verdict, in place of the nodes' reports of ranks without progress."""
 
     finding: HangFinding
     age_ns: int  # how long it has stood still by now
-    ranks: tuple[int, ...]  # who is waited for; none: nobody, or nobody knows
+    ranks: tuple[int, ...]  # the ranks that others wait for; empty: there are none, or they are not known
     reason: str
 
 
@@ -147,7 +146,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection to the manager is (again) there."""
+    """The connection to the manager is there (again)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class Reading:
     work: int = 0
     compiling: bool = False
     still: Still | None = None  # it makes no progress
-    places: tuple[Place, ...] = ()  # where it is in its groups, if so
+    places: tuple[Place, ...] = ()  # where it is in its groups, if it makes no progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +222,9 @@ AgentEvent = Heard | Connected | Disconnected | WorkerSaid | Started | StartFail
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The worker's shell has done what an effect asked for and stands at `stage` of `epoch`; or says why it could not.
+    """The worker's shell has done what an effect asked for and is at `stage` of `epoch`, or says why it could not.
 
-    Said once more with stage RUNNING and more `updates` when the first step after a repair is made.
+    It comes once more, with stage RUNNING and more `updates`, when the first step after a repair is done.
     """
 
     epoch: int
@@ -238,8 +237,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An error has left the step of this worker behind so many `updates`, and it could do that again. Without a reason:
-    it waits for that no longer."""
+    """An error has left the step of this worker, after this many `updates`, and the worker could do the step again. An
+    empty reason means that it no longer waits for that."""
 
     updates: int
     reason: str

@@ -1,6 +1,6 @@
-"""How a job stands, as plain values for people and programs: what `taskd status` shows.
+"""The state of a job, as plain values for people and programs: what `taskd status` shows.
 
-Reads what the machines know and changes nothing. Ages are in milliseconds of the manager's waking time.
+It reads the state machines and changes nothing. Ages are in milliseconds of the manager's waking time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEW = 64
 def of_job(
     name: str, node_count: int, job: Job, case: Case, rails: Rails, counters: Counters, at: int, first: int
 ) -> dict[str, Any]:
-    """The whole job, and of its ranks and nodes STATUS_ROWS from the place `first` on."""
+    """Return the state of the whole job, with STATUS_ROWS of its ranks and nodes from the place `first` on."""
     members, attempt = job.members, case.attempts.attempt
     end = first + limits.STATUS_ROWS
     under_way = int(case.incident is not None) + len(rails.incidents.open)
@@ -42,7 +42,7 @@ def of_job(
             "known": len(case.history) + len(rails.incidents.history) + under_way,
             "open": under_way,
             "started_over": job.restarts,  # how often all ranks began anew
-            "steps_lost": job.steps_lost,  # that were seen to be done by then
+            "steps_lost": job.steps_lost,  # steps that were seen to be done before these restarts
         },
         "stage": None if attempt is None else attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),
@@ -54,26 +54,26 @@ def of_job(
 
 
 def of_proofs(proofs: Proofs, found: int, at: int) -> dict[str, Any]:
-    """When all ranks were last seen to hold the same; `found`: how often they did not."""
+    """Return when all ranks were last seen to hold the same state. `found`: how often they did not."""
     last = proofs.last
     return {
         "updates": last.updates if last is not None else -1,  # -1: there was none yet
         "ranks": last.ranks if last is not None else 0,
         "age_ms": milliseconds(max(at - last.at, 0)) if last is not None else 0,
-        "whole_every": last.every if last is not None else 0,  # updates, until all that is compared had its turn
+        "whole_every": last.every if last is not None else 0,  # in this many updates the whole state is compared once
         "differences": found,
         "not_compared": proofs.excepted[:_MOST_EXCEPTED],
     }
 
 
 def of_uncovered(members: Membership) -> list[int]:
-    """The first ranks that know why a death would make all start over."""
+    """Return the first few ranks that know that a death would make all ranks start over."""
     found = (record.rank for record in members.ranks if record.cover is Cover.STARTS_OVER)
     return [*islice(found, _FEW)]
 
 
 def of_hang(hang: Hang | None, at: int) -> dict[str, Any] | None:
-    """That the job stands still; None: it does not, as far as anybody has said."""
+    """Return the hang of the job. None: it does not hang, as far as is known."""
     if hang is None:
         return None
     return {"age_ms": milliseconds(max(at - hang.since, 0)), "ranks": list(hang.ranks), "text": hang.text}
@@ -100,7 +100,7 @@ def _rank(record: RankRecord) -> dict[str, Any]:
         "pid": record.pid,
         "incarnation": record.incarnation,
         "state": record.state.name.lower(),
-        "epoch": max(report.epoch, 1) if report else 0,  # whom nobody has ordered anything is in the first one
+        "epoch": max(report.epoch, 1) if report else 0,  # a rank that got no order yet is in the first epoch
         "stage": report.stage.name.lower() if report else "running",
         "updates": report.updates if report else -1,
         "step": report.step if report else -1,

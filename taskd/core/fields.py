@@ -1,7 +1,7 @@
-"""The fields that messages are made of. Alone, since core/messages.py and core/rails/messages.py both use them.
+"""The field types of messages. A module of its own: core/messages.py and core/rails/messages.py both use them.
 
-Each has its bounds, which taskd.wire reads from here: a value outside of them is no message. They hold no behaviour;
-the numbers and the reasons for them stand in `core/limits.py`.
+Each type has its bounds, which taskd.wire reads from here. A message with a value outside its bounds is refused. The
+types have no behaviour. The numbers and the reasons for them are in `core/limits.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Epoch = Annotated[int, Between(0, limits.MAX_EPOCH)]
 Step = Annotated[int, Between(-1, limits.MAX_STEP)]
 Count = Annotated[int, Between(0, 2**63 - 1)]
 Part = Annotated[int, Between(0, limits.MAX_RANKS)]
-"""Of the model: ranks of one part hold the same, and none of another can replace them. 0: every rank has all of it."""
+"""A part of the model. Ranks of one part hold the same, and ranks of another cannot replace them. 0: every rank holds
+the whole model."""
 Small = Annotated[int, Between(0, limits.MAX_NODES)]
 Pid = Annotated[int, Between(0, limits.MAX_PID)]
 ExitCode = Annotated[int, Between(-255, 255)]

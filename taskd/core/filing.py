@@ -1,15 +1,17 @@
-"""Filing a node's beat: what each report says of a rank, and which of them are news.
+"""Files a node's beat: takes each report into the record of its rank, and returns which of them are news.
 
-A report that changes nothing costs one comparison per rank and no allocation; nothing here ever walks the whole job
-because of a report. What can go wrong, and what follows:
+A report that changes nothing costs one comparison per rank and no allocation. No report makes this code walk the whole
+job. What can go wrong, and what follows:
 
-- *An older incarnation speaks*: live, it is refused; dead, it is confirmed, so that its agent stops repeating it.
-- *Two processes claim a rank*: the one that is known stays; the other is refused until the first is gone.
-- *A number is taken by a dead process* (an agent that lost its memory): the live one is asked back under the next.
-- *A verdict was wrong* (the node was only cut off): a rank that nobody has replaced simply returns.
+- *An older incarnation reports*: if it lives, it is refused. If it is dead, it is confirmed, so that its agent stops
+  repeating it.
+- *Two processes claim a rank*: the known process stays. The other one is refused until the first is gone.
+- *An incarnation number belongs to a dead process* (its agent has lost its memory): the live process has to come back
+  under the next number.
+- *A verdict was wrong* (the node was only cut off): a rank that was not replaced simply returns.
 
-Invariant: no report brings back a rank whose process is known to have ended. Not here: who sits where (membership),
-doubled and late messages, and what is done about news (nodes).
+Invariant: no report brings back a rank whose process is known to have ended. Not here: which rank sits on which node
+(membership), duplicate and late messages, and what is done about news (nodes).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from taskd.core.types import Phase, RankState
 
 @dataclass(slots=True)
 class Filed:
-    """What one report changed. Ranks by what happened to them; what the agent is to be answered."""
+    """What one report changed: the ranks by what happened to them, and what to answer the agent."""
 
     joined: list[int] = field(default_factory=list)
     died: list[int] = field(default_factory=list)
@@ -39,13 +41,13 @@ class Filed:
 
 
 class Filing:
-    """Takes what agents report into the records of their ranks."""
+    """Takes the reports of agents into the records of their ranks."""
 
     def __init__(self, members: Membership) -> None:
         self._members = members
 
     def file(self, node: NodeRecord, reports: tuple[RankReport, ...], now: int) -> Filed | None:
-        """Take a node's beat. None: nothing changed that anybody must act on (the quiet path)."""
+        """Take a node's beat. None: nothing changed that needs an action (the quiet path)."""
         filed: Filed | None = None
         ranks = self._members.ranks
         size = len(ranks)
@@ -91,8 +93,8 @@ class Filing:
         elif record.live and record.node is not node and not node.spawns:
             self._rival(node, record, report, filed)
         else:
-            # An incarnation that this manager does not remember to have ordered. Our launchers start nobody without an
-            # order, so it has lost its journal; elsewhere somebody else's launcher did it. The seat is taken anew.
+            # This manager does not remember an order for this incarnation. Our launchers start no rank without an
+            # order, so the manager has lost its journal. Elsewhere another launcher has started it. Seat it anew.
             if record.live and record.incarnation > 0:
                 filed.replaced.append(record.rank)
             self._members.seat(record, report.incarnation, node)
@@ -103,7 +105,7 @@ class Filing:
             filed.confirmed.append(Confirmed(report.rank, report.incarnation))
             return
         if not node.spawns and (record.node is node or not record.live):
-            # A side agent numbers what others start; a new one does not know how far its forerunner had come.
+            # A side agent numbers processes that others start. A new one does not know its predecessor's last number.
             if record.live and record.pid == report.pid:
                 self._ask_back(report, record.incarnation, filed)
                 return
@@ -116,7 +118,7 @@ class Filing:
         filed.refused.append(Refused(report.rank, report.incarnation, 0, text))
 
     def _rival(self, node: NodeRecord, record: RankRecord, report: RankReport, filed: Filed) -> None:
-        """Somebody on another node claims a rank whose process is there."""
+        """A process on another node claims a rank whose known process still lives."""
         if report.state not in LIVE:
             filed.confirmed.append(Confirmed(report.rank, report.incarnation))
             return
@@ -129,7 +131,7 @@ class Filing:
             filed.rivals.append(report.rank)
 
     def _same(self, node: NodeRecord, record: RankRecord, report: RankReport, now: int, filed: Filed) -> None:
-        """A report of the very incarnation that is on record."""
+        """Take a report of the same incarnation that is on record."""
         if record.node is not node:
             if record.live:
                 self._rival(node, record, report, filed)
@@ -140,7 +142,7 @@ class Filing:
             record.node = node
             node.ranks.add(record.rank)
         elif record.pid not in (0, report.pid) and report.pid and record.state is not RankState.STARTING:
-            # An agent speaks for its node: that it shows another process means that the known one is gone.
+            # An agent speaks for its node: if it reports another process, the known one is gone.
             if self._members.kill(record, 0, True, f"process {report.pid} runs in its place"):
                 filed.died.append(record.rank)
             self._number_taken(record, report, filed)
@@ -166,7 +168,7 @@ class Filing:
         filed.moved.append(record.rank)
 
     def _number_taken(self, record: RankRecord, report: RankReport, filed: Filed) -> None:
-        """A process under a number that belongs to an ended one: its agent forgot. Live, it is the next."""
+        """The number of this process belongs to an ended one; its agent forgot. If it lives, it gets the next one."""
         if report.state not in LIVE:
             filed.confirmed.append(Confirmed(report.rank, report.incarnation))
             return
@@ -181,7 +183,7 @@ class Filing:
         filed.refused.append(Refused(report.rank, report.incarnation, incarnation, text))
 
     def _follow(self, record: RankRecord, report: RankReport, filed: Filed) -> None:
-        """Bring the rank's state to what the report says of the process."""
+        """Change the rank's state to what the report says of its process."""
         if report.state is RankState.DEAD:
             if self._members.kill(record, report.exit_code, True, report.reason):
                 filed.died.append(record.rank)

@@ -1,23 +1,25 @@
-"""A job that stands still: is it a hang, and who is awaited? It is said once, and so is that the job goes on.
+"""Decides whether a job that stands still hangs, and which ranks the others wait for. A hang and its end are each
+reported once.
 
-Nodes tell which of their ranks make no progress (Stillness): no step, phase or operation has begun. The job stands
-still as long as all ranks do. That alone is no hang. What would be a false alarm: a first step that compiles, an
-evaluation, a checkpoint, uneven steps, a request to a slow server; a machine so busy that a healthy rank gets no
-processor; a node that is not heard; a repair. So
+Nodes report which of their ranks make no progress (Stillness): no step, phase or operation has begun. The job stands
+still as long as all ranks do. That alone is no hang. False alarms would be: a first step that compiles, an evaluation,
+a checkpoint, uneven steps, a request to a slow server; a machine so busy that a healthy rank gets no processor; a node
+that is not heard; a repair. So
 
-- nothing is judged where a rank is missing, in its set-up, parked or done, a node silent, or an incident open;
-- a pause lasts as far as every node has confirmed it, so what is late or lost makes it shorter and never longer; only
-  a rank that is stopped is named by the word of its own node;
-- the ranks that others wait for (waits.py) decide, by what their processes do (limits.py says how long each may);
-- five times the longest pause that the job has come out of by itself, in such a phase, is allowed in any case.
+- nothing is judged while a rank is missing, in its set-up, parked or done, a node is silent, or an incident is open;
+- a pause counts only as far as every node has confirmed it, so late or lost messages make it shorter and never longer.
+  For a rank that is stopped, the word of its own node is enough;
+- the ranks that others wait for (waits.py) decide. The time they get depends on what their processes do (limits.py);
+- five times the longest pause in such a phase that the job has come out of by itself is allowed in any case.
 
-A rank that a signal has stopped, and for which all others wait, is given up, so that it is replaced. What would make
-that worse than waiting: a death makes all start over, or its restarts are nearly used up; several ranks are stopped, so
-that somebody means it; a debugger holds it. Nobody of these is given up, nor who merely sleeps, perhaps for a server.
+A rank is given up, and then replaced, if a signal has stopped it and all others wait for it. Some ranks are not given
+up, because it would be worse than waiting: a death makes all ranks start over; the restarts of the rank are nearly used
+up; several ranks are stopped, so somebody did it on purpose; a debugger holds the rank. A rank that only sleeps is not
+given up either: it may wait for a server.
 
-Invariants: a pause that was called a hang and ends by itself teaches, so it is not called one again; nobody is given
-up who was not named before. *Not seen:* a hang of ranks that all work; one in which some rank still makes progress. It
-does NOT end or replace anybody: it says who is given up.
+Invariants: when a pause that was called a hang ends by itself, the job learns from it, so such a pause is not called a
+hang again; a rank is named before it is given up. *Not seen:* a hang in which all ranks work; a hang in which some rank
+still makes progress. This module does NOT end or replace a rank: it says which rank is given up.
 """
 
 from __future__ import annotations
@@ -44,17 +46,17 @@ _ALLOWED = {
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """What was said, as long as it is true."""
+    """The hang that was reported, as long as it lasts."""
 
     since: int
     ranks: tuple[int, ...]
     text: str
     given_up: bool = False
-    """The ranks."""
+    """Whether the ranks are given up."""
 
 
 class Hangs:
-    """Of one job. All but `hang` comes from what nodes tell, of which no journal holds anything."""
+    """The hangs of one job. All fields but `hang` come from reports of nodes, and no journal holds these reports."""
 
     def __init__(self, job: Job) -> None:
         self.hang: Hang | None = None
@@ -63,15 +65,15 @@ class Hangs:
         self._since: int | None = None  # all ranks are still since then
         self._rhythm = Rhythm()
         self._judge_at = 0
-        self._calm_since = 0  # the job trains since then, as far as anybody knows: what was before says nothing
-        self._before: RankReport | None = None  # what is known of the first rank from before the manager's restart
+        self._calm_since = 0  # the job trains since then, as far as is known; earlier stillness does not count
+        self._before: RankReport | None = None  # the first rank's report from before the manager's restart
         self._stopped = False  # some rank was seen to be stopped from outside since then
-        self._resumed = False  # some rank has made progress since `hang` was said
+        self._resumed = False  # some rank has made progress since `hang` was reported
 
-    # ---- what nodes tell --------------------------------------------------------------------------------------
+    # ---- reports of nodes -------------------------------------------------------------------------------------
 
     def file(self, node: NodeRecord, message: Stillness, at: int) -> None:
-        """The ranks of this node that are still; its others are not."""
+        """Take a node's report of its ranks that are still. Its other ranks make progress."""
         if not self._watched():
             self._forget(at)
             return
@@ -94,7 +96,7 @@ class Hangs:
             self._judge_at = 0
 
     def restarted(self) -> None:
-        """The manager was away: how far the job is has to be told anew."""
+        """The manager was away: ranks have to report anew how far the job is."""
         ranks = self._job.members.ranks
         self._before = ranks[0].report if ranks else None
 
@@ -104,7 +106,7 @@ class Hangs:
         return told is None or (known is not None and told.mark != known.still.mark)
 
     def _goes_on(self, at: int) -> None:
-        """Some rank has made progress: how long was the pause?"""
+        """Some rank has made progress: remember how long the pause was."""
         if self._since is None:
             return
         if not self._stands.do(Doing.COMPILES) and not self._stopped:
@@ -118,20 +120,20 @@ class Hangs:
         self._since, self._stopped, self._resumed = None, False, False
 
     def _watched(self) -> bool:
-        """Whether the job trains, as far as anybody knows."""
+        """Whether the job trains, as far as is known."""
         job, members = self._job, self._job.members
         whole = 0 < members.world_size == members.counts[RankState.ALIVE]
         return whole and not (job.over or job.incident or job.behind)  # ranks of a silent node are not alive here
 
-    # ---- what is found ----------------------------------------------------------------------------------------
+    # ---- findings ---------------------------------------------------------------------------------------------
 
     def find(self, at: int) -> HangVerdict | None:
-        """What is to be said now; to be called until there is nothing more."""
+        """Return what is to be reported now. Call it until it returns None."""
         if self._watched():
             report = self._job.members.ranks[0].report
             new = report is not None and report is not self._before
             if report is not None and new and self._rhythm.see(self._job.epoch, report.step):
-                self._goes_on(at)  # what would have said so of the ranks was lost, or has yet to come
+                self._goes_on(at)  # the Stillness message that would have shown it was lost, or has yet to come
                 self._forget(at)
                 self._resumed = True
         else:
@@ -147,7 +149,7 @@ class Hangs:
         return self._judge(self._since)
 
     def _end(self) -> str:
-        """In what way the job stands still no more; empty: it does, as far as anybody knows."""
+        """Say in what way the pause has ended. Empty: as far as is known, it has not ended."""
         if self._job.over is not None:
             return "the job stood still for {time}, until its end"
         if self._job.incident:
@@ -155,7 +157,7 @@ class Hangs:
         return "the job goes on after {time}" if self._resumed else ""
 
     def give_up(self, at: int, max_restarts: int) -> HangVerdict | None:
-        """Whom to replace rather than wait for any longer."""
+        """Return the rank that is to be replaced instead of awaited, if there is one."""
         hang, since = self.hang, self._since
         if hang is None or hang.given_up or len(hang.ranks) != 1 or since is None or at < self._judge_at:
             return None
@@ -173,13 +175,13 @@ class Hangs:
         return HangVerdict(HangFinding.GIVEN_UP, until - since, hang.ranks, text)
 
     def _only(self, rank: int) -> bool:
-        """Whether all others wait for this one inside of their steps, and nobody has stopped them."""
+        """Whether all other ranks wait for this one inside their steps, and none of them is stopped from outside."""
         others = [stand for other, stand in self._stands.by_rank.items() if other != rank]
         own = any(one.still.doing in OUTSIDE or one.phase is Phase.BETWEEN for one in others)
         return not own and self._stands.all_wait_for(rank)
 
     def apply(self, verdict: HangVerdict, at: int) -> None:
-        """Say what was found, and remember it."""
+        """Report what was found, and remember it."""
         if verdict.finding is HangFinding.GIVEN_UP:
             self.hang = None if self.hang is None else replace(self.hang, given_up=True)
             return
@@ -205,7 +207,7 @@ class Hangs:
         return HangVerdict(HangFinding.STANDS, age_ns, culprits, cut(text))
 
     def _late(self, found: Waits, since: int, until: int) -> bool:
-        """Whether whoever is awaited has had more time than anything usual takes."""
+        """Whether the ranks that others wait for have had more time than anything usual takes."""
         if found.knot is Knot.FOR_SOME:
             due = [self._due(self._stands.by_rank[rank], since) for rank in found.awaited]
             return all(at is not None and at <= until for at in due)
@@ -221,7 +223,7 @@ class Hangs:
         return until - since >= self._rhythm.allowed(allowed, Phase)
 
     def _due(self, stand: Stand, since: int) -> int | None:
-        """From when on this rank has had more time than anything usual takes; None: that cannot be said."""
+        """Return when this rank has had more time than anything usual takes. None: that is not known."""
         doing, phase = stand.still.doing, (stand.phase,)
         if doing is Doing.COMPILES:
             return stand.doing_since + limits.STILL_COMPILES_NS

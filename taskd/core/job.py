@@ -1,14 +1,14 @@
-"""What the parts of the manager share: the job's term, epoch and order, and what a step fills (effects, journal).
+"""The state that the parts of the manager share: the job's term, epoch and order, and a step's effects and journal.
 
-It keeps and says; it decides nothing. What can go wrong, and what follows:
+It keeps this state and sends it; it decides nothing. What can go wrong, and what follows:
 
-- *A rank missed the end of a repair*: it is behind, and its node is told the order again until it has followed.
-- *A rank waits in an epoch that this manager gave no order for*: whoever led that repair has lost its memory, and a
-  new one has to begin.
+- *A rank missed the end of a repair*: it is behind. Its node is sent the order again until the rank has followed.
+- *A rank waits in an epoch that this manager gave no order for*: the manager that led that repair has lost its memory,
+  and a new repair has to begin.
 
-Invariants: term and epoch only grow; of an order that was published, every node that is up is told its part before the
-step ends.
-Not here: how an order is said again (manager), and the new repair (repairs).
+Invariants: term and epoch only grow; when an order is published, every node that is up is sent its part before the step
+ends.
+Not here: how an order is sent again (nodes), and the new repair (repairs).
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ class Job:
         self.term = term
         self.epoch = 1
         self.incident = 0  # number of the open incident; 0: none
-        self.incidents = 0  # that there were
+        self.incidents = 0  # how many incidents there were
         self.restarts = 0  # how often all ranks were started over
-        self.steps_lost = 0  # that were seen to be done by then, in all of them
+        self.steps_lost = 0  # the steps that were seen to be done before these restarts, together
         self.order: Order | None = None
         self.behind: set[int] = set()  # ranks that have yet to follow the order in force, outside a repair
         self.over: Stop | None = None
         self.effects: list[ManagerEffect] = []
-        self.journal: list[ManagerEvent] = []  # what of this step a replay needs
+        self.journal: list[ManagerEvent] = []  # the events of this step that a replay needs
         self.mattered = False  # the event of this step belongs into the journal, too
-        self.said = False  # this step has a word for all nodes already
+        self.said = False  # this step has a message for all nodes already
         self._published = False
-        self._parts: Parts | None = None  # of the order in force, as soon as somebody was told it
-        self._complete = False  # all ranks have joined once: said once
+        self._parts: Parts | None = None  # parts of the order in force, once it was sent to a node
+        self._complete = False  # all ranks have joined once, which is reported once
 
     def note(self, kind: str, text: str, rank: int = -1, node: str = "", incident: int = -1) -> None:
-        """Write down what happened; as part of the open repair, unless another incident is named."""
+        """Record what happened, as part of the open repair unless another incident is named."""
         part_of = self.incident if incident < 0 else incident
         self.effects.append(Note(kind, cut(text), rank, node, self.epoch, part_of))
 
     def tell_when_complete(self) -> None:
-        """Say once that every rank is there."""
+        """Report once that every rank is there."""
         size = self.members.world_size
         if not self._complete and size and self.members.counts[RankState.ALIVE] == size:
             self._complete = True
@@ -65,7 +65,7 @@ class Job:
         return self.incidents
 
     def start_over(self, steps: int) -> None:
-        """All ranks begin anew, and so many steps were done."""
+        """All ranks begin anew. `steps`: how many steps were done until now."""
         self.restarts += 1
         self.steps_lost += steps
         self.members.reached = 0
@@ -84,12 +84,13 @@ class Job:
         self.tell(node.name, self._parts.of(node))
 
     def publish(self, order: Order) -> None:
-        """This is how the job shall stand from now on."""
+        """Make this the order in force. It is sent to all nodes at the end of the step."""
         self.order = order
         self._published = self.said = True
 
     def compare(self, record: RankRecord) -> bool:
-        """A rank has said how it stands, outside a repair. True: it waits in one that nobody leads. Constant time."""
+        """Compare a rank's report, outside a repair, with the order. True: it waits in a repair that this manager does
+        not lead. Constant time."""
         report, order = record.report, self.order
         assert report is not None
         ahead = order is None or report.epoch > order.epoch
@@ -102,13 +103,13 @@ class Job:
         return ahead and report.stage not in (Stage.RUNNING, Stage.SETUP)
 
     def settle(self) -> None:
-        """The repair is over: what it ordered stays as a plain membership, which starts and moves nobody."""
+        """The repair is over. Its order stays as a plain membership, which starts and moves no rank."""
         self.incident = 0
         if self.order is not None and self.order.stage is Stage.RUNNING:
             self.order = replace(self.order, incident=0, seats=(), fetches=(), reason="")
 
     def renew_term(self, term: int) -> None:
-        """Another life of the manager: what it has said stands, and is said again in the new term."""
+        """Another life of the manager begins. Its order stays in force and is sent again in the new term."""
         assert term > self.term
         self.term = term
         if self.order is not None:
@@ -125,7 +126,7 @@ class Job:
             self.tell(name, self.over)
 
     def take_effects(self, now: int) -> list[ManagerEffect]:
-        """What this step wants done, the order to all nodes last."""
+        """Return the effects of this step. The order to all nodes comes last."""
         if self._published and self.order is not None:
             self._published = False
             for name in sorted(self.members.nodes):

@@ -1,6 +1,6 @@
-"""What an agent keeps of each rank of its node, and the table that its process follows.
+"""The agent's record of each rank of its node, and the transition table of the rank's process.
 
-A flat record that turns into a `RankReport`. It decides nothing.
+The record is flat and turns into a `RankReport`. It decides nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskd.core.types import PROGRESS, Cover, Phase, RankState, Stage
 
 
 class LocalCause(Enum):
-    """What moves a local rank."""
+    """What changes the state of a local rank."""
 
     HELLO = auto()
     ENDED_WELL = auto()
@@ -38,12 +38,12 @@ LOCAL = Table(
 
 @dataclass(slots=True)
 class RailsAnswer:
-    """What one rank has been told of rails, and has answered."""
+    """The rail orders that one rank has been sent and has answered."""
 
     order: int = 0  # the last rail order that its process has answered; 0: none
-    trouble: str = ""  # why it cannot follow that one
-    words: str = ""  # what its transport knows of it, where it can
-    told: int = 0  # the rail order that it was told last, and when
+    trouble: str = ""  # why it cannot follow that order
+    words: str = ""  # what its transport says about that order, if it can follow it
+    told: int = 0  # the rail order that it was sent last, and when
     told_at: int | None = None
 
 
@@ -82,15 +82,15 @@ class LocalRank:
     work: int = 0
     compiling: Compiling = field(default_factory=Compiling)
     ending: bool = False
-    failed: int = 0  # which of this node's ranks it was that failed, in time; 0: it has not
-    raised: bool = False  # an exception that nobody caught: its process is ending by itself
+    failed: int = 0  # its place in the order in which ranks of this node failed, from 1; 0: it has not failed
+    raised: bool = False  # it has raised an uncaught exception: its process is ending by itself
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int | None = None
     rails: RailsAnswer = field(default_factory=RailsAnswer)
 
     @property
     def live(self) -> bool:
-        """Its process is there."""
+        """Whether its process lives."""
         return self.state in (RankState.STARTING, RankState.ALIVE)
 
     def move(self, cause: LocalCause) -> None:
@@ -100,11 +100,11 @@ class LocalRank:
 
     @property
     def past(self) -> bool:
-        """It was ended, as its rank is another process': a manager that has forgotten that would take it for a loss."""
+        """Whether it was ended because another process has its rank. A manager that forgot this would see a death."""
         return self.ending and not self.live
 
     def renumber(self, incarnation: int) -> bool:
-        """Go on under this number, if it is a newer one: the manager asks for it when a dead process has the old."""
+        """Go on under this number, if it is newer. The manager asks for it when a dead process has the old number."""
         if incarnation <= self.incarnation:
             return False
         self.incarnation = incarnation
@@ -112,15 +112,15 @@ class LocalRank:
         return True
 
     def behind(self, order: Order) -> bool:
-        """Whether its process has yet to follow this order, and has to be told so."""
+        """Whether its process has yet to follow this order, and has to be sent it."""
         if self.epoch != order.epoch:
             return self.epoch < order.epoch
         if self.stage is Stage.SETUP and order.stage is Stage.PARKED and order.epoch == self.epoch:
-            return False  # that is what it was started for
+            return False  # it was started for this order
         return PROGRESS[self.stage] < PROGRESS[order.stage]
 
     def report(self) -> RankReport:
-        """How it stands."""
+        """Return its report for the manager."""
         return RankReport(
             rank=self.rank,
             incarnation=self.incarnation,

@@ -1,12 +1,12 @@
-"""The manager's brain: composes nodes, detector, repairs, rails and proofs behind one `step(now, event) -> effects`.
+"""The manager's logic: composes nodes, detector, repairs, rails and proofs behind one `step(now, event) -> effects`.
 
 A beat that changes nothing is not journaled. What can go wrong here, and what follows:
 
-- *The manager sleeps* (a gap between two steps): its waking time stands still meanwhile, so nobody looks silent.
-- *It restarts*: `replay` brings back what the journal holds, `Restarted` renews the term and all clocks.
+- *The manager sleeps* (a gap between two steps): its waking time stands still meanwhile, so no node looks silent.
+- *It restarts*: `replay` brings back what the journal holds. `Restarted` renews the term and all clocks.
 
-Invariants: what a step has decided can be decided again from `to_journal`; a verdict is journaled, so that a replay
-needs none of the quiet beats. Not here: what agents say (nodes); bytes, sockets, files, clocks.
+Invariants: a replay of `to_journal` makes the same decisions again; a verdict is journaled, so that a replay needs none
+of the quiet beats. Not here: what agents say (nodes); bytes, sockets, files, clocks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from taskd.core.words import milliseconds
 
 
 class Manager:
-    """One job's manager. `world_size` 0: the first agent that knows it tells."""
+    """One job's manager. `world_size` 0: the first agent that knows the size tells it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Manager:
     # ---- the shell's side -------------------------------------------------------------------------------------
 
     def step(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
-        """Take one event; gives what is to be done, in order, after `to_journal` has been written down."""
+        """Take one event. Return what is to be done, in order, after `to_journal` has been written down."""
         gap = self._clocks.advance(now_ns)
         now = self._clocks.read(now_ns).now
         self._job.journal.clear()
@@ -115,11 +115,11 @@ class Manager:
         return self._job.take_effects(when.now)
 
     def to_journal(self) -> tuple[ManagerEvent, ...]:
-        """What of the last step a replay needs, in order. Empty for a quiet beat."""
+        """Return the events of the last step that a replay needs, in order. Empty for a quiet beat."""
         return tuple(self._job.journal)
 
     def next_deadline(self) -> int | None:
-        """When `step(Tick())` is to be called at the latest; None: there is nobody to watch."""
+        """Return when `step(Tick())` is to be called at the latest. None: there is no node to watch."""
         if not self._members.nodes and self._repairs.deadline() is None:
             return None
         due = [self._clocks.read(0).now + limits.TICK_NS]
@@ -132,7 +132,7 @@ class Manager:
 
     @property
     def term(self) -> int:
-        """Which life of the job's manager this is."""
+        """The number of this life of the job's manager."""
         return self._job.term
 
     @property
@@ -142,18 +142,18 @@ class Manager:
 
     @property
     def epoch(self) -> int:
-        """How often the ranks were put together."""
+        """How often the ranks were put together as a group."""
         return self._job.epoch
 
     def processes(self, host: str) -> set[int]:
-        """The job's processes on a host, agents and ranks, as far as they are known."""
+        """Return the job's processes on a host, agents and ranks, as far as they are known."""
         here = [node for node in self._members.nodes.values() if node.host == host]
         pids = {node.pid for node in here}
         return (pids | {self._members.ranks[rank].pid for node in here for rank in node.ranks}) - {0}
 
     def facts(self, now_ns: int, first: int = 0) -> dict[str, Any]:
-        """How the job stands, ready for JSON: what `taskd status` shows. Of a large job it holds a part of the ranks
-        and nodes, from the place `first` on, and says where the `next` part begins."""
+        """Return the state of the job, ready for JSON: what `taskd status` shows. For a large job it holds a part of
+        the ranks and nodes, from the place `first` on, and says where the `next` part begins."""
         at = self._clocks.read(now_ns).at
         job, rails = self._job, self._rails
         found = facts.of_job(self.name, self.node_count, job, self._repairs.case, rails, self.counters, at, first)
@@ -165,18 +165,18 @@ class Manager:
         }
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
-        """Every incident that is remembered, the oldest first, ready for JSON."""
+        """Return every incident that is remembered, the oldest first, ready for JSON."""
         case = self._repairs.case
         known = filter(None, [*case.history, case.incident, *self._rails.incidents.all(), *self._doubts.history])
         found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(self._clocks.read(now_ns).now) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 
     def rails(self, now_ns: int) -> dict[str, Any]:
-        """How every rail stands, ready for JSON: what `taskd rail list` shows."""
+        """Return the state of every rail, ready for JSON: what `taskd rail list` shows."""
         return rail_facts.of_rails(self._rails, self._watch, self._clocks.read(now_ns).at)
 
     def rail_wish(self, rail: str, node: str, out: bool) -> RailWish | str:
-        """What an operator's order means here, to be handed to `step`; or why it cannot be. `node` empty: all."""
+        """Turn an operator's order into an event for `step`, or say why it cannot be. `node` empty: all nodes."""
         return rail_facts.wish(self._rails, self._watch, rail, node, out)
 
     # ---- events -----------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Manager:
     # ---- verdicts ---------------------------------------------------------------------------------------------
 
     def _judge(self, now: int) -> list[ManagerEffect]:
-        """What silence means by now. Each verdict is journaled, so that a replay needs none of the quiet beats."""
+        """Judge the silence of nodes. Each verdict is journaled, so that a replay needs none of the quiet beats."""
         effects: list[ManagerEffect] = []
         members, at = self._members, self._clocks.read(now).at
         while self._job.over is None:
@@ -236,7 +236,7 @@ class Manager:
         return effects
 
     def _judge_rails(self, now: int) -> list[ManagerEffect]:
-        """What reports say about rails by now, in the same way."""
+        """Judge the rails by the reports, in the same way."""
         effects: list[ManagerEffect] = []
         when, repairing = self._clocks.read(now), self._repairs.case.attempts.attempt is not None
         while self._job.over is None and (verdict := self._watch.find(when.at, repairing)) is not None:
@@ -246,16 +246,16 @@ class Manager:
         return effects
 
     def _judge_proofs(self, now: int) -> list[ManagerEffect]:
-        """What the ranks have told of what they hold. In a repair, or just before one, it would change nothing."""
+        """Judge the proofs of the ranks. During a repair, or just before one, this would change nothing."""
         effects: list[ManagerEffect] = []
         while self._job.over is None and not self._repairs.case.busy and (verdict := self._proofs.find()) is not None:
             self._doubts.take(verdict, self._clocks.read(now))
-            self._job.journal.append(verdict)  # behind what of it a replay has to know before
+            self._job.journal.append(verdict)  # after the rows that a replay needs before it
             effects += self._job.take_effects(now)
         return effects
 
     def _judge_hangs(self, now: int) -> list[ManagerEffect]:
-        """What it means that ranks make no progress."""
+        """Judge the ranks that make no progress."""
         effects: list[ManagerEffect] = []
         at = self._clocks.read(now).at
         while (verdict := self._stuck.find(at)) is not None:

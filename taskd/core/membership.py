@@ -2,8 +2,8 @@
 
 Flat lists: one record per rank, one per node. What can go wrong, and what follows:
 
-- *Another agent speaks for a node*: the newest life counts, and a former one is turned away.
-- *Death told twice*: the second time finds DEAD and changes nothing.
+- *Another agent speaks for a node*: the newest life counts, and a former life is refused.
+- *A death is reported twice*: the second report finds DEAD and changes nothing.
 
 Invariants: a rank's incarnation only grows; a rank sits on one node; `node.ranks` and `rank.node` agree.
 Not here: what a report means (filing), what silence means (detector), what to do about a death (repairs).
@@ -31,7 +31,7 @@ class Membership:
         self.trained = False  # some rank has finished a step since all of them were last started
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
-        self.reached = 0  # steps done since then, as reports have said that are gone, or a journal
+        self.reached = 0  # steps done since then, as reports that are no longer kept, or a journal, have said
         self.grow(world_size)
 
     @property
@@ -46,11 +46,11 @@ class Membership:
         self.counts[RankState.ABSENT] = world_size
 
     def find(self, rank: int) -> RankRecord | None:
-        """The record of a rank that somebody outside has named."""
+        """Return the record of a rank that a message from outside has named, if there is one."""
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else None
 
     def in_state(self, *states: RankState) -> list[int]:
-        """Every rank in one of these states. Walks the job: for decisions, never for a report."""
+        """Return every rank in one of these states. Walks the job: for decisions, never for a report."""
         return [record.rank for record in self.ranks if record.state in states]
 
     @property
@@ -60,12 +60,12 @@ class Membership:
 
     @property
     def all_silent(self) -> bool:
-        """No node is heard, and some may be again."""
+        """Whether no node is heard, but some may be heard again."""
         return self.node_counts[NodeState.SILENT] > 0 and not self.node_counts[NodeState.UP]
 
     @property
     def all_agents_left(self) -> bool:
-        """Every agent has said goodbye."""
+        """Whether every agent has said goodbye."""
         return self.node_counts[NodeState.LEFT] == len(self.nodes)
 
     def free_slots(self, node: NodeRecord) -> int:
@@ -78,7 +78,7 @@ class Membership:
     # ---- nodes ------------------------------------------------------------------------------------------------
 
     def admit(self, sender: Sender, hello: AgentHello) -> NodeRecord | str:
-        """An agent introduces itself. Gives its node, or the sentence that says why it is not let in."""
+        """An agent introduces itself. Return its node, or the sentence that says why it is not let in."""
         node = self.nodes.get(hello.node)
         if sender.node != hello.node:
             return f"the agent that calls itself {sender.node} on the wire says hello for node {hello.node}"
@@ -112,7 +112,7 @@ class Membership:
         self.counts[record.state] += 1
 
     def seat(self, record: RankRecord, incarnation: int, node: NodeRecord) -> None:
-        """Another incarnation takes the rank's seat; whatever an older one says from now on is stale."""
+        """Another incarnation takes the rank's seat. All that an older one says from now on is stale."""
         assert incarnation > record.incarnation, f"rank {record.rank}: {record.incarnation} to {incarnation}"
         if record.node is not None:
             record.node.ranks.discard(record.rank)
@@ -128,11 +128,11 @@ class Membership:
         self.move(record, RankCause.SEATED)
 
     def keep_steps(self, record: RankRecord) -> None:
-        """What is on record of this rank is about to be replaced."""
+        """Remember the steps of this rank, before its record is overwritten."""
         self.reached = max(self.reached, record.steps_done)
 
     def kill(self, record: RankRecord, exit_code: int, proved: bool, reason: str) -> bool:
-        """This incarnation is dead. False: that was known."""
+        """This incarnation is dead. Return False if that was known."""
         record.proved = record.proved or proved
         if not RANK.allows(record.state, RankCause.DIED):
             return False
@@ -143,12 +143,12 @@ class Membership:
         return True
 
     def condemn(self, record: RankRecord, reason: str) -> bool:
-        """Its process lives and is of no use: another incarnation is to take the seat. False: it was dead already."""
+        """Its process lives but is of no use: another incarnation is to take the seat. False: it was dead already."""
         record.condemned = self.kill(record, 0, False, reason)
         return record.condemned
 
     def doubt(self, record: RankRecord) -> bool:
-        """Something speaks against it. False: nothing to doubt."""
+        """Suspect this rank. Return False if it is suspect already, or not alive."""
         if not record.live or record.state is RankState.SUSPECT:
             return False
         self.move(record, RankCause.DOUBTED)

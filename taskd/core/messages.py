@@ -1,9 +1,10 @@
-"""What processes say to each other: one frozen dataclass per message, with the bounds of every field.
+"""The messages between processes: one frozen dataclass per message, with the bounds of every field.
 
-The core consumes and produces these very objects and taskd.wire turns them into bytes and back, so there is one
-definition of each. Reports and orders are *levels, not edges*: a report says how things stand, an order how they shall
-stand, both repeated until they are followed; a lost, doubled or reordered message changes nothing for longer than one
-repetition. Ages travel instead of clock readings: clocks of two hosts are never compared. Nothing is ever unpickled.
+The core consumes and produces these objects, and taskd.wire turns them into bytes and back, so each message has one
+definition. Reports and orders are *levels, not edges*. A report says what the state is, an order what the state shall
+be. Both are repeated until they are followed, so a lost, duplicated or reordered message has no effect for longer than
+one repetition. Messages carry ages instead of clock readings: the clocks of two hosts are never compared. Nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from taskd.core.types import PROGRESS, Cover, Doing, EvidenceKind, Phase, RankSt
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """A training process introduces itself to its node's agent; the descriptor of its beat page travels beside it."""
+    """A training process introduces itself to its node's agent. The descriptor of its beat page travels with it."""
 
     job: Name
     rank: RankId
@@ -54,14 +55,14 @@ class WorkerHello:
     epoch: Epoch
     stage: Stage
     key: Annotated[bytes, AtMost(limits.KEY_BYTES)]  # the job's key if this worker learned it, else empty
-    updates: Step = -1  # with which it has reached that stage
+    updates: Step = -1  # the updates that it held when it reached that stage
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerWelcome:
-    """The agent's answer. Sent again when `acknowledged` changes: only the manager's word makes it true."""
+    """The agent's answer. It is sent again when `acknowledged` changes: only the manager can make it true."""
 
     accepted: bool
     acknowledged: bool
@@ -86,7 +87,8 @@ class StageReached:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What this worker knows of a death in its job, after a step. If all would start over it has said why."""
+    """What this worker knows, after a step, about the effect of a death in its job. If a death would make all ranks
+    start over, the worker has reported why."""
 
     rank: RankId
     incarnation: Incarnation
@@ -95,15 +97,15 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class StackAsked:
-    """The agent asks a worker that makes no progress where in its script it is. That it takes this tells already that
-    its Python threads run."""
+    """The agent asks a worker that makes no progress where in its script it is. A worker that takes this message shows
+    by that already that its Python threads run."""
 
     rank: RankId
 
 
 @dataclass(frozen=True, slots=True)
 class StackTold:
-    """And that is where."""
+    """The worker's answer to StackAsked: where in its script it is."""
 
     rank: RankId
     incarnation: Incarnation
@@ -112,16 +114,16 @@ class StackTold:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Something that speaks for a fault, and who saw it."""
+    """A sign of a fault, and the rank or agent that saw it."""
 
     kind: EvidenceKind
-    rank: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # whom it speaks against; -1: nobody in particular
+    rank: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # the rank it speaks against; -1: none in particular
     incarnation: Incarnation
     witness: Annotated[int, Between(-1, limits.MAX_RANKS - 1)]  # the rank that saw it; -1: the agent
     exit_code: ExitCode
     reason: Text
-    operation: Text = ""  # which one is late
-    waited_ms: Count = 0  # for that one
+    operation: Text = ""  # the operation that is late
+    waited_ms: Count = 0  # how long the witness has waited for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +137,23 @@ class WorkerLeaving:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Digests of what a rank holds after an update, to be compared with those of all others: of some of its units, one
-    after another, or of all. Never awaited, and never said again: another one comes."""
+    """Digests of a rank's state after an update, to be compared with those of all other ranks. They cover a run of its
+    units, or all of them. A proof is never awaited and never sent again: another one comes."""
 
     rank: RankId
     incarnation: Incarnation
     epoch: Epoch
-    updates: Step  # that it holds
-    every: Count  # after so many updates the whole state has had its turn; 0: that is not known yet
-    layout: Count  # differs where ranks divide their state otherwise, for they hold other things
+    updates: Step  # the updates that it holds
+    every: Count  # after this many updates the whole state has been compared once; 0: not known yet
+    layout: Count  # differs between ranks that divide their state differently, because they hold other things
     total: Annotated[int, Between(0, limits.PROOF_UNITS)]
-    harmless: Annotated[int, Between(0, limits.PROOF_UNITS)]  # the first so many change no weight by themselves
-    taken: bool  # what it holds came from another rank in a repair
+    harmless: Annotated[int, Between(0, limits.PROOF_UNITS)]  # this many first units change no weight by themselves
+    taken: bool  # the rank got its state from another rank in a repair
     first: Annotated[int, Between(0, limits.PROOF_UNITS)]
-    digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: of this one none can be computed
-    names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one a line; only the first rank gives them
+    digests: Annotated[bytes, AtMost(limits.PROOF_UNITS * limits.DIGEST_WORD)]  # 0: this unit's cannot be computed
+    names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one per line; only the first rank gives them
     missing: Text  # what is not compared, and why
-    part: Part = 0  # it is compared with those of the same one
+    part: Part = 0  # the proof is compared with those of the same part
 
 
 # ---- agent and manager ----------------------------------------------------------------------------------------
@@ -166,14 +168,14 @@ class AgentHello:
     host: Name
     pid: Pid
     world_size: Annotated[int, Between(0, limits.MAX_RANKS)]  # 0: no worker has told it yet
-    spawns: bool  # it can start workers (the launcher), or only watches them (a side process)
+    spawns: bool  # True: it can start workers (the launcher); False: it only watches them (a side process)
     slots: Annotated[int, Between(0, limits.MAX_RANKS_PER_NODE)]  # how many workers it has room for
-    interval_ms: Annotated[int, Between(1, 60_000)]  # how often it means to report
+    interval_ms: Annotated[int, Between(1, 60_000)]  # how often it intends to report
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:  # large: a message has as many fields as it tells
-    """How one rank stands, as its node's agent sees it."""
+    """The state of one rank, as its node's agent sees it."""
 
     rank: RankId
     incarnation: Incarnation
@@ -189,68 +191,68 @@ class RankReport:  # large: a message has as many fields as it tells
     beat_age_ms: Annotated[int, Between(0, 2**31)]
     step_ms: Annotated[int, Between(0, 2**31)]  # duration of its last full step; 0: none yet
     reason: Text  # of a refusal or a death; empty otherwise
-    ok: bool = True  # False: `stage` could not be done; PARKED and False: it waits, but what it holds is of no use
+    ok: bool = True  # False: `stage` could not be done; with PARKED: it waits, but the state it holds is of no use
     rail_order: Count = 0  # the number of the last rail order that it has answered; 0: none
-    rail_trouble: Text = ""  # why it cannot follow that one
-    rail_words: Text = ""  # what its transport knows of it, where it can
-    work: Count = 0  # grows while its process uses the processor or moves bytes; 0: nobody has looked
+    rail_trouble: Text = ""  # why it cannot follow that order
+    rail_words: Text = ""  # what its transport says about that order, if it can follow it
+    work: Count = 0  # grows while its process uses the processor or moves bytes; 0: not measured
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
 
     @property
     def steps_done(self) -> int:
-        """How far its training had come, as far as anybody has told."""
+        """How far its training had come, as far as was reported."""
         ended = self.phase in (Phase.APPLIED, Phase.BETWEEN, Phase.DONE)
         return max(self.step + ended, self.updates, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One node's beat: what changed since the last one, or everything when `full`. Rails by peer node are too many for
-    that: those with news come at once, the others in turn."""
+    """One node's beat: what changed since the last beat, or everything when `full`. The rails by peer node are too many
+    for one beat: those with news come at once, the others in turn."""
 
     full: bool
     term: Count  # the manager's term that the agent follows; 0: none yet
     ranks: Annotated[tuple[RankReport, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
-    epoch: Epoch = 0  # the newest that the agent knows of, for a manager that has lost its journal
+    epoch: Epoch = 0  # the newest epoch that the agent knows, for a manager that has lost its journal
     rails: Annotated[tuple[RailReport, ...], AtMost(limits.MAX_RAIL_REPORTS)] = ()
     rail_order: Count = 0  # the number of the rail order that the agent holds; 0: none
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What the ranks of one node have told of their state since the last beat."""
+    """The proofs that the ranks of one node have sent since the last beat."""
 
     proofs: Annotated[tuple[Proof, ...], AtMost(limits.MAX_PROOFS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """A rank that makes no progress just now, be it for a good reason."""
+    """A rank that makes no progress just now, possibly for a good reason."""
 
     rank: RankId
     incarnation: Incarnation
-    mark: Count  # of its last progress: another number means that it has made some since
-    still_ms: Count  # no step, no phase and no operation has begun for so long
+    mark: Count  # of its last progress: another number means that it has made progress since
+    still_ms: Count  # no step, no phase and no operation has begun for this long
     doing: Doing
-    doing_ms: Count  # it was seen to do so for as long
-    words: Text  # where, in words that follow what it does; empty: nothing is known
+    doing_ms: Count  # for how long it was seen doing this
+    words: Text  # where it is, in words that follow those for `doing`; empty: nothing is known
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where such a rank is in one of its groups."""
+    """Where a rank that makes no progress is in one of its process groups."""
 
     rank: RankId
-    group: Annotated[int, Between(0, 2**32 - 1)]  # its number in the beat page
-    kind: Annotated[int, Between(0, 2**16 - 1)]  # of the operation, by c10d's number
+    group: Annotated[int, Between(0, 2**32 - 1)]  # the group's number in the beat page
+    kind: Annotated[int, Between(0, 2**16 - 1)]  # the kind of the operation, by c10d's number
     entered: Count  # the operation that it entered last
-    left: Count  # the one that it left last; of messages: how many it has left
+    left: Count  # the operation that it left last; for messages: how many it has left
 
 
 @dataclass(frozen=True, slots=True)
 class Stillness:
-    """The ranks of one node that make no progress: all others do. Said again while there are some."""
+    """The ranks of one node that make no progress. All its other ranks do. Repeated while there are such ranks."""
 
     ranks: Annotated[tuple[Still, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
     places: Annotated[tuple[Place, ...], AtMost(limits.MAX_RANKS_PER_NODE * limits.MAX_PLACES)]
@@ -273,7 +275,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The manager does not take this incarnation. `next_incarnation` 0: never; else: come back under that number."""
+    """The manager does not take this incarnation. `next_incarnation` 0: never. Else: come back under that number."""
 
     rank: RankId
     incarnation: Incarnation
@@ -283,10 +285,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The manager's word to one agent: who is known, who is refused, and whether it wants to hear everything again."""
+    """The manager's answer to one agent: known ranks, refused ranks, and whether it wants to hear everything again."""
 
     term: Count
-    accepted: bool  # of the agent itself
+    accepted: bool  # whether the agent itself is accepted
     reason: Text
     want_hello: bool
     epoch: Epoch
@@ -313,12 +315,12 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the job shall stand. Repeated until followed; an order of an older epoch or term is void.
+    """The state that the job shall have. Repeated until followed. An order of an older epoch or term is void.
 
-    A node is told the seats and fetches of its own ranks alone (core/parts.py).
-    stage PARKED: give up the step and wait; seats that do not run yet are to be started by their node.
-    stage REBUILT: make the communicators of this epoch. stage RESTORED: bring your state to `updates`, along `fetches`.
-    stage RUNNING: go on from there (after a repair), or simply: this is the membership (no repair under way).
+    A node gets only the seats and fetches of its own ranks (core/parts.py).
+    Stage PARKED: give up the step and wait; each node starts those of its seats that do not run yet.
+    Stage REBUILT: make the communicators of this epoch. Stage RESTORED: bring your state to `updates`, by `fetches`.
+    Stage RUNNING: go on from there (after a repair), or only: this is the membership (no repair under way).
     """
 
     term: Count
@@ -326,24 +328,24 @@ class Order:
     stage: Stage
     incident: Count  # 0: no incident, a plain membership
     updates: Step  # agreed number of optimizer updates; -1: not agreed yet, or the job starts from nothing
-    seats: Annotated[tuple[Seat, ...], AtMost(limits.MAX_RANKS)]  # newcomers of this epoch and whoever changed
+    seats: Annotated[tuple[Seat, ...], AtMost(limits.MAX_RANKS)]  # newcomers of this epoch, and ranks that changed
     fetches: Annotated[tuple[Fetch, ...], AtMost(limits.MAX_RANKS)]
     reason: Text
 
     @property
     def fresh(self) -> bool:
-        """Every rank starts over, from nothing."""
+        """Whether every rank starts over, from nothing."""
         return self.stage is Stage.RUNNING and self.updates < 0 and bool(self.seats)
 
     def precedes(self, other: Order) -> bool:
-        """An earlier stage of the same epoch, in the same term."""
+        """Whether it is an earlier stage of the same epoch, in the same term."""
         same = (self.epoch, self.term) == (other.epoch, other.term)
         return same and PROGRESS[self.stage] < PROGRESS[other.stage]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The job ends: every worker is to be ended, every agent leaves with this exit code."""
+    """The job ends: every agent ends its workers and leaves with this exit code."""
 
     term: Count
     exit_code: ExitCode
@@ -352,7 +354,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Unmended:
-    """What has failed in this epoch is not going to be repaired: whoever holds it may raise it in the script."""
+    """What has failed in this epoch is not going to be repaired. A rank that holds such an error may raise it in the
+    script."""
 
     term: Count
     epoch: Epoch
@@ -364,12 +367,13 @@ class Unmended:
 
 @dataclass(frozen=True, slots=True)
 class StoreAsk:
-    """One operation on the job's store. Repeated until answered; one that was applied is answered, not done again."""
+    """One operation on the job's store. Repeated until answered. An operation that was applied already is answered, not
+    applied again."""
 
     number: Count  # grows by one per operation of this relay's life
-    settled: Count  # operations that change something have been answered below this number, and are never repeated
+    settled: Count  # operations that change something, below this number, are answered and never repeated
     operation: StoreOperation
-    amount: Signed  # ADD: what to add; FORGET: which number; GET and WAIT: not 0 forbids to wait
+    amount: Signed  # ADD: what to add; FORGET: which number; GET and WAIT: any value but 0 means do not wait
     items: Annotated[tuple[StoreItem, ...], AtMost(limits.MAX_STORE_ITEMS)]
 
 
@@ -388,7 +392,7 @@ class StoreAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RecordSlot:
-    """One slot of a rank's local record: so many bytes, in pieces."""
+    """One slot of a rank's local record: its bytes come in pieces."""
 
     number: Annotated[int, Between(0, limits.RECORD_SLOTS - 1)]
     step: Step
@@ -397,7 +401,7 @@ class RecordSlot:
 
 @dataclass(frozen=True, slots=True)
 class SetupOffer:
-    """What the record of a rank's set-up consists of. Repeated until nothing of it is wanted."""
+    """The pieces of the record of a rank's set-up. Repeated until no more of them is wanted."""
 
     rank: RankId
     incarnation: Incarnation
@@ -408,7 +412,8 @@ class SetupOffer:
 
 @dataclass(frozen=True, slots=True)
 class SetupWanted:
-    """Which pieces are to be sent next, either way. None: all is there, unless `kept` is False: there is no room."""
+    """The pieces that are to be sent next, in either direction. None: all are there, or, if `kept` is False, there is
+    no room for them."""
 
     rank: RankId
     lineage: Count
@@ -418,24 +423,24 @@ class SetupWanted:
 
 @dataclass(frozen=True, slots=True)
 class SetupPiece:
-    """A piece, known by its digest: sent when it was asked for, either way."""
+    """A piece, known by its digest. It is sent when it was asked for, in either direction."""
 
     data: Annotated[bytes, AtMost(limits.SETUP_PIECE)]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsAsk:
-    """A newcomer is to start and its node has no records of the life before. Repeated until answered."""
+    """A newcomer is to start, and its node has no records of the rank's former life. Repeated until answered."""
 
     rank: RankId
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsAnswer:
-    """All there is; the pieces are to be asked for. `lineage` 0: there is nothing, for this reason."""
+    """All records that there are. The pieces have to be asked for. `lineage` 0: there are none, for this reason."""
 
     rank: RankId
-    incarnation: Incarnation  # of the life that has written it
+    incarnation: Incarnation  # the incarnation that has written them
     lineage: Count
     slots: Annotated[tuple[RecordSlot, ...], AtMost(limits.RECORD_SLOTS)]
     slot_digests: SlotDigests  # of all slots' pieces, one slot after another
@@ -449,7 +454,7 @@ class RecordsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An operator asks how things stand, or wants something of a rail: manager/loop.py has the topics."""
+    """An operator asks about the state of the job, or wants a rail in or out of use. manager/loop.py has the topics."""
 
     topic: Name
     argument: Text
@@ -495,12 +500,12 @@ MESSAGES: tuple[type, ...] = (
     StackAsked,
     StackTold,
 )
-"""Everything that may stand alone on the wire. The place in this tuple is its number there: append, never reorder."""
+"""All messages that may stand alone on the wire. Their numbers are the indices in this tuple: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness
 ToAgent = Answer | Order | Stop | RailOrder | Unmended
 FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof | StackTold
 ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | StackAsked
 ToSession = WorkerWelcome | Order | Stop | Unmended
-"""What of it moves a worker's machine; rail orders and questions are for the link."""
+"""The messages that a worker's state machine takes. Rail orders and questions are for the link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

@@ -1,15 +1,16 @@
-"""What the agents of the nodes say, what it means here, and what they are answered: the manager's half of that talk.
+"""The manager's side of the talk with the agents of the nodes: takes their messages and answers them.
 
 A beat that changes nothing costs one comparison per rank and gives no effect. What can go wrong, and what follows:
 
-- *Strangers*: other jobs' agents, former lives, unknown nodes, repeated messages change nothing and are counted.
-- *The manager's journal is lost*: agents that know a newer term or epoch teach it; both only grow.
-- *An answer or an order is lost*: it is said again to the nodes that do not follow it.
-- *A node goes*, by its own word, by a verdict, or under another agent: its ranks are dealt with in one place.
+- *Strangers*: messages of other jobs' agents, former lives and unknown nodes, and repeated messages, change nothing and
+  are counted.
+- *The manager's journal is lost*: agents that know a newer term or epoch teach it. Both only grow.
+- *An answer or an order is lost*: it is sent again to the nodes that do not follow it.
+- *A node goes*, by its own word, by a verdict, or because another agent replaces it: one place deals with its ranks.
 
-Invariants: nothing from outside raises; an order goes to a node at most once per ORDER_REPEAT_NS unless it is new; when
-the job is over, the only word left is Stop. It files nothing (filing does), weighs no silence (detector) and
-decides nothing (repairs). Deaths go to the repairs last: they see everything else in place.
+Invariants: no message from outside raises an error; an order goes to a node at most once per ORDER_REPEAT_NS unless it
+is new; when the job is over, Stop is the only message left. This module files nothing (filing does), judges no silence
+(detector) and decides nothing (repairs). Deaths go to the repairs last, so the repairs see everything else in place.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from taskd.core.words import cut, milliseconds, rank_words
 
 
 class Nodes:
-    """The nodes of a job, as the manager talks with their agents."""
+    """The nodes of a job, and what the manager and their agents say to each other."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Nodes:
         watch: RailWatch,
         proofs: Proofs,
     ) -> None:
-        """`name`: of the job."""
+        """`name`: the job's name."""
         self._name = name
         self._job = job
         self._members = job.members
@@ -61,10 +62,10 @@ class Nodes:
         self._failed = FailedCollectives(job)
         self.hangs = Hangs(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
-        self._idle_said = False  # that recovery is on and cannot be
+        self._idle_said = False  # whether it was reported that recovery is on but impossible
 
     def said(self, sender: Sender, message: object, when: Moment) -> None:
-        """Take what an agent says, if it is one of the day's."""
+        """Take an agent's message, if the sender is the current agent of its node."""
         if isinstance(message, AgentHello):
             self._hello(sender, message, when)
             return
@@ -93,7 +94,7 @@ class Nodes:
             self.hangs.file(node, message, when.at)
 
     def judged(self, verdict: Verdict, when: Moment) -> None:
-        """What the silence of a node means by now."""
+        """Apply the detector's verdict about a node's silence."""
         node = self._members.nodes.get(verdict.node)
         if node is None or node.state not in (NodeState.UP, NodeState.SILENT):
             return
@@ -114,14 +115,14 @@ class Nodes:
             self._repairs.ending.check(when)
 
     def restarted(self) -> None:
-        """The manager was away: everybody may be told everything again."""
+        """The manager was away: every node may be told everything again."""
         self._strangers.clear()
         self.hangs.restarted()
         for node in self._members.nodes.values():
             node.order_told_at = None
 
     def _say_what_cannot_be(self, node: NodeRecord) -> None:
-        """Recovery was asked for, and whoever has started the ranks of this node starts none of them again."""
+        """Report once that recovery is on, but that the launcher of this node's ranks will not start them again."""
         if self._repairs.rules.recover and not node.spawns and not self._idle_said:
             self._idle_said = True
             text = f"recovery is on, but taskd-run has not started the ranks of node {node.name}: they are watched only"
@@ -139,7 +140,7 @@ class Nodes:
         admitted = self._stranger(hello) or members.admit(sender, hello)
         if isinstance(admitted, str):
             self._counters.count("agent refused")
-            self._job.mattered = bool(self._job.journal)  # a row holds either all of a step or nothing
+            self._job.mattered = bool(self._job.journal)  # a journal row holds all of a step or nothing
             self._job.note("refused", f"the agent of node {hello.node} was not let in: {admitted}", node=hello.node)
             self._job.tell(sender.node, Answer(self._job.term, False, cut(admitted), False, 0, (), ()), sender.life)
             return
@@ -167,7 +168,7 @@ class Nodes:
             self._job.tell_order(node, when.now)
 
     def _stranger(self, hello: AgentHello) -> str:
-        """Why this agent has no business with this job; empty: it has."""
+        """Say why this agent does not belong to this job. Empty: it does."""
         size = self._members.world_size
         if hello.job != self._name:
             return f"it belongs to job {hello.job}, this is the manager of job {self._name}"
@@ -176,11 +177,11 @@ class Nodes:
         return ""
 
     def _ask_who(self, sender: Sender, at: int) -> None:
-        """Somebody unknown speaks: an agent that this manager has forgotten, or whose hello was lost."""
+        """Ask an unknown agent for its hello: this manager has forgotten the agent, or the hello was lost."""
         self._counters.count("message of an unknown agent")
         asked = self._strangers.get(sender.node)
         if self._job.journal:
-            return  # this step goes into the journal, and strangers do not: it speaks again soon
+            return  # this step goes into the journal, but strangers do not; the agent sends again soon
         if not long_ago(asked, at, limits.ORDER_REPEAT_NS):
             return
         if asked is None and len(self._strangers) >= limits.MAX_UNHEARD_SENDERS:
@@ -222,7 +223,7 @@ class Nodes:
         self._watch.forget(node.name)
 
     def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
-        """A node is gone, and all ranks that sat there with it; only workers of a side agent outlive its goodbye."""
+        """A node is gone, and with it all ranks that sat there. Only workers of a side agent outlive its goodbye."""
         members = self._members
         records = [members.ranks[rank] for rank in sorted(node.ranks)]
         if node.state is NodeState.LEFT and not node.spawns:
@@ -258,7 +259,7 @@ class Nodes:
             self._remind(node, when.now, report.term != job.term, behind)
 
     def _learn(self, node: NodeRecord, report: Report, when: Moment) -> bool:
-        """A node may know a newer term or epoch than a manager that has lost its journal, or its end. True: it did."""
+        """Learn a newer term or epoch from a node, if this manager has lost its journal or its end. True: it did."""
         job, forgot = self._job, False
         if job.term < report.term <= job.term + limits.MAX_LEAP:
             forgot, term = True, report.term + 1
@@ -272,7 +273,7 @@ class Nodes:
         return forgot
 
     def _act_on(self, filed: Filed, node: NodeRecord, when: Moment) -> None:
-        """What a report of this node has changed."""
+        """Act on what a report of this node has changed."""
         job, repairs = self._job, self._repairs
         for rank in filed.rivals:
             holder = self._members.ranks[rank].where
@@ -305,7 +306,7 @@ class Nodes:
         self._job.tell(node.name, answer)
 
     def _remind(self, node: NodeRecord, now: int, term: bool, order: bool) -> None:
-        """Say the order (or Stop, or the term) again, if it has not just been said."""
+        """Send the order (or Stop, or the term) again, if it was not sent just now."""
         if self._job.said or not long_ago(node.order_told_at, now, limits.ORDER_REPEAT_NS):
             return
         self._job.mattered = True
@@ -350,6 +351,6 @@ class Nodes:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nobody holds what no repair can come for."""
+        """Tell ranks to raise their failed collective, if no repair can come for it."""
         if self._repairs.case.incident is None and self._job.over is None and self._failed.let_go():
             self._job.mattered = True

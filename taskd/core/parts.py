@@ -1,14 +1,14 @@
-"""What of an order each node is told: the seats and fetches that concern its ranks, and of the rest only that it holds.
+"""The parts of an order: each node is sent the order with only the seats and fetches that concern its ranks.
 
-An order of a large job names all its ranks. Told whole to each node it would cost the square of the job's size, in time
-and in bytes. What a node needs of it:
+An order of a large job names all its ranks. To send the whole order to each node would cost the square of the job's
+size, in time and in bytes. A node needs:
 
-- *seats on the node*, for it may have to start their ranks;
+- *seats on the node*, because it may have to start their ranks;
 - *seats of ranks that are there, or were there once*: if such a seat is elsewhere now, its old process has to end;
 - *fetches* that a rank of the node makes, or serves.
 
-Invariants: a node's part is an order like any other; nodes with no part of their own are told the same object, which a
-shell encodes once. Not here: who is told and when (job, nodes).
+Invariants: a node's part is an order like any other; all nodes without seats and fetches are sent the same object,
+which a shell encodes once. Not here: which node is told, and when (job, nodes).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskd.core.records import NodeRecord
 
 
 class Parts:
-    """One order, by node. Making it costs one look at each seat and fetch, a part one at each rank of the node."""
+    """One order, by node. Building it reads each seat and fetch once. A part reads each rank of the node once."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -35,7 +35,7 @@ class Parts:
             self._fetches.setdefault(fetch.source, []).append(fetch)
 
     def of(self, node: NodeRecord) -> Order:
-        """What this node is told."""
+        """Return the order that this node is sent."""
         seated = {*self._by_node.get(node.name, ())}
         seated |= {rank for ranks in (node.ranks, node.former_ranks) for rank in ranks if rank in self._seats}
         fetches = {fetch.rank: fetch for rank in node.ranks for fetch in self._fetches.get(rank, ())}

@@ -1,9 +1,9 @@
-"""What the parts of the agent share: who it is, what the manager has said last, and what a step fills.
+"""The state that the parts of the agent share: its identity, the manager's last word, and the effects of a step.
 
-It keeps and says; it decides nothing. What can go wrong, and what follows:
+It keeps this state and collects effects; it decides nothing. What can go wrong, and what follows:
 
-- *The same sentence is due again and again*: it is said once, and only so many different ones.
-- *There is no connection*: what is for the manager is not sent; who has it keeps it, or lets it go.
+- *The same warning is due again and again*: it is logged once, and the number of different warnings is bounded.
+- *There is no connection*: a message for the manager is not sent. The part that has it keeps it or drops it.
 
 Invariants: term and epoch only grow. Not here: what an order means (seating), and when the manager is told what
 (reporter).
@@ -23,7 +23,8 @@ from taskd.core.words import cut
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who an agent is, as long as it lives. `spawns`: it is the launcher; else a side process that only watches."""
+    """The identity of an agent, for its whole life. `spawns`: it is the launcher, not a side process that only
+    watches."""
 
     job: str
     node: str
@@ -36,7 +37,7 @@ class Identity:
 
 
 class Post:
-    """One agent at its post."""
+    """The shared state of one agent."""
 
     def __init__(self, who: Identity) -> None:
         self.who = who
@@ -50,15 +51,15 @@ class Post:
 
     @property
     def in_repair(self) -> bool:
-        """The order in force is that of a repair: ranks wait for what only a manager can bring."""
+        """Whether the order in force belongs to a repair. Then ranks wait for something that only a manager can do."""
         return self.order is not None and self.order.stage is not Stage.RUNNING
 
     def do(self, *effects: AgentEffect) -> None:
-        """This is to be done, behind what was wanted before."""
+        """Add these effects after those that were added before."""
         self._effects += effects
 
     def send(self, message: FromAgent) -> None:
-        """Tell the manager, if there is a connection."""
+        """Send this to the manager, if there is a connection."""
         if self.connected:
             self._effects.append(Send(message))
 
@@ -69,6 +70,6 @@ class Post:
             self._effects.append(Warn(cut(text)))
 
     def take_effects(self) -> list[AgentEffect]:
-        """What this step wants done, in order."""
+        """Return the effects of this step, in order."""
         effects, self._effects = self._effects, []
         return effects

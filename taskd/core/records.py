@@ -1,6 +1,7 @@
-"""What is kept of every node and every rank, and the tables that their states follow.
+"""The manager's records of every node and every rank, and the transition tables of their states.
 
-Flat records, one per rank and one per node, changed in place by the machines that own the fields. They decide nothing.
+The records are flat, one per rank and one per node. The machines that own the fields change them in place. The records
+decide nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from taskd.core.words import LEFT_EARLY
 
 
 class RankCause(Enum):
-    """What moves a rank's state."""
+    """What changes a rank's state."""
 
-    SEATED = auto()  # another incarnation takes the seat: ordered by the manager, or told by an agent
+    SEATED = auto()  # another incarnation takes the seat: ordered by the manager, or reported by an agent
     STARTED = auto()
     JOINED = auto()
     DOUBTED = auto()
     DIED = auto()
     LEFT = auto()
-    RETURNED = auto()  # it had been given up for its node's silence, and lives
+    RETURNED = auto()  # it was given up because its node was silent, but it lives
 
 
 _R, _RC = RankState, RankCause
@@ -56,7 +57,7 @@ class NodeState(Enum):
 
 
 class NodeCause(Enum):
-    """What moves a node's state."""
+    """What changes a node's state."""
 
     HEARD = auto()
     SILENT = auto()
@@ -78,13 +79,13 @@ NODE = Table(
 )
 
 CRASHES = frozenset(-Signals[name] for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"))
-"""Exit codes of a process that went by a fault of its own: nobody sent it these, as one may send SIGKILL or SIGTERM."""
+"""Exit codes of a process that crashed by itself. SIGKILL and SIGTERM are not here: another process may send them."""
 LIVE = frozenset({RankState.STARTING, RankState.ALIVE, RankState.SUSPECT})
 
 
 @dataclass(slots=True, eq=False)
 class NodeRecord:
-    """One node and the agent that speaks for it. From `heard_at` on, the fields belong to the detector."""
+    """One node and the agent that speaks for it. The fields from `heard_at` on belong to the detector."""
 
     name: str
     host: str = ""
@@ -96,7 +97,7 @@ class NodeRecord:
     slots: int = 0
     interval_ns: int = 0
     ranks: set[int] = field(default_factory=set)  # every rank whose seat is here, dead ones included
-    former_ranks: set[int] = field(default_factory=set)  # whose seat was here and is not, or that was claimed in vain
+    former_ranks: set[int] = field(default_factory=set)  # their seat was here once, or this node claimed them in vain
     former_lives: deque[int] = field(default_factory=lambda: deque(maxlen=limits.MAX_KEPT_LIVES))
     heard_at: int = 0
     gap_mean_ns: float = 0.0
@@ -104,8 +105,8 @@ class NodeRecord:
     check_at: int | None = None  # when the detector looks at it again; None: it does not
     connection_lost_at: int | None = None
     collective_error_at: int | None = None
-    witness: str = ""  # who saw that, and what
-    silent_since: int = 0  # of one that is silent, as far as the journal says
+    witness: str = ""  # which rank or agent saw that error, and what it saw
+    silent_since: int = 0  # of a silent node, as far as the journal says
     order_told_at: int | None = None
 
     @property
@@ -123,7 +124,7 @@ class NodeRecord:
 
 @dataclass(slots=True, eq=False)
 class RankRecord:
-    """The newest incarnation of one rank. `report` is what its agent said last of exactly this incarnation."""
+    """The newest incarnation of one rank. `report` is the last report of its agent about exactly this incarnation."""
 
     rank: int
     incarnation: int = 0
@@ -131,40 +132,40 @@ class RankRecord:
     state: RankState = RankState.ABSENT
     pid: int = 0
     report: RankReport | None = None
-    last: RankReport | None = None  # what was said before `report` was put aside: for people only
-    watched: bool = False  # a repair waits for it: every report of it is looked at
+    last: RankReport | None = None  # the report from before `report` was put aside: for people only
+    watched: bool = False  # a repair waits for it: every report of it is examined
     exit_code: int = 0
     proved: bool = False  # its process is known to have ended: nothing can bring this incarnation back
     condemned: bool = False  # given up although its process lives: it is to be ended, whatever it reports
     reason: str = ""
-    restarts: int = 0  # that count: one is forgotten with every while in which it lived
+    restarts: int = 0  # those that count: one is forgotten for every RESTART_FORGOTTEN_NS that it lived
     restarted_at: int = 0
     rivals: set[str] = field(default_factory=set)  # nodes whose claim of this rank has been written down
 
     def forgive(self, now: int) -> None:
-        """It has died: what it has lived since its last start pays for earlier deaths."""
+        """It has died: forget one restart for each RESTART_FORGOTTEN_NS that it has lived since its last start."""
         paid = (now - self.restarted_at) // limits.RESTART_FORGOTTEN_NS
         self.restarts = max(0, self.restarts - paid)
 
     def doubt_report(self) -> None:
-        """Let its next report count as news, whatever it says."""
+        """Make its next report count as news, whatever it says."""
         self.last = self.report or self.last
         self.report = None
 
     @property
     def live(self) -> bool:
-        """Its process is there, as far as anybody knows."""
+        """Whether its process lives, as far as is known."""
         return self.state in LIVE
 
     @property
     def left(self) -> bool:
-        """It counts as dead since it has left by itself inside a step."""
+        """Whether it counts as dead because it ended with exit code 0 inside a step."""
         return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
 
     @property
     def done(self) -> bool:
-        """It was killed, or its node was lost, when its work was done: nothing is lost with it. One that ends itself,
-        by an exit code or a crash, says by that how it ended."""
+        """Whether it was killed, or its node was lost, after its work was done: nothing is lost with it. A process that
+        ends by an exit code or a crash is not meant: this shows by itself how it ended."""
         report = self.report or self.last
         finished = report is not None and report.phase is Phase.DONE
         return (
@@ -175,13 +176,13 @@ class RankRecord:
 
     @property
     def steps_done(self) -> int:
-        """How far its training had come, as far as anybody has told."""
+        """How far its training had come, as far as was reported."""
         report = self.report or self.last
         return report.steps_done if report is not None else 0
 
     @property
     def cover(self) -> Cover:
-        """What it knows of a death in this job."""
+        """What this rank knows about the effect of a death in this job."""
         return self.report.cover if self.report is not None else Cover.UNKNOWN
 
     @property

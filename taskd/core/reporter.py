@@ -1,12 +1,12 @@
-"""What the manager is told of one node, and when: the agent's half of that talk.
+"""Sends one node's reports to the manager: the agent's side of that talk.
 
-Reports are levels: a beat carries what changed, every so often everything, and again and again what the manager has not
-confirmed. What can go wrong, and what follows:
+Reports are levels: a beat carries what changed, and from time to time everything. What the manager has not confirmed is
+in every beat. What can go wrong, and what follows:
 
-- *The manager is gone*: nothing is sent; on return it is told everything, and the evidence that was kept.
-- *The connection was broken for a while*: ranks may have been given up; each is to be confirmed anew.
+- *The manager is gone*: nothing is sent. When it returns, it is sent everything, and the evidence that was kept.
+- *The connection was broken for a while*: ranks may have been given up, so each has to be confirmed anew.
 
-Not here: what the manager answers (agent), and how a rank stands (crew).
+Not here: what the manager answers (agent), and the state of a rank (crew).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from taskd.core.still_relay import StillRelay
 
 
 class Reporter:
-    """Beats, and what cannot wait for the next one."""
+    """Sends beats, and the reports that cannot wait for the next beat."""
 
     def __init__(self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay, still: StillRelay) -> None:
         self._post = post
@@ -36,13 +36,13 @@ class Reporter:
         self._beat_at = self._full_at = 0
 
     def tick(self, now: int) -> None:
-        """The next beat, if it is due."""
+        """Send the next beat, if it is due."""
         if now >= self._beat_at:
             self._beat_at = now + self._post.who.interval_ns
             self.beat(now, full=now >= self._full_at)
 
     def beat(self, now: int, full: bool) -> None:
-        """What changed, what is not confirmed; or everything."""
+        """Send the ranks that have changed or are not confirmed, or all ranks."""
         if not self._post.connected:
             return
         if full:
@@ -61,13 +61,13 @@ class Reporter:
             self._post.send(still)
 
     def tell(self, record: LocalRank) -> None:
-        """Something about one rank that the manager should know before the next beat."""
+        """Report one rank at once, because the manager should know it before the next beat."""
         if self._post.connected and not record.past:
             record.news = False
             self._report(False, (record.report(),))
 
     def introduce(self, now: int) -> None:
-        """Say everything that the manager may not know."""
+        """Send everything that the manager may not know."""
         if not self._post.connected:
             return
         for record in self._crew.ranks.values():
@@ -83,7 +83,7 @@ class Reporter:
             self._post.send(self._evidence.popleft())
 
     def witness(self, evidence: Evidence) -> None:
-        """A rank has seen something: the manager is told at once, or as soon as it is back."""
+        """Send what a rank has seen to the manager at once, or as soon as it is back."""
         if self._post.connected:
             self._post.send(evidence)
         else:

@@ -1,8 +1,8 @@
 """How long a job pauses: the longest time without any progress that it has come out of by itself, by phase.
 
-The first steps of an epoch teach nothing: in them caches are filled, kernels compiled and buckets settled, and what
-takes minutes then would hide a hang for ever. After that nothing is forgotten: what was usual once may come again.
-Alone, since it knows numbers only; what a pause means is for hangs.py.
+The first steps of an epoch teach nothing: caches are filled, kernels compiled and buckets settled in them. A pause of
+minutes there would later hide every hang. After these steps nothing is forgotten: a usual pause may come again. This is
+a module of its own, because it knows only numbers. hangs.py decides what a pause means.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from taskd.core.types import Phase
 
 
 class Rhythm:
-    """Of one job."""
+    """The pauses of one job."""
 
     def __init__(self) -> None:
         self._longest_ns: dict[Phase, int] = {}
         self._epoch = -1
-        self._first_step = -1  # that was seen in this epoch
+        self._first_step = -1  # the first step that was seen in this epoch
         self._step = -1
 
     def see(self, epoch: int, step: int) -> bool:
-        """So far the job has come; whether that is further than at the last look."""
+        """Take how far the job has come. Return whether that is further than at the last call."""
         further = step > self._step >= self._first_step >= 0
         if epoch != self._epoch or step < self._first_step:
             self._epoch, self._first_step, further = epoch, step, False
@@ -36,12 +36,12 @@ class Rhythm:
         return self._step - self._first_step >= limits.STILL_WARM_STEPS
 
     def took(self, phases: Iterable[Phase], pause_ns: int) -> None:
-        """The job has paused for so long, while ranks that waited for nobody were in these phases."""
+        """The job has paused for this long, while ranks that waited for no other rank were in these phases."""
         if self.known:
             for phase in phases:
                 self._longest_ns[phase] = max(self._longest_ns.get(phase, 0), pause_ns)
 
     def allowed(self, least_ns: int, phases: Iterable[Phase]) -> int:
-        """How long a pause in one of these phases may be: so long at least, or as the longest known one asks for."""
+        """Return how long a pause in these phases may be: `least_ns`, or more if the longest known one was long."""
         longest_ns = max((self._longest_ns.get(phase, 0) for phase in phases), default=0)
         return max(least_ns, limits.STILL_FACTOR * longest_ns)

@@ -1,10 +1,10 @@
-"""What an order means on one node: which processes are started and ended here, and who has yet to be told it.
+"""Follows an order on one node: starts and ends the processes that it names here, and relays it to the workers.
 
 What can go wrong, and what follows:
 
-- *Orders lost, doubled, late*: fenced by epoch and stage; one that is in force is relayed until it is followed.
-- *A seat goes to another incarnation*: the old process is ended first, the new one starts when it has gone.
-- *All ranks begin anew*: that is said aloud, once, for nothing is as it was, and a good end would not show it.
+- *Orders are lost, duplicated or late*: epoch and stage fence them. The order in force is relayed until it is followed.
+- *A seat goes to another incarnation*: the old process is ended first. The new one starts when the old one has gone.
+- *All ranks begin anew*: this is logged once, because earlier steps are lost and a good end would not show it.
 
 Invariant: an incarnation starts at most once. Not here: what a process says (crew), and the end of the node's work
 (departure).
@@ -29,7 +29,7 @@ class Seating:
         self._crew = crew
 
     def ordered(self, order: Order, now: int) -> None:
-        """The manager's word about the job. An older one changes nothing."""
+        """Take an order of the manager. An older one changes nothing."""
         post, held = self._post, self._post.order
         if order.epoch < post.epoch:
             post.counters.count("order of an older epoch")
@@ -44,12 +44,12 @@ class Seating:
             post.do(Warn(cut(f"all ranks start over: {order.reason}")))
         newcomer = order.stage is not Stage.RUNNING
         for seat in order.seats:
-            if newcomer or order.fresh:  # a RUNNING order starts nobody, unless all start again
+            if newcomer or order.fresh:  # a RUNNING order starts no rank, unless all start again
                 self._take(seat, newcomer)
         self.relay(now)
 
     def _take(self, seat: Seat, newcomer: bool) -> None:
-        """Start whom this node is to start; end whose seat is another's."""
+        """Start the process that this node has to start, or end the one whose seat has gone to another."""
         rival = self._crew.rival(seat, self._post.who.node)
         if rival is not None:
             self.end(*rival)
@@ -66,13 +66,13 @@ class Seating:
         post.do(Spawn(rank, incarnation, post.epoch, newcomer))
 
     def end(self, record: LocalRank, reason: str) -> None:
-        """End this process, unless somebody else has started it, or that is under way."""
+        """End this process, unless another launcher has started it, or its end is under way."""
         if self._post.who.spawns and not record.ending:
             record.ending = True
             self._post.do(End(record.rank, record.incarnation, cut(reason)))
 
     def relay(self, now: int) -> None:
-        """Tell the order to every worker that has yet to follow it, again if it was told long enough ago."""
+        """Send the order to every worker that has yet to follow it, but not to one that got it just now."""
         order = self._post.order
         if order is None or self._post.stopping is not None:
             return

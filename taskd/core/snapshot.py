@@ -1,14 +1,14 @@
-"""All that a manager knows, as plain values and back: what stands in a journal in place of the steps that led to it.
+"""Snapshots: turns all that a manager knows into plain values and back. In a journal they replace the earlier steps.
 
-An object becomes its class and the values of its fields, wherever in the machine it is; two references to one object
-stay so. Only classes of the core are taken and made, so what is read can do nothing but hold values. What can go wrong,
-and what follows:
+An object becomes its class and the values of its fields. Two references to one object stay two references to one.
+Only classes of the core are taken and made, so an object that is read can only hold values. What can go wrong, and what
+follows:
 
-- *A snapshot of another version of taskd*: its classes have other fields than ours. It is refused, and its manager
-  begins like one that has lost its journal, which the agents teach.
+- *A snapshot of another version of taskd*: its classes have other fields than ours. It is refused. The manager then
+  begins like one that has lost its journal, and learns from the agents.
 - *A field that only reports fill* (TRANSIENT) is left out: a replay of a journal does not have it either.
 
-Invariant: `restored(taken(core))` does at every later event what `core` does. Not here: bytes and files (manager), and
+Invariant: `restored(taken(core))` reacts to every later event as `core` does. Not here: bytes and files (manager), and
 when a snapshot is due (manager/memory.py).
 """
 
@@ -49,10 +49,10 @@ TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     Attention: dict.fromkeys(("odd", "_now"), dict),
     RailWatch: {"_found": deque},
 }
-"""Fields that a snapshot leaves out, and what they hold when nothing was reported yet."""
+"""Fields that a snapshot leaves out, and their values before anything is reported."""
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _OBJECT, _ENUM, _LIST, _TUPLE, _SET, _FROZENSET, _DICT, _DEQUE, _BYTEARRAY = range(9)
-"""What a list in a snapshot stands for: its first item says so."""
+"""The kinds of a list in a snapshot. Its first item is its kind."""
 
 
 class Unfit(Exception):
@@ -60,14 +60,14 @@ class Unfit(Exception):
 
 
 def taken(core: Manager) -> list[Any]:
-    """What this manager knows: the classes, the objects by number, and the number of the manager itself."""
+    """Return all that this manager knows: the classes, the objects by number, and the number of the manager itself."""
     taker = _Taker()
     root = taker.number_of(core)
     return [taker.classes, taker.objects, root]
 
 
 def restored(values: Any) -> Manager:
-    """The manager of whom these values were taken; raises Unfit."""
+    """Return the manager that these values were taken from. Raises Unfit."""
     try:
         classes, objects, root = values
         maker = _Maker(classes, objects)
@@ -80,20 +80,21 @@ def restored(values: Any) -> Manager:
 
 
 def _fields(one: object) -> list[str]:
-    """The names of what an object holds; a dataclass may have slots."""
+    """Return the names of an object's fields. A dataclass may have slots."""
     if dataclasses.is_dataclass(one):
         return [field.name for field in dataclasses.fields(one)]
     return list(vars(one))
 
 
 def _shape(cls: type) -> str:
-    """Differs where two versions of a class hold other things: of one that is no dataclass its making tells."""
+    """Return a text that differs where two versions of a class have different fields. For a class that is no dataclass
+    it consists of the names in its __init__."""
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]
     return "" if dataclasses.is_dataclass(cls) or code is None else " ".join(code.co_names)
 
 
 class _Taker:
-    """Objects to values."""
+    """Turns objects into values."""
 
     def __init__(self) -> None:
         self.classes: list[list[Any]] = []
@@ -104,7 +105,7 @@ class _Taker:
         self._getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
     def number_of(self, one: Any) -> int:
-        """The number of an object, whose values are taken when it is met first."""
+        """Return the number of an object. Its values are taken at the first call."""
         known = self._numbers.get(id(one))
         if known is not None:
             return known
@@ -167,7 +168,7 @@ class _Taker:
 
 
 class _Maker:
-    """Values to objects: all are made before any is filled, since they name each other."""
+    """Turns values into objects. All are made before any is filled, because they refer to each other."""
 
     def __init__(self, classes: list[list[Any]], objects: list[list[Any]]) -> None:
         known = _classes()
@@ -206,7 +207,7 @@ class _Maker:
 
 
 def _in_order(items: Set[Any]) -> list[Any]:
-    """What two sets that are equal give alike, whatever the order in which they were filled."""
+    """Return the items in an order that is the same for equal sets, however they were filled."""
     try:
         return sorted(items)
     except TypeError:  # members of an enum
@@ -214,7 +215,7 @@ def _in_order(items: Set[Any]) -> list[Any]:
 
 
 def _classes() -> dict[str, type]:
-    """Every class of the core by its whole name."""
+    """Return every class of the core by its full name."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("taskd.core.")]
     return {
         f"{cls.__module__}.{cls.__qualname__}": cls

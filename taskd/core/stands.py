@@ -1,7 +1,7 @@
-"""The ranks that make no progress, as their nodes have told it: how long, what their processes do, who waits for whom.
+"""The ranks that make no progress, as their nodes report them: since when, what their processes do, which ranks wait.
 
-A part of hangs.py, which says what follows. What is late or lost makes a pause shorter and never longer: it lasts as
-far as every node has confirmed it. It knows of no limit but those of a look.
+A part of hangs.py, which decides what follows. A pause counts only as far as every node has confirmed it, so late or
+lost messages make it shorter and never longer. This module knows no time limit except STILL_STOPPED_SEEN_NS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taskd.core.types import Doing, Phase
 from taskd.core.waits import Waits
 
 OUTSIDE = (Doing.STOPPED, Doing.TRACED)
-"""Somebody has stopped it: no pause of the job's own."""
+"""The process was stopped from outside: this is no pause of the job's own."""
 _WORDS = {
     Doing.UNSEEN: "cannot be looked at",
     Doing.WORKS: "works",
@@ -43,29 +43,29 @@ class Stand:
 
     @property
     def busy(self) -> bool:
-        """It waits for nobody."""
+        """Whether it waits for no other rank."""
         return not waits.waits_in(self.places)
 
 
 class Stands:
-    """Of one job."""
+    """All ranks of one job that make no progress."""
 
     def __init__(self, members: Membership) -> None:
         self._members = members
         self.by_rank: dict[int, Stand] = {}
         self.told_at: dict[str, int] = {}
-        """When a node has told of its ranks last."""
+        """When each node has last reported its ranks."""
         self.outside: Counter[Phase] = Counter()
-        """Phases of those that are still and wait for nobody."""
+        """Phases of the ranks that are still and wait for no other rank."""
 
     def clear(self) -> None:
-        """Nothing is known any more."""
+        """Forget everything."""
         self.by_rank.clear()
         self.told_at.clear()
         self.outside.clear()
 
     def put(self, rank: int, told: Still | None, places: tuple[Place, ...], at: int) -> None:
-        """What was told of one rank; None: it makes progress."""
+        """Take what was reported of one rank. None: it makes progress."""
         known = self.by_rank.pop(rank, None)
         if known is not None and known.busy:
             self.outside[known.phase] -= 1
@@ -88,25 +88,25 @@ class Stands:
         return len(self.by_rank) == self._members.world_size
 
     def do(self, doing: Doing) -> bool:
-        """Whether any of them does this."""
+        """Whether any of these ranks does this."""
         return any(stand.still.doing is doing for stand in self.by_rank.values())
 
     def confirmed(self, since: int, ranks: Iterable[int] = ()) -> int:
-        """Until when the nodes of these ranks, or of all, have said that they are still."""
+        """Return until when the nodes of these ranks, or of all, have confirmed that they are still."""
         return min(self._told_of(rank, since) for rank in ranks or self.by_rank)
 
     def waits(self) -> Waits:
-        """Who waits for whom."""
+        """Return which ranks wait for which."""
         return waits.find(self._places(), self._members.world_size)
 
     def stopped(self) -> list[int]:
-        """Those that were seen to be stopped from outside for long enough."""
+        """Return the ranks that were seen to be stopped from outside for long enough."""
         outside = [(rank, stand) for rank, stand in sorted(self.by_rank.items()) if stand.still.doing in OUTSIDE]
         seen_ns = limits.STILL_STOPPED_SEEN_NS
         return [rank for rank, one in outside if self._told_of(rank, one.since) - one.doing_since >= seen_ns]
 
     def all_wait_for(self, rank: int) -> bool:
-        """Whether all others wait for this one, as far as their places tell."""
+        """Whether all other ranks wait for this one, as far as their places tell."""
         return waits.all_wait_for(rank, self._places(), self._members.world_size)
 
     def _places(self) -> dict[int, tuple[Place, ...]]:

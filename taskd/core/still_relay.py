@@ -1,8 +1,8 @@
-"""Which ranks of one node make no progress, on the way to the manager. Alone, since this part belongs to the agent.
+"""Relays to the manager which ranks of one node make no progress. A module of its own, as it belongs to the agent.
 
-What a look at the pages found is told at once when something of it is new, and again every so often while a rank is
-still; that none is any more is told once. A healthy job whose steps are short says nothing here. It does NOT judge what
-it relays: a long step is no hang.
+The result of a reading of the beat pages is sent at once when something in it is new. While a rank is still, it is sent
+again from time to time. When no rank is still any more, this is sent once. A healthy job with short steps sends nothing
+here. This module does NOT judge what it relays: a long step is no hang.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from taskd.core.times import long_ago
 
 
 class StillRelay:
-    """What the next beat tells."""
+    """The still ranks of one node, and what the manager was last told of them."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self._still: dict[int, Reading] = {}
-        self._told: tuple[object, ...] = ()  # what was told last, but for its ages
+        self._told: tuple[object, ...] = ()  # what was sent last, without the ages
         self._told_at: int | None = None
 
     def read(self, readings: tuple[Reading, ...]) -> None:
-        """A look at the pages."""
+        """Take a reading of the beat pages."""
         for reading in readings:
             if reading.still is not None:
                 self._still[reading.rank] = reading
@@ -33,11 +33,11 @@ class StillRelay:
                 self._still.pop(reading.rank, None)
 
     def again(self) -> None:
-        """The manager may know nothing of it."""
+        """Send it again: the manager may know nothing of it."""
         self._told_at = None
 
     def due(self, now: int) -> Stillness | None:
-        """What the beat of now tells; None: nothing."""
+        """Return what is to be sent with the beat of now. None: nothing."""
         if not self._still and not self._told:
             return None
         readings = [reading for reading in self._still.values() if self._lives(reading)]

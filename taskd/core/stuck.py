@@ -1,7 +1,7 @@
-"""What follows where the job stands still: it is said, and a rank that a signal has stopped is replaced.
+"""Acts when the job stands still: the hang is reported, and a rank that a signal has stopped is replaced.
 
-What stands still, and who is to blame, is found in hangs.py, and how ranks are replaced is for the repair. Alone, since
-the manager takes both from here: what it finds by itself, and what its journal says that it has found.
+hangs.py finds the hang and the ranks that cause it. The repair replaces ranks. This is a module of its own, because the
+manager uses it for two things: verdicts that it finds itself, and verdicts from its journal.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from taskd.core.types import HangFinding
 
 
 class Stuck:
-    """Of one job."""
+    """The hangs of one job and what is done about them."""
 
     def __init__(self, hangs: Hangs, repairs: Repairs) -> None:
         self._hangs, self._repairs = hangs, repairs
 
     def find(self, at: int) -> HangVerdict | None:
-        """What is to be said or done now; to be taken, and asked for again, until there is nothing more."""
+        """Return what is to be reported or done now. Pass it to `take` and call again, until it returns None."""
         found, rules = self._hangs.find(at), self._repairs.rules
         return self._hangs.give_up(at, rules.max_restarts) if found is None and rules.may_replace_hung else found
 
     def take(self, verdict: HangVerdict, when: Moment) -> None:
-        """This was found."""
+        """Act on a verdict."""
         self._hangs.apply(verdict, when.at)
         if verdict.finding is HangFinding.GIVEN_UP:
             self._repairs.faults.hangs([*verdict.ranks], verdict.reason, verdict.age_ns, when)

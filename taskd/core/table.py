@@ -1,9 +1,9 @@
-"""Transition tables of state machines. Alone, since every machine of the core has one and all are printed alike.
+"""Transition tables of state machines. A module of its own: every machine of the core has a table, all printed alike.
 
-A machine is a list of rows (state x event -> state), and everything else is printed or derived from it. Code asks the
-table for the next state instead of assigning one, so a transition that nobody thought of is an assertion at the place
-where it happens, and the diagrams in docs/diagrams cannot lie. What a transition *does* is not here: it stands in the
-machine, next to the question.
+A machine is a list of rows (state x event -> state). Everything else is printed or derived from it. Code asks the table
+for the next state instead of assigning one. So a transition that is not in the table fails an assertion at the place
+where it happens, and the diagrams in docs/diagrams are always true. What a transition *does* is not here: the machine
+does it, next to the place where it asks the table.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Table(Generic[S, E]):
                 self._next[source, event] = target
 
     def after(self, state: S, event: E) -> S:
-        """The state that follows. An event that has no row here is our own bug."""
+        """Return the state that follows. An event without a row here is a bug of ours."""
         key = (state, event)
         assert key in self._next, f"{self.name}: {event.name} cannot happen in {state.name}"
         return self._next[key]
 
     def allows(self, state: S, event: E) -> bool:
-        """Whether there is a row: asked before `after` where the event comes from outside."""
+        """Whether there is a row. Call it before `after` if the event comes from outside."""
         return (state, event) in self._next
 
     def rows(self) -> list[tuple[S, E, S]]:

@@ -1,7 +1,7 @@
-"""The nouns of the control plane: states, stages, phases, strategies, each an enum: a wrong one cannot be written.
+"""The nouns of the control plane: states, stages, phases, strategies. Each is an enum, so code cannot name a wrong one.
 
-Used by every machine of the core and, as numbers, on the wire and in the beat page. It holds no behaviour beyond
-naming; what may follow what stands in the table of the machine concerned.
+Every state machine of the core uses them. On the wire and in the beat page they are numbers. This module only names
+things; the transition table of each machine says which state may follow which.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Phase(IntEnum):
 
 
 class PageFlag(IntFlag):
-    """What else a beat page says of its process."""
+    """What a beat page says of its process besides its phase."""
 
-    COMPILING = 1  # just now
-    COMPILES = 2  # it has; a process forked from one that has the compiler imported would do it sooner, and alike
+    COMPILING = 1  # it compiles just now
+    COMPILES = 2  # it has compiled; a process forked with the compiler imported would do the same, and sooner
 
 
 class RankState(IntEnum):
     """What the manager and the agents know of one incarnation of one rank."""
 
     ABSENT = 0  # expected, never seen
-    STARTING = 1  # its process was started, it has not said hello
+    STARTING = 1  # its process was started, but has not said hello
     ALIVE = 2
     SUSPECT = 3  # something speaks against it, a second witness is wanted
     DEAD = 4
@@ -50,13 +50,13 @@ class Stage(IntEnum):
 
 
 PROGRESS = {Stage.SETUP: 0, Stage.PARKED: 1, Stage.REBUILT: 2, Stage.RESTORED: 3, Stage.RUNNING: 4}
-"""The order in which the stages of one epoch follow each other: RUNNING is where a repair ends."""
+"""The order in which the stages of one epoch follow each other. A repair ends with RUNNING."""
 
 
 class EvidenceKind(IntEnum):
-    """What was seen. A crash is proved by one piece of evidence; silence asks for a second witness, which only what has
-    broken is: who has waited in vain has seen silence and nothing else. A number that stood for something else once is
-    not given again."""
+    """What was seen. One piece of evidence proves a crash. Silence needs a second witness, and only something that
+    broke is one: a rank that has waited in vain has only seen the same silence. A number that once had another meaning
+    is not used again."""
 
     PROCESS_EXIT = 1
     COLLECTIVE_ERROR = 2
@@ -64,29 +64,29 @@ class EvidenceKind(IntEnum):
     LINK_UP = 7
     EXCEPTION = 8  # user code raised out of the training loop
     COLLECTIVE_LATE = 9  # it takes far longer than it ever did, and goes on: nothing has failed
-    COLLECTIVE_TIMEOUT = 10  # it has failed, for nothing came within its time limit
+    COLLECTIVE_TIMEOUT = 10  # it has failed, because nothing came within its time limit
     COMPILING = 11  # a repair waits for a rank that compiles: nothing is wrong
 
 
 class Doing(IntEnum):
-    """What a process does that makes no progress, as its node's agent sees it from outside."""
+    """What a process without progress does, as its node's agent sees it from outside."""
 
-    UNSEEN = 0  # nobody has looked for long enough, or nobody may
+    UNSEEN = 0  # the agent has not looked for long enough, or is not allowed to look
     WORKS = 1  # it, or a process that it has started, uses the processor, waits for one, or moves bytes
-    COMPILES = 2  # by torch's compiler
-    SLEEPS = 3  # it waits for something, and nothing of it works
-    BLOCKED = 4  # the same, in a place where the kernel lets nobody interrupt it: a disk, a file server
-    HOLDS_GIL = 5  # no other thread of its interpreter gets on
+    COMPILES = 2  # with torch's compiler
+    SLEEPS = 3  # it waits for something, and none of its threads or child processes works
+    BLOCKED = 4  # the same, inside an uninterruptible wait of the kernel: a disk, a file server
+    HOLDS_GIL = 5  # no other thread of its interpreter can run
     STOPPED = 6  # by a signal
     TRACED = 7  # by a debugger
 
 
 class Cover(IntEnum):
-    """What a rank knows of a death in this job."""
+    """What a rank knows about the effect of a death in this job."""
 
     UNKNOWN = 0
-    HEALED = 1  # nothing that it has seen in a step keeps one from being healed in place
-    STARTS_OVER = 2
+    HEALED = 1  # a death can be healed in place, by all that the rank has seen in a step
+    STARTS_OVER = 2  # a death would make all ranks start over
 
 
 class HangFinding(IntEnum):
@@ -94,31 +94,32 @@ class HangFinding(IntEnum):
 
     STANDS = 0
     GOES_ON = 1
-    GIVEN_UP = 2  # who is awaited is to be replaced
+    GIVEN_UP = 2  # the rank that all others wait for is to be replaced
 
 
 class RailState(IntEnum):
-    """How a rail to one peer stands; csrc/rail/counters.hpp has the same numbers."""
+    """The state of a rail to one peer. csrc/rail/counters.hpp has the same numbers."""
 
     UP = 0
-    SUSPECT = 1  # silent for longer than it ever is: it carries nothing new until it has answered
+    SUSPECT = 1  # silent for longer than ever before: it carries nothing new until it has answered
     DOWN = 2
-    PROBING = 3  # connecting anew, or asked whether it carries again
+    PROBING = 3  # it connects again, or probes test whether it carries again
 
 
 class RailFinding(IntEnum):
-    """What the manager found about a rail; the first five are about a line, the others about the rail's use."""
+    """What the manager found about a rail. GONE and the findings before it are about a line, the others about the
+    rail's use."""
 
     SILENT = 0
     ANSWERED = 1
     LOST = 2
     CONNECTED = 3
     PROVED = 4
-    GONE = 5  # nobody uses the line any more
+    GONE = 5  # no rank uses the line any more
     LEND = 6
     RETURN = 7
     FOLLOWED = 8  # every rank has answered the order
-    LATE = 9  # some rank has not, for long
+    LATE = 9  # some rank has not answered in time
     REFUSED = 10  # some rank cannot
     VERIFIED = 11
     ROLL_BACK = 12
@@ -127,13 +128,13 @@ class RailFinding(IntEnum):
 class ProofFinding(IntEnum):
     """What the manager found in the proofs of the ranks."""
 
-    BASE = 0  # what is compared from now on: everything that is alike, for the first time
-    EXCEPTED = 1  # never alike so far: it is none of what replicas share
-    DIFFERS = 2  # alike before, and not now
+    BASE = 0  # the first comparison: all units that are equal are compared from now on
+    EXCEPTED = 1  # never equal so far: replicas do not share this unit
+    DIFFERS = 2  # equal before, and not now
 
 
 class StoreOperation(IntEnum):
-    """What a worker asks of the job's store; csrc/c10d/store.hpp has the same numbers."""
+    """What a worker asks of the job's store. csrc/c10d/store.hpp has the same numbers."""
 
     SET = 0
     GET = 1  # waits until every key is there
@@ -146,7 +147,7 @@ class StoreOperation(IntEnum):
     APPEND = 8
     MULTI_SET = 9
     LIST = 10
-    FORGET = 11  # only an agent says this: who asked is gone, `amount` is the number of its GET or WAIT
+    FORGET = 11  # only an agent sends this: the asking process is gone, `amount` is the number of its GET or WAIT
 
 
 class StoreStatus(IntEnum):
@@ -158,14 +159,15 @@ class StoreStatus(IntEnum):
 
 
 class Strategy(Enum):
-    """The ladder, from cheap to dear. The values are the words that users write (HIGH_AVAILABILITY and the like); those
-    of RETRY (which the transport does by itself), SHRINK and DUMP are understood, and no decision takes them."""
+    """The ladder of strategies, from cheap to expensive. The values are the words that users write (HIGH_AVAILABILITY
+    and the like). RETRY (the transport retries by itself), SHRINK and DUMP are understood, but no decision takes them.
+    """
 
-    OBSERVE = "observe"  # recovery is not ours in this job: record, decide nothing
+    OBSERVE = "observe"  # taskd does not recover this job: record, decide nothing
     RETRY = "retry"
-    BORROW = "borrow"  # a rail is lost: others carry for it, no rank is touched; not a word that users write
+    BORROW = "borrow"  # a rail is lost: others carry its traffic, no rank is touched; users do not write this word
     IN_PLACE = "recover-in-place"
-    RESPAWN = "respawn"  # every rank starts again in place; nothing was trained yet, or nobody holds the state
+    RESPAWN = "respawn"  # every rank starts again in place: nothing was trained yet, or no rank holds the state
     RECOVER = "recover"  # the lost ranks start on another node
     SHRINK = "elastic-training"
     DUMP = "dump"
@@ -177,6 +179,6 @@ class Outcome(Enum):
 
     OPEN = "open"
     HEALED = "healed"
-    STARTED_OVER = "started over"  # every rank began anew: what was done since the start is done again
-    OBSERVED = "observed"  # seen and written down; somebody else (the launcher, an operator) repaired it, or nobody did
+    STARTED_OVER = "started over"  # every rank began anew: all steps since the start are done again
+    OBSERVED = "observed"  # only recorded: the launcher or an operator repaired it, or it was not repaired
     EXITED = "exited"

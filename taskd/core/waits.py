@@ -1,15 +1,17 @@
-"""Who waits for whom: what the places of all ranks in their groups say of a job that stands still. Pure.
+"""Finds which ranks wait for which, in a job that stands still, from their places in their process groups. Pure.
 
-A rank is inside an operation that it has entered and not left. It waits for the members of that group who have not
-entered it. Who is one of those and waits for others in turn is only a link of the chain: those at its end are awaited.
-Failure modes, and what is found then:
+A rank is inside an operation that it has entered and not left. It waits for the members of that group that have not
+entered the operation. A rank that waits for others itself is only a link of the chain. The ranks at the end of the
+chain are the awaited ones. Failure modes, and what is found then:
 
-- *Two groups are entered in opposite order*: the chain has no end, for each waits for the other.
-- *All members are inside the same operation*: nobody is awaited; the network is, or they want different operations.
-- *Messages* name no partner: who is in one waits for somebody, and those who wait for nothing are awaited.
-- *A rank that has never entered a group* is in no page with it: it is known as a member where the group's number tells.
+- *Two groups are entered in opposite order*: the chain has no end, because each rank waits for the other.
+- *All members are inside the same operation*: no rank is awaited. They wait for the network, or have entered different
+  operations.
+- *Messages* (send, recv) name no partner: a rank in a message waits for some rank. Ranks in no operation are awaited.
+- *A rank has never entered a group*: no beat page shows it there. It counts as a member only where the group's number
+  tells so.
 
-It judges neither time nor processes (hangs.py).
+It judges neither time nor processes (hangs.py does).
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ _ORDINALS = 64
 class Knot(Enum):
     """How the ranks wait."""
 
-    FOR_SOME = auto()  # for ranks that wait for nobody
+    FOR_SOME = auto()  # for ranks that wait for no other rank
     FOR_EACH_OTHER = auto()
     TOGETHER = auto()  # all have entered the same operation
-    NOT_AT_ALL = auto()  # nobody is inside an operation
+    NOT_AT_ALL = auto()  # no rank is inside an operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +48,18 @@ class Waits:
     """What was found."""
 
     knot: Knot
-    awaited: tuple[int, ...]  # of FOR_SOME
-    text: str  # in words
-    named: tuple[int, ...] = ()  # in them; each may be as much to blame as the others
+    awaited: tuple[int, ...]  # only with FOR_SOME
+    text: str  # the finding in words
+    named: tuple[int, ...] = ()  # the ranks that the text names; each of them may be the cause
 
 
 class Groups:
-    """The groups of a job, as its ranks are in them."""
+    """The process groups of a job, and where each rank is in them."""
 
     def __init__(self, places: Mapping[int, Sequence[Place]], size: int) -> None:
-        """`places` by rank: of all ranks of a job of this `size`."""
+        """`places`: by rank, for all ranks. `size`: the number of ranks of the job."""
         self._size = size
-        self.inside: dict[int, list[Place]] = {}  # by rank: the collectives that it has entered and not left
+        self.inside: dict[int, list[Place]] = {}  # by rank: the collectives that the rank has entered and not left
         self.in_message: set[int] = set()
         self._members: dict[int, dict[int, Place]] = {}
         for rank, own in places.items():
@@ -72,16 +74,17 @@ class Groups:
         self._named = {number: self._name(number) for number in self._members}
 
     def missing(self, place: Place) -> list[int]:
-        """Who has not entered this operation."""
+        """Return the members that have not entered this operation."""
         there, members = self._members[place.group], self._named[place.group][1]
         return [rank for rank in members if rank not in there or there[rank].entered < place.entered]
 
     def awaited_by(self, rank: int) -> dict[int, Place]:
-        """For whom this rank waits, and in which operation."""
+        """Return the ranks that this rank waits for, each with the operation."""
         return {other: place for place in self.inside.get(rank, ()) for other in self.missing(place)}
 
     def held_up_by(self, rank: int) -> set[int]:
-        """For whom it waits, and who is in the same operation. Of different operations nobody ends, whoever comes."""
+        """Return the ranks that it waits for, and those in the same operation. If the members have entered different
+        operations, none is returned: such an operation never ends."""
         found = set[int]()
         for place in self.inside.get(rank, ()):
             there = [one for one in self._members[place.group].values() if one.entered == place.entered > one.left]
@@ -95,11 +98,11 @@ class Groups:
         return f"{kind} #{place.entered} of group {self._named[place.group][0]}"
 
     def place_of(self, rank: int, like: Place) -> Place | None:
-        """Where a rank is in the group of this place."""
+        """Return where a rank is in the group of this place."""
         return self._members[like.group].get(rank)
 
     def _name(self, number: int) -> tuple[str, tuple[int, ...]]:
-        """A group's name and its members: their numbers in the page are digests of their names."""
+        """Return a group's name and members. The number of a group in the beat page is a digest of its name."""
         seen = tuple(sorted(self._members[number]))
         for members in (seen, tuple(range(self._size))):
             words = ",".join(map(span_words, spans(members)))  # as csrc/c10d/guard.cpp writes them
@@ -110,11 +113,11 @@ class Groups:
 
 
 def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
-    """Who is awaited where all of these ranks stand still."""
+    """Find which ranks are awaited, given that all of these ranks stand still."""
     groups = Groups(places, size)
     waits = {rank: groups.awaited_by(rank) for rank in groups.inside}
-    ends: dict[int, tuple[int, Place]] = {}  # who is awaited -> by whom, in what
-    in_message: dict[int, tuple[int, Place]] = {}  # the same, of those who wait for somebody in a message
+    ends: dict[int, tuple[int, Place]] = {}  # awaited rank -> a rank that waits for it, and in which operation
+    in_message: dict[int, tuple[int, Place]] = {}  # the same, for awaited ranks that are in a message themselves
     for rank, others in waits.items():
         for other, place in others.items():
             if not waits.get(other):
@@ -135,8 +138,8 @@ def find(places: Mapping[int, Sequence[Place]], size: int) -> Waits:
 
 
 def all_wait_for(rank: int, places: Mapping[int, Sequence[Place]], size: int) -> bool:
-    """Whether all others wait, inside of operations, for this rank or for one that it is in with them, be it through
-    others who wait in turn. Whoever is in a message may wait for anybody."""
+    """Whether all other ranks wait for this one inside operations, directly or through others. A rank in the same
+    operation as a waiting rank counts as waiting. A rank in a message may wait for any rank, so it counts, too."""
     groups, waiting = Groups(places, size), {rank}
     while more := {
         other

@@ -1,6 +1,6 @@
-"""How the core's sentences name things: lists of ranks, exits of processes, operations that are late, durations.
+"""Words for the core's sentences: lists of ranks, exits of processes, operations that are late, durations.
 
-Every decision is explained to people in one sentence; these few functions keep those sentences alike and short. They
+Every decision is explained to people in one sentence. These few functions keep the sentences uniform and short. They
 decide nothing.
 """
 
@@ -14,17 +14,17 @@ from taskd.core import limits
 
 _MOST_SPANS = 8
 LEFT_EARLY = "left with exit code 0 in the middle of step"
-"""The reason of a death that looks like a good end; the step's number follows."""
+"""The reason of a death that looks like a good end. The step's number follows it."""
 RAISED_AGAIN = "raised once more when the step was done again: "
-"""How the words of an error begin that a repair has not mended."""
+"""The beginning of an error's words if a repair did not help."""
 WOULD_BE_WRONG = "going on would be wrong: "
-"""How the words of a refusal begin that no newcomer could take back: all start over then."""
+"""The beginning of a refusal's words if no newcomer could help. All ranks start over then."""
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")
-"""How the words of an uncaught exception begin where an operation has failed: torch's own errors, and gloo's."""
+"""The beginning of an uncaught exception's words if an operation has failed: torch's own errors, and gloo's."""
 
 
 def cut(text: str, most: int = limits.MAX_TEXT) -> str:
-    """A text that fits its field, with a mark where something is missing."""
+    """Return the text, cut to the length of its field. Three dots mark where text is missing."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -52,7 +52,7 @@ def rank_words(ranks: Iterable[int]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of numbers that follow each other, first and last of each."""
+    """Return the runs of consecutive numbers, the first and last number of each."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -69,7 +69,7 @@ def span_words(span: tuple[int, int]) -> str:
 
 
 def verb(count: int, one: str, many: str) -> str:
-    """The word that agrees with the count."""
+    """Return the word that agrees with the count."""
     return one if count == 1 else many
 
 
@@ -79,13 +79,13 @@ def late_words(who: str, operation: str, waited_ms: int, usual: str) -> str:
 
 
 def lost_words(steps: int) -> str:
-    """`9 steps lost`: what a start of all ranks from the beginning has cost, as far as anybody saw."""
+    """`9 steps lost`: what a start of all ranks from the beginning has cost, as far as was seen."""
     return f"{steps} {verb(steps, 'step', 'steps')} lost" if steps else "no finished step was seen"
 
 
 def follows(reason: str) -> bool:
-    """Whether who died for this reason has only raised that an operation with others had failed: one of those is why,
-    and looking for the cause in this rank would be in vain."""
+    """Whether a rank that died for this reason only raised that an operation with other ranks had failed. Then another
+    rank is the cause."""
     return _FAILED_OPERATION.match(reason) is not None
 
 
@@ -100,12 +100,12 @@ def exit_words(exit_code: int) -> str:
 
 
 def shell_code(exit_code: int) -> int:
-    """The code that a process ends with to say how another one ended: never 0, and 128 + n for signal n."""
+    """Return the exit code that says how another process ended: never 0, and 128 + n for signal n."""
     if exit_code < 0:
         return min(128 - exit_code, 255)
     return exit_code if exit_code > 0 else 1
 
 
 def milliseconds(duration_ns: int) -> int:
-    """Rounded to the nearest millisecond."""
+    """Return the duration in milliseconds, rounded to the nearest one."""
     return (duration_ns + limits.MS // 2) // limits.MS

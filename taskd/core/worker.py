@@ -1,15 +1,17 @@
-"""The worker's half of the control plane: what one training process does about an order, stage by stage.
+"""The worker's side of the control plane: what one training process does about an order, stage by stage.
 
-It never needs the manager to make progress: it starts RUNNING (or, as a newcomer, in SETUP) and nothing but an order of
-a newer epoch interrupts it. What can go wrong, and what it does then:
+The worker never needs the manager to make progress. It starts RUNNING (or, as a newcomer, in SETUP), and only an order
+of a newer epoch interrupts it. What can go wrong, and what the worker does then:
 
-- *Orders lost, doubled, late.* An order is a level: the worker advances one stage at a time towards the newest one and
-  says again where it stands when it is told what it has done already. Older terms, epochs and stages are void.
-- *A newer epoch in the middle of any stage.* It starts over at PARK; what the shell still says of the older is void.
+- *Orders are lost, duplicated or late.* An order is a level. The worker advances towards the newest order, one stage at
+  a time. An order for a stage that it has reached makes it report its stage again. Older terms, epochs and stages are
+  void.
+- *A newer epoch comes in the middle of any stage.* It starts over at PARK. What the shell still says of the older epoch
+  is void.
 - *Its seat has gone to a newer incarnation.* It quits: two incarnations of one rank never act in one epoch.
-- *A stage cannot be done.* It says so with the reason and stays STUCK until a newer epoch comes; it never guesses.
-- *An error has left its step.* It says that it runs and cannot go on, which is a level, too: until a repair begins, or
-  it is told that none will.
+- *A stage cannot be done.* It reports that with the reason and stays STUCK until a newer epoch comes. It never guesses.
+- *An error has left its step.* It reports that it runs and cannot go on. This is a level, too: it holds until a repair
+  begins, or until the worker is told that none will.
 
 Invariants: the epoch only grows; inside an epoch the stage only goes forward; at most one effect is under way.
 Not here: how anything is parked, rebuilt or restored (the shell), and when it has taken too long (the manager).
@@ -29,7 +31,7 @@ from taskd.core.words import cut
 
 
 class WorkerState(Enum):
-    """Where one training process stands."""
+    """The state of one training process."""
 
     SETUP = auto()
     RUNNING = auto()
@@ -45,13 +47,13 @@ class WorkerState(Enum):
 
 
 class WorkerCause(Enum):
-    """What moves it."""
+    """What changes a worker's state."""
 
     PARK = auto()  # an order of a newer epoch wants a repair
-    ADVANCE = auto()  # the order of this epoch wants more
+    ADVANCE = auto()  # the order of this epoch wants a later stage
     DONE = auto()  # the shell has done what was asked
     FAILED = auto()  # the shell could not
-    MEMBERSHIP = auto()  # an order of a newer epoch says: this is how things stand, go on
+    MEMBERSHIP = auto()  # an order of a newer epoch names the members and says: go on
     END = auto()  # the seat has gone to another incarnation, or the job stops
 
 
@@ -102,7 +104,7 @@ _GOAL_OF = {
 
 
 class Worker:
-    """One training process. `epoch` is the one it was started in; a `newcomer` joins survivors and starts in SETUP."""
+    """One training process. It was started in `epoch`. A `newcomer` joins survivors and starts in SETUP."""
 
     def __init__(self, rank: int, incarnation: int, epoch: int, newcomer: bool) -> None:
         self.rank = rank
@@ -112,20 +114,20 @@ class Worker:
         self.state = WorkerState.SETUP if newcomer else WorkerState.RUNNING
         self.updates = -1
         self.part = 0
-        """Of the model, that its process holds: see core/fields.py."""
+        """The part of the model that this process holds: see core/fields.py."""
         self.counters = Counters()
-        self._error = ""  # what has left its step, and is to be mended by a repair
+        self._error = ""  # the error that has left its step and waits for a repair
         self._order: Order | None = None
-        self._said: StageReached | None = None  # what the newest stage's end was, to be said again when asked
+        self._said: StageReached | None = None  # the result of the newest stage, to be sent again when asked
         self._reached = Stage.SETUP if newcomer else Stage.RUNNING
 
     @property
     def stage(self) -> Stage:
-        """The last stage that it has reached in its epoch: what a hello says. SETUP: none yet."""
+        """The last stage that it has reached in its epoch. A hello carries this stage. SETUP: none yet."""
         return self._reached
 
     def step(self, now_ns: int, event: WorkerEvent) -> list[WorkerEffect]:
-        """Take one event. Every machine is told the time; no decision of a worker depends on it."""
+        """Take one event. Every machine gets the time, but no decision of a worker depends on it."""
         if self.state is WorkerState.ENDED:
             return []
         if isinstance(event, Order):
@@ -139,7 +141,7 @@ class Worker:
         if isinstance(event, Raised):
             return self._raised(event.updates, event.reason)
         if isinstance(event, Unmended):
-            holds = self.state is WorkerState.RUNNING and event.epoch >= self.epoch  # the first one it does not know
+            holds = self.state is WorkerState.RUNNING and event.epoch >= self.epoch  # >=: it starts at epoch 0
             return [*self._raised(self.updates, ""), LetGo(self.epoch)] if holds else []
         if isinstance(event, Stop):
             if event.term < self.term:
@@ -172,7 +174,7 @@ class Worker:
         return self._advance(told=True)
 
     def _enter(self, order: Order) -> list[WorkerEffect]:
-        """Leave whatever is under way for a newer epoch."""
+        """Leave everything that is under way, and enter a newer epoch."""
         self.epoch = order.epoch
         self._order = order
         self._said = None
@@ -188,7 +190,7 @@ class Worker:
         return self._say(self.stage, not self._error, self._error)
 
     def _advance(self, told: bool) -> list[WorkerEffect]:
-        """One stage further if the order wants it; else, when `told`, say again what has been reached."""
+        """Go one stage further if the order wants it. Otherwise, if `told`, report the reached stage again."""
         order = self._order
         if order is None or self.state in _GOAL_OF:
             return []
@@ -208,7 +210,7 @@ class Worker:
         return [Resume(order.epoch, order.updates)]
 
     def _raised(self, updates: int, error: str) -> list[WorkerEffect]:
-        """An error waits for a repair, or waits no longer."""
+        """Take an error that waits for a repair. Empty: it waits no longer."""
         if self.state is not WorkerState.RUNNING or error == self._error:
             return []  # an order has come first
         self._error, self.updates = cut(error), updates
@@ -223,13 +225,13 @@ class Worker:
         if self.state is WorkerState.RUNNING and done.stage is Stage.RUNNING and done.ok:
             if done.updates == self.updates:
                 return []
-            self.updates = done.updates  # the first step after a repair is made: this closes the incident's record
+            self.updates = done.updates  # the first step after a repair is done: this closes the incident's record
             return self._say(Stage.RUNNING, True, "")
         if _GOAL_OF.get(self.state) is not done.stage:
             self.counters.count("done out of turn")
             return []
         if not done.ok and done.stage is Stage.PARKED and self.state is WorkerState.PARKING:
-            # A survivor that has stopped but holds nothing of use (inside its update, say) is as good as a newcomer.
+            # A survivor that has parked but holds nothing of use (it was inside its update, say) is like a newcomer.
             self._move(WorkerCause.DONE)
             self.updates, self._reached, self.part = -1, Stage.PARKED, done.part
             return [*self._say(Stage.PARKED, False, done.reason), *self._advance(told=False)]

@@ -1,1 +1,1 @@
-"""The launcher of one node (`taskd-run`): where its workers come from, what becomes of them, and the job's manager."""
+"""The launcher of one node (`taskd-run`): it starts, watches and ends its workers, and runs the job's manager."""

@@ -1,11 +1,11 @@
-"""A node that has met the others and cannot begin says why on the board, and the first node's launcher ends the job.
+"""Reports a node that cannot begin: it writes the reason on the board, and the first node's launcher ends the job.
 
-It may have no key, or another one, or an agent of its name is there already. Without its word the others would wait for
-its ranks until these are given up, and learn no more than that nobody has come.
+The node has already met the others. It may have no key or a wrong one, or an agent of its name may already exist.
+Without the report the others would wait for its ranks until these are given up, and would not learn the reason.
 
-Failure modes: a board that is gone tells nobody, and the others wait as before; a node that dies before it has begun
-says nothing. Whoever can write on the board can end a job in this way, and in others: it is the rendezvous itself.
-A spare that cannot begin is missed by nobody, and says so to nobody but its own terminal.
+Failure modes: if the board is gone, nothing is reported, and the others wait as before. A node that dies before it has
+begun reports nothing. Every process that can write on the board can end a job in this way, and in other ways: the board
+is the rendezvous itself. The job does not need a spare, so a spare that cannot begin says so only on its own terminal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from taskd.launch.ranks import Ranks
 
 FAILED = "cannot begin"
 _MOST_WORDS = 1000
-"""Characters of what somebody else writes that are shown."""
+"""How many characters of another node's text are shown."""
 
 
 @contextlib.contextmanager
 def told(ranks: Ranks) -> Iterator[None]:
-    """Whatever fails in here is said on the board."""
+    """A context that writes an exception of its body on the board and raises it again."""
     try:
         yield
     except Exception as error:
@@ -34,16 +34,16 @@ def told(ranks: Ranks) -> Iterator[None]:
 
 
 class Beginnings:
-    """The first node's ear for the others: `start`, and `close` before the interpreter ends."""
+    """Waits on the first node for such reports. Call `start`, and `close` before the interpreter ends."""
 
     def __init__(self, board: Board, stop: Callable[[str], None]) -> None:
-        """`stop` gets the sentence, in another thread."""
+        """`stop` is called with the sentence, in another thread."""
         self._board, self._stop = board, stop
         self.waiter = Waiter(board, "taskd-beginnings", self._run)
         self.start = self.waiter.start
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop waiting."""
         self.waiter.close(lambda: FAILED, "null")
 
     def _run(self) -> None:
@@ -53,7 +53,7 @@ class Beginnings:
 
 
 def sentence(said: Any) -> str:
-    """Of what a node has written."""
+    """A sentence about what a node has written on the board."""
     match said:
         case [int(node), str(why)]:
             words = "".join(letter if letter.isprintable() else " " for letter in why[:_MOST_WORDS])
@@ -62,7 +62,7 @@ def sentence(said: Any) -> str:
 
 
 def listen(ranks: Ranks, stop: Callable[[str], None]) -> Beginnings | None:
-    """If that is this node's part."""
+    """Begin to wait for reports, if that is this node's task."""
     if ranks.group_rank != 0 or ranks.group_world_size < 2:
         return None
     found = Beginnings(ranks.board, stop)

@@ -1,8 +1,9 @@
-"""The board: a few keys in the rendezvous' own store, on which the launchers of a job tell each other things.
+"""The board: a few keys in the rendezvous' own store, through which the launchers of a job exchange information.
 
-Whoever reaches the store's port can read and write there, so no secret does (handing.py). A thread that waits in the
-store when the interpreter ends would take the process with it, so a Waiter is woken before, by a key that is written;
-where the board's host hangs, that does not reach it, and it stays where it is: what does not come back does no harm.
+Every process that reaches the store's port can read and write there, so no secret is written there (handing.py). A
+thread that waits in the store when the interpreter ends would crash the process. So a Waiter is woken before that, by
+writing the key that it waits for. If the board's host hangs, this does not wake it, and it stays in its wait. That does
+no harm, since that wait never returns.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ BOARD_SECONDS = 300
 CLOSE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 FOREVER = timedelta(days=20)
-"""The system waits in milliseconds of 31 bits. Whenever a wait ends for nothing, torch writes on the terminal."""
+"""The system counts waits in milliseconds of 31 bits. After each timed-out wait, torch writes on the terminal."""
 _logger = log.get(__name__)
 
 
 class Board:
-    """What the launchers of a job tell each other, as JSON under a few keys."""
+    """The data that the launchers of a job exchange, as JSON under a few keys."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self.store = PrefixStore(f"taskd/{run_id}", store)
@@ -55,7 +56,7 @@ class Board:
             ) from None
 
     def look(self, key: str) -> Any:
-        """What stands under a key just now; None when nothing that is understood does, or the board is gone."""
+        """The current value of a key; None when there is none that can be read, or the board is gone."""
         try:
             return json.loads(self.store.get(key)) if self.store.check([key]) else None
         except ValueError:
@@ -72,14 +73,14 @@ class Board:
             _logger.info("the board cannot be written any more: %s", error)
 
     def own_store(self) -> Store:
-        """The board's store over a connection of its own, for a thread that waits there."""
+        """The board's store over a separate connection, for a thread that waits there."""
         try:
             return self.store.clone()
         except RuntimeError:  # such as torch's for etcd, which needs none
             return self.store
 
     def next(self, key: str) -> int:
-        """A number nobody else gets, from 1 on. Raises PeerError when the board is gone."""
+        """A number that no other caller gets, from 1 on. Raises PeerError when the board is gone."""
         try:
             return int(self.store.add(key, 1))
         except RuntimeError as error:
@@ -91,42 +92,45 @@ def _gone(error: Exception) -> PeerError:
 
 
 class Waiter:
-    """A thread that waits on the board, by its own connection: `start`, and `close` before the interpreter ends."""
+    """A thread that waits on the board, over its own connection. Call `start`, and `close` before the interpreter ends.
+    """
 
     def __init__(self, board: Board, name: str, work: Callable[[], None]) -> None:
-        """`work` calls `came` again and again, and returns when this is `closing`. It may end by RuntimeError, as the
-        store does when it has gone."""
+        """`work` calls `came` repeatedly, and returns when this object is `closing`. It may raise RuntimeError, as the
+        store does when it is gone."""
         self.store = board.own_store()
         self._board, self._work = board, work
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Wait from now on."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def closing(self) -> bool:
-        """Whether what comes now is of no use."""
+        """Whether `close` was called, so that what arrives now is not needed."""
         return self._closing.is_set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still waits."""
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     def came(self, key: str, within: timedelta = FOREVER) -> bool:
-        """Wait for a key."""
+        """Wait for a key; returns whether it was written."""
         try:
             self.store.wait([key], within)
             return True
         except DistStoreError:
-            self._closing.wait(LOOK_SECONDS)  # a store that refuses at once must not keep us busy
+            self._closing.wait(LOOK_SECONDS)  # a store that refuses at once must not cause a busy loop
             return False
 
     def close(self, key: Callable[[], str], value: str) -> None:
-        """Wait no more; returns when the thread has ended, or cannot be reached. This value is written under the key
-        that it waits for. Nothing comes back for that, so a board that hangs holds nobody up."""
+        """End the wait; returns when the thread has ended, or cannot be reached.
+
+        This writes `value` under the key that the thread waits for. The write gets no reply, so a board that hangs
+        delays nothing."""
         self._closing.set()
         ends = time.monotonic() + CLOSE_SECONDS
         while self.is_alive and time.monotonic() < ends:

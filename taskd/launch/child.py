@@ -1,7 +1,7 @@
 """`python -m taskd.launch.child PARENT module NAME` or `... PARENT program WORD...`: ends with its launcher.
 
-The launcher's manager, and programs that are no Python scripts, are started like this: killed with SIGKILL, a launcher
-can tidy up nothing, so its children have to be told by the system. It does NOT know what they do.
+The launcher starts its manager, and programs that are no Python scripts, in this way. A launcher that is killed with
+SIGKILL cannot clean up, so the system must signal its children. It does NOT know what they do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskd import _native
 
 
 def main(arguments: list[str]) -> None:
-    """A module is told SIGTERM when the launcher ends; a program, of which nothing is known, SIGKILL."""
+    """Run a module or a program. When the launcher ends, a module gets SIGTERM, and an unknown program SIGKILL."""
     parent, kind, *words = arguments
     _native.set_parent_death_signal(signal.SIGTERM if kind == "module" else signal.SIGKILL)
     if os.getppid() != int(parent):

@@ -1,10 +1,10 @@
-"""How long a launcher keeps what runs leave in the run directory: journals for a week, keys and stores not at all.
+"""How a launcher cleans up the run directory: journals are kept for a week, keys and stores are not kept at all.
 
-A run that has ended needs its journal (for `taskd replay` and `taskd incidents`) and nothing else. So the first node's
-launcher removes key and store when its job is over, unless the key was there before it. When it starts, it removes
-the folders of runs that ended more than KEEP_DAYS ago, and of others all but the KEEP_RUNS newest. A folder whose
-manager lives is left alone, and so is every file that is not one of taskd's.
-It does NOT touch a run directory's other contents, and a file that cannot be removed is not worth a failure.
+A run that has ended needs only its journal (for `taskd replay` and `taskd incidents`). So the first node's launcher
+removes key and store when its job is over. A key that was there before the job is kept. When it starts, it removes the
+folders of runs that ended more than KEEP_DAYS ago. Of the others it keeps the KEEP_RUNS newest. A folder whose manager
+lives is left alone, and so is every file that is not taskd's.
+It does NOT touch a run directory's other contents. A file that cannot be removed causes no failure.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ KEEP_DAYS = 7
 KEEP_RUNS = 50
 LOCK = "manager.lock"
 OURS = ("journal.db", "store.db", "key", "manager.", "term")
-"""How the names of our files begin."""
+"""The prefixes of the names of taskd's files."""
 _DAY_SECONDS = 86_400
 _logger = log.get(__name__)
 
 
 def clear_away(run_dir: Path, own: str, now_seconds: float | None = None) -> list[str]:
-    """Remove folders of runs that ended long ago; their names. `own`: the job that is about to start."""
+    """Remove folders of runs that ended long ago; returns their names. `own`: the job that is about to start."""
     now = time.time() if now_seconds is None else now_seconds  # wall time: so are the files' times
     ended: list[tuple[float, Path]] = []
     with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ def clear_away(run_dir: Path, own: str, now_seconds: float | None = None) -> lis
 
 
 def forget_run(folder: Path, key_too: bool) -> None:
-    """A run is over: nobody needs its store any more, nor a key that was made for it."""
+    """Remove the store of a run that is over, and with `key_too` also the key that was made for it."""
     for file in _ours(folder):
         if file.name.startswith("store.db") or (key_too and file.name == "key"):
             with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def forget_run(folder: Path, key_too: bool) -> None:
 
 
 def _touched(folder: Path) -> float:
-    """When one of its files was written last; 0 when nobody can tell."""
+    """When one of its files was written last; 0 if that is unknown."""
     return max((_time_of(file) for file in _ours(folder)), default=0.0)
 
 
@@ -74,7 +74,7 @@ def _ours(folder: Path) -> list[Path]:
 
 
 def _remove(folder: Path) -> bool:
-    """Whether the folder is gone. Its lock is held meanwhile, so no manager begins in it."""
+    """Remove a run's folder; returns whether it is gone. The lock is held meanwhile, so no manager begins in it."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -86,6 +86,6 @@ def _remove(folder: Path) -> bool:
         folder.rmdir()
         return True
     except OSError:
-        return False  # its manager lives, or it holds files of somebody else
+        return False  # its manager lives, or it holds files that are not taskd's
     finally:
         os.close(lock)

@@ -1,11 +1,12 @@
 """How the nodes' launchers get the job's key from each other over the board, which anybody may read (wire/exchange.py).
 
-A key that was given is handed on to nobody: a node without it, or with another one, is told so and ends. Else the first
-node's launcher answers whoever asks, for as long as it lives: the nodes that train, spares, nodes that come again. A
-few others stand by for it, since every launcher that has the key can answer: they wait a moment for its answer and then
-give their own. When all of those are gone, no further node gets the key, and says so; those that have it keep it.
-More asks than the job may have nodes are said aloud: who may write on the board can ask, too.
-It does NOT decide who is of the job, nor keep the key on disk.
+A key that the user has given is not handed on. A node without it, or with another one, gets an error and ends.
+Otherwise the first node's launcher answers every request as long as it lives: from nodes that train, from spares, and
+from nodes that come again. A few other launchers stand in for it, since every launcher that has the key can answer.
+They wait a moment for its answer and then give their own. When all of these are gone, no further node gets the key, and
+such a node says so. Nodes that have the key keep it. A warning is logged if there are more requests than the job may
+have nodes: everyone who can write on the board can ask.
+It does NOT decide which nodes belong to the job, nor keep the key on disk.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from taskd.launch.ranks import Ranks
 from taskd.wire import exchange, keys
 
 STAND_INS = 2
-"""How many nodes beside the first one answer, after it."""
+"""How many nodes stand in for the first one."""
 STAND_IN_SECONDS = 3.0
 ASK_SECONDS = 10.0
-"""After this an ask is said again, elsewhere."""
+"""After this time a node asks again, in another place on the board."""
 _logger = log.get(__name__)
 
 
 class Handing:
-    """`start`, and `close` before the interpreter ends."""
+    """Answers requests for the key. Call `start`, and `close` before the interpreter ends."""
 
     def __init__(self, board: Board, key: keys.Key, stand_in: bool, expected: int) -> None:
-        """`stand_in`: another launcher answers first. `expected`: so many nodes may ask without a word about it."""
+        """`stand_in`: another launcher answers first. `expected`: how many nodes may ask without a warning."""
         self._stand_in, self._expected = stand_in, expected
         self.waiter = Waiter(board, "taskd-key", self._run)
         self._giver = exchange.Giver(self.waiter.store, key)
         self.start = self.waiter.start
 
     def close(self) -> None:
-        """Answer no more. An ask whose place is taken by this wakening is asked again."""
+        """Stop answering. This writes to the next place on the board; a node that lost its place asks again."""
         self.waiter.close(lambda: self._giver.waits_for, exchange.NOBODY)
 
     def _run(self) -> None:
@@ -74,7 +75,7 @@ class Handing:
 
 
 def begin(ranks: Ranks, notice: exchange.Notice, key: keys.Key, most_nodes: int) -> Handing | None:
-    """Answer who asks for the key, if that is this node's part."""
+    """Begin to answer requests for the key, if that is this node's task."""
     alone = max(most_nodes, ranks.group_world_size) < 2
     if notice.given or alone or ranks.spare or ranks.group_rank > STAND_INS:
         return None
@@ -84,9 +85,9 @@ def begin(ranks: Ranks, notice: exchange.Notice, key: keys.Key, most_nodes: int)
 
 
 def learn(board: Board, notice: exchange.Notice, settings: Config) -> keys.Key:
-    """The job's key for a node that is not the first: its own, if that is the one, or another launcher's answer.
+    """The job's key for a node that is not the first: its own key if it is the right one, or another launcher's answer.
 
-    Raises UsageError when it has to be given and was not, or was given and is another one.
+    Raises UsageError when the user had to give the key and did not, or has given a different one.
     """
     own = keys.find(settings) if keys.is_given(settings) else None
     if why := exchange.trouble(notice, own):
@@ -95,7 +96,7 @@ def learn(board: Board, notice: exchange.Notice, settings: Config) -> keys.Key:
 
 
 def notice_in(told: Any) -> exchange.Notice:
-    """What the first node's launcher has said of the key. Raises PeerError if it is not understood."""
+    """What the first node's launcher has written about the key. Raises PeerError if it is not understood."""
     found = exchange.notice_from(told) if isinstance(told, str) else None
     if found is None:
         raise PeerError(

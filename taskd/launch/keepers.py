@@ -1,10 +1,10 @@
-"""Which node keeps copies of whose records, and how the launchers find each other for it.
+"""Decides which node keeps copies of another node's records, and how the launchers find each other for that.
 
-A node's ranks hand in their records at its neighbour, the next node that trains; when that one is gone too, at another
-one and at last at the first node, without which there is no job; a spare's ranks begin at the first node. Each launcher
-writes on the board where its keeper listens, and reads at once what it may need, for the board may be lost with a node.
-Where the records of a rank are follows from the node on which it began, so nobody has to be asked about that; nothing
-of it needs the manager.
+A node's ranks send their records to its neighbour, the next node that trains. If the neighbour is gone, they send to
+another node, and at last to the first node, without which there is no job. A spare's ranks begin with the first node.
+Each launcher writes its keeper's address on the board. It reads the addresses that it may need at once, because the
+board may be lost with a node. The place of a rank's records follows from the node on which the rank began. So finding
+them takes no questions and no manager.
 It does NOT keep or send anything.
 """
 
@@ -21,13 +21,14 @@ from taskd.wire import keys
 
 NEIGHBOURS = 2
 LOOK_SECONDS = 10.0
-"""A neighbour writes where it keeps copies within a moment of the first node's word, or it is gone already."""
+"""How long to wait for a neighbour's address. It comes a moment after the first node's word, or the neighbour is gone.
+"""
 SPARE = -1
 _logger = log.get(__name__)
 
 
 def open_keeper(ranks: Ranks, job: str, node: str, bind: str, key: keys.Key) -> Keeper | None:
-    """This node's keeper, which others find from now on; None: it is a spare, or it can keep nothing."""
+    """Open this node's keeper and write its address on the board; None: the node is a spare, or no keeper can open."""
     if ranks.spare:
         return None
     keeper = None
@@ -42,7 +43,7 @@ def open_keeper(ranks: Ranks, job: str, node: str, bind: str, key: keys.Key) -> 
 
 
 def learn(ranks: Ranks) -> dict[int, Place]:
-    """The keepers that this node may need, by the number of their node: a spare may start any rank."""
+    """The keepers that this node may need, by node number. A spare may start any rank, so it needs all."""
     count = ranks.group_world_size
     wanted = range(count) if ranks.spare else _order(ranks.group_rank, count)
     found = {}
@@ -59,13 +60,13 @@ def learn(ranks: Ranks) -> dict[int, Place]:
 
 
 def own_places(ranks: Ranks, known: dict[int, Place]) -> list[Place]:
-    """Where the ranks of this node hand in copies, in the order in which they try."""
+    """The keepers to which this node's ranks send copies, in the order in which they try."""
     own = SPARE if ranks.spare else ranks.group_rank
     return [known[group] for group in _order(own, ranks.group_world_size) if group in known]
 
 
 def places_of(ranks: Ranks, known: dict[int, Place], rank: int) -> list[Place]:
-    """Where copies of this rank's records may be: handed in by the node on which it began, or by a spare."""
+    """The keepers that may have copies of this rank's records, sent from the node on which it began, or by a spare."""
     count = ranks.group_world_size
     began = _order(ranks.rows[rank][0], count) if rank in ranks.rows else []
     return [known[group] for group in dict.fromkeys([*began, *_order(SPARE, count)]) if group in known]
@@ -81,7 +82,7 @@ def _key(group: int) -> str:
 
 
 def _own_address(ranks: Ranks) -> str:
-    """This host as the other nodes reach it: the address from which it would speak to the first one."""
+    """This host's address for the other nodes: the local address that it would use to reach the first node."""
     if ranks.group_rank == 0:
         return ranks.master_addr
     if ranks.spec.local_addr:
@@ -91,7 +92,7 @@ def _own_address(ranks: Ranks) -> str:
             0
         ]
         with socket.socket(family, kind) as probe:
-            probe.connect(address)  # a datagram socket only chooses its way
+            probe.connect(address)  # a datagram socket only chooses its route, and sends nothing
             return str(probe.getsockname()[0])
     except OSError:
         return socket.getfqdn()

@@ -1,8 +1,8 @@
 """One node's launcher: meets the others, starts manager and workers, is the node's agent, and ends as torchrun would.
 
-It runs the agent's loop in its main thread, with a spawner, so that an order of the manager's starts and ends single
-workers. Whatever happens to it, nothing of it stays behind: workers, standby and manager are told by the system when
-it dies, and it ends them itself when it ends in any other way.
+It runs the agent's loop in its main thread, with a spawner, so that the manager's orders can start and end single
+workers. None of its processes outlives it. If it dies, the system signals workers, standby and manager. If it ends in
+any other way, it ends them itself.
 It does NOT decide about repairs (the manager does). Without a manager, or with recovery switched off, the first worker
 that fails ends the job, as under torchrun.
 """
@@ -54,23 +54,23 @@ MANAGER_SECONDS = 30
 FILES = 80
 """Files and connections that a launcher has open before its first worker: libraries, rendezvous, standby, agent."""
 FILES_PER_WORKER = 12
-"""Its pipes, logs and records, of a dead one and of the one in its place."""
+"""The pipes, logs and records of a worker: enough for a dead worker and its replacement."""
 NOT_SUPPORTED = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 """Services of torchrun's agent that this launcher does not offer."""
 _logger = log.get(__name__)
 
 
 class JobFailed(TaskdError):
-    """The job ends badly, and the cause is not a worker of this node."""
+    """The job fails, and the cause is not a worker of this node."""
 
 
 def launch(arguments: Sequence[str], standby: Standby | None) -> int:
-    """Run the job and say how it has ended, in torchrun's own words; the exit code."""
+    """Run the job, report its end in torchrun's own words, and return the exit code."""
     try:
         record(_launch)(arguments, standby)
         return 0
     except ChildFailedError as error:
-        # The root cause in torchrun's form, without the launcher's own frames above it.
+        # Print the root cause in torchrun's form, without the launcher's own frames above it.
         sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
     except SignalException as error:
         _logger.error("the job was ended by %s", error.sigval.name)
@@ -80,7 +80,7 @@ def launch(arguments: Sequence[str], standby: Standby | None) -> int:
 
 
 def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
-    """Raises ChildFailedError, JobFailed or SignalException if the job does not end well."""
+    """Run the job. Raises ChildFailedError, JobFailed or SignalException if it does not end well."""
     parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
     _choose_rendezvous(parsed)
     if parsed.hang:
@@ -106,7 +106,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     if command.kind == PROGRAM:
         _logger.warning("with --no-python taskd only watches: a program that is no Python script cannot be repaired")
     _allow_files(wanted.nproc_per_node)
-    _native.set_child_subreaper()  # the standby's children are this process'
+    _native.set_child_subreaper()  # this process adopts the standby's children
     signals = Signals(wanted.signals_to_handle)
     try:
         try:
@@ -123,7 +123,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
 
 
 def _allow_files(workers: int) -> None:
-    """Now, and not when a worker is to be replaced. Raises UsageError."""
+    """Raise the limit of open files now, and not when a worker must be replaced. Raises UsageError."""
     needed = FILES + FILES_PER_WORKER * workers
     if (most := descriptors.allow(needed)) < needed:
         raise UsageError(
@@ -133,7 +133,7 @@ def _allow_files(workers: int) -> None:
 
 
 def _choose_rendezvous(parsed: Namespace) -> None:
-    """What torchrun decides before it reads the rest: one node alone needs no address."""
+    """Choose the rendezvous as torchrun does before it reads the rest: a single node needs no address."""
     alone = parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint and parsed.master_port is None
     if parsed.standalone or (alone and torchrun.parse_min_max_nnodes(parsed.nnodes)[1] == 1):
         parsed.rdzv_backend, parsed.rdzv_endpoint, parsed.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
@@ -148,7 +148,7 @@ def _command(parsed: Namespace) -> Command:
 
 
 class Signals:
-    """The signals that end a job: an exception as under torchrun, or the agent's loop ends once it runs."""
+    """The signals that end a job. They raise an exception as under torchrun, or stop the agent's loop once it runs."""
 
     def __init__(self, names: str) -> None:
         self.received: signal.Signals | None = None
@@ -162,12 +162,12 @@ class Signals:
             self._before[number] = signal.signal(number, self._take)
 
     def restore(self) -> None:
-        """Give the handlers back."""
+        """Restore the earlier handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def exception(self) -> SignalException:
-        """What torchrun ends with."""
+        """The exception with which torchrun ends."""
         assert self.received is not None
         return SignalException(f"Process {os.getpid()} got signal: {self.received!r}", self.received)
 
@@ -192,7 +192,7 @@ class Launcher:
         self.beginnings: beginning.Beginnings | None = None
         self._made_key = False
         self.run_name = ""
-        """Of this run alone: a manager may outlive it and see the next one of the same job."""
+        """The name of this run only: a manager may outlive it and see the next run of the same job."""
         self.settings = self._meet_manager()
         self.node = self._name()
         recover = self.settings.recover.process_recover
@@ -209,7 +209,7 @@ class Launcher:
         self._loop: AgentLoop | None = None
 
     def run(self) -> None:
-        """Start everything, be the node's agent until the job is over, end everything."""
+        """Start everything, run as the node's agent until the job is over, then end everything."""
         try:
             key = keys.Key(bytes.fromhex(self.settings.manager.key), "the first node")
             self.handing = handing.begin(self.ranks, self._notice, key, self.config.max_nodes)
@@ -278,7 +278,7 @@ class Launcher:
         return replace(settings, manager=replace(manager, key=key.secret.hex()))
 
     def _find_keepers(self, key: keys.Key) -> Keepers | None:
-        """Keep copies for another node, and find who keeps those of this one; None: no rank survives its node."""
+        """Open this node's keeper and find the keepers for its own records; None: no rank survives its node."""
         ranks, settings = self.ranks, self.settings
         if ranks.group_world_size < 2 or not settings.recover.process_recover or self.command.kind == PROGRAM:
             return None
@@ -299,7 +299,7 @@ class Launcher:
         return f"node-{self.ranks.group_rank}"
 
     def _environments(self) -> dict[int, dict[str, str]]:
-        """By local rank, what the log files are named after."""
+        """The variables from which log files get their names, by local rank."""
         run_id = self.ranks.spec.rdzv_handler.get_run_id()
         found = {
             place: {"TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -347,7 +347,7 @@ class Launcher:
         return loop.run()
 
     def _prepare_standby(self, standby: Standby) -> None:
-        """It was started on a guess: see to it that it has the workers' environment, and is there."""
+        """Wait for the standby. If its guessed environment differs from the workers', start it again first."""
         places = self.ranks.places
         wanted = self.workers.environment(places[0]) if places else {**standby.environment, **os.environ}
         different = standby.differs(wanted)
@@ -369,7 +369,7 @@ class Launcher:
         return found
 
     def _tend_manager(self) -> None:
-        """A manager that dies is started again. One that cannot even start is a mistake to be mended first."""
+        """Start a dead manager again. If it never began to work, end the job: the cause must be corrected first."""
         assert self.manager is not None and self._loop is not None
         if self.manager.has_begun:
             self.manager.tend()
@@ -420,7 +420,7 @@ class Launcher:
             self.ranks.handler.shutdown()
 
     def _wait_for_workers(self, seconds: float) -> bool:
-        """Whether all have ended within this time."""
+        """Wait for all workers; returns whether they have ended within this time."""
         ends = time.monotonic() + seconds
         poller = select.poll()
         opened = {os.pidfd_open(pid): pid for pid in self.workers.living}
@@ -441,7 +441,7 @@ class Launcher:
                 os.close(fd)
 
     def _judge(self, code: int, loop: AgentLoop) -> None:
-        """How the job has ended on this node."""
+        """Return if the job has ended well on this node, else raise its failure."""
         if loop.left is not None and not code:
             return
         reason = loop.left.reason if loop.left is not None else ""

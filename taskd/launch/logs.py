@@ -1,8 +1,8 @@
-"""Where the workers' output goes: torchrun's own log options, for workers that come again one by one.
+"""Where the workers' output goes: torchrun's own log options, for workers that are replaced one by one.
 
-torch decides the files (`LogsSpecs.reify`) and shows them on the terminal (`TailLog`); here they are opened, for a
-first life from the start and for a further one at the end, so that nothing a dead rank said is lost. A folder that
-torch made for nothing goes with the job.
+torch chooses the files (`LogsSpecs.reify`) and shows them on the terminal (`TailLog`). Here they are opened. A rank's
+first life overwrites its files, and later lives append to them, so that no output of a dead rank is lost. If torch made
+a log folder that stays empty, the folder is removed at the end of the job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 
 class Logs:
-    """The files and the threads that show them, for all places of this node."""
+    """The log files of all places of this node, and the threads that show them."""
 
     def __init__(self, config: LaunchConfig, environments: dict[int, dict[str, str]]) -> None:
         """`environments` by local rank; each gets the variable that names its error file."""
@@ -42,12 +42,12 @@ class Logs:
                 self._tails.append(TailLog(role, source, target, prefixes, log_line_filter=_having(words)))
 
     def start(self) -> None:
-        """Begin to show what is to be shown."""
+        """Start the threads that show the files."""
         for tail in self._tails:
             tail.start()
 
     def prepare(self, local_rank: int, environment: dict[str, str], again: bool) -> None:
-        """Put the name of the error file into a worker's environment; what the life before wrote into it goes."""
+        """Put the name of the error file into a worker's environment; the previous life's error file is deleted."""
         path = self.error_file(local_rank)
         environment["TORCHELASTIC_ERROR_FILE"] = "" if path == os.devnull else path
         if again and path != os.devnull:
@@ -55,11 +55,13 @@ class Logs:
                 os.unlink(path)
 
     def error_file(self, local_rank: int) -> str:
-        """Where torch's `record` writes what a worker died of."""
+        """The file into which torch's `record` writes the error that ended a worker."""
         return str(self._files.error_files[local_rank])
 
     def open(self, local_rank: int, again: bool) -> dict[str, int]:
-        """Descriptors of the streams that do not go where the launcher's go, by name; the caller closes them."""
+        """Open the streams that do not go to the launcher's own output. Returns descriptors by name.
+
+        The caller closes them."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if again else os.O_TRUNC)
         found = {}
         for name, paths in (("stdout", self._files.stdouts), ("stderr", self._files.stderrs)):
@@ -68,7 +70,7 @@ class Logs:
         return found
 
     def stop(self) -> None:
-        """Show the rest and end; returns when that is done."""
+        """Show the rest and stop the threads; returns when that is done."""
         for tail in self._tails:
             tail.stop()
         for file in self._filtered:
@@ -76,13 +78,14 @@ class Logs:
 
 
 def put_away(config: LaunchConfig, log_dir: str | None) -> None:
-    """Remove the folder that torch makes in the system's temporary one when no --log-dir is given, unless something
-    lies in it: torchrun leaves an empty one behind with every job."""
+    """Remove the temporary folder that torch makes when no --log-dir is given, unless it contains something.
+
+    torchrun leaves such an empty folder behind with every job."""
     if log_dir is not None or type(config.logs_specs) is not DefaultLogsSpecs:
         return
     for folder, _, _ in os.walk(config.logs_specs.root_log_dir, topdown=False):
         with contextlib.suppress(OSError):
-            os.rmdir(folder)  # refuses what is not empty
+            os.rmdir(folder)  # fails if the folder is not empty
 
 
 def _prefixes(config: LaunchConfig, environments: dict[int, dict[str, str]]) -> dict[int, str] | None:

@@ -1,9 +1,9 @@
 """The job's manager as a child of the first node's launcher: started unless one is given, started again if it dies.
 
-It takes the configured port; where another job has the usual one and the user named none, a free one. It ends with
-the job by itself, and with its launcher whatever happens to that. A job whose manager cannot be had trains all the
-same, unwatched. One that hangs is ended, and so started again. It does NOT speak with the manager: the launcher's agent
-does.
+The manager takes the configured port. If another job has the default port and the user named none, it takes a free one.
+It ends by itself with the job, and it always ends when its launcher ends. A job whose manager is not available still
+trains, unwatched. A manager that hangs is ended, and then started again. This module does NOT speak with the manager:
+the launcher's agent does.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from taskd.wire.pulse import Pulse
 
 STARTS_MAX = 5
 STARTS_WINDOW_NS = 600 * SECOND
-"""So many starts within this; then it is waited until the first of them is so long ago."""
+"""At most STARTS_MAX starts within this time. The next start waits until the first of them is that long ago."""
 PAUSE_NS = 500 * MS
 HUNG_NS = 8 * SECOND
-"""A manager that has not gone round its loop for so long hangs. Ranks hold what has failed for longer than this."""
+"""A manager whose loop has not made a turn for this long hangs. Ranks hold failed operations longer than this."""
 BEGIN_NS = 300 * SECOND
-"""How long it may take until it does so for the first time: it may have a long journal to read."""
+"""How long its first turn may take: it may have a long journal to read."""
 AWAY_NS = 5 * SECOND
-"""A launcher that did not look for so long was away itself, and knows nothing of its manager."""
+"""A launcher that did not look for this long was itself suspended, and knows nothing about its manager."""
 LOOK_SECONDS = 2.0
 _logger = log.get(__name__)
 
 
 def is_given(config: Config) -> bool:
-    """Whether the user has said where the manager is: then none is started."""
+    """Whether the user has configured the manager's host: then no manager is started."""
     return not config.sources.get("manager.host", "default").startswith("default")
 
 
 def running(config: Config) -> int:
-    """The port of this job's manager if one lives on this host already; 0: none does."""
+    """The port of this job's manager if one already runs on this host; 0: none does."""
     try:
         note = json.loads(Path(config.job.directory, "manager.json").read_text(encoding="utf-8"))
         os.kill(int(note["pid"]), 0)
-        # One that was killed leaves its note behind, and its number for as long as nobody has reaped it.
+        # A killed manager leaves its note behind. Its pid also exists until it is reaped. So try to connect.
         socket.create_connection((str(note["address"]), int(note["port"])), LOOK_SECONDS).close()
         return int(note["port"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -61,10 +61,10 @@ def running(config: Config) -> int:
 
 
 def take_port(config: Config) -> tuple[int, socket.socket | None]:
-    """The configured port, or any other one where it is taken and nobody insists on it; and what holds it.
+    """Return the manager's port and a socket that reserves it. If the default port is taken, any free port is used.
 
-    Until that is closed no other launcher finds the port free, and the manager, each of its lives, can listen there:
-    the system lets a second socket in where both allow it and one of them does not listen.
+    Until the socket is closed, no other launcher finds the port free. But the manager can listen there, also after a
+    restart: the system allows a second socket on the port if both allow it and one of them does not listen.
     """
     address = config.manager.bind if config.manager.bind != "*" else "0.0.0.0"
     holder = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -73,23 +73,24 @@ def take_port(config: Config) -> tuple[int, socket.socket | None]:
     except OSError:
         if not config.sources.get("manager.port", "default").startswith("default"):
             holder.close()
-            return config.manager.port, None  # the manager says what is wrong with it
+            return config.manager.port, None  # the manager will report what is wrong with this port
         holder.bind((address, 0))
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: it must find the port free
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before `bind`, which must fail on a taken port
     return int(holder.getsockname()[1]), holder
 
 
 def at_port(config: Config, port: int) -> Config:
-    """The configuration with this manager on this host."""
+    """The configuration with the manager on this host at this port."""
     manager = replace(config.manager, host="127.0.0.1", port=port)
     return replace(config, manager=manager)
 
 
 class ManagerProcess:
-    """`start`, then `look` in each turn and `tend` whenever `fd` is readable, then `end`."""
+    """The manager as a child process. Call `start`, then `look` in each turn and `tend` whenever `fd` is readable, then
+    `end`."""
 
     def __init__(self, config: Config, nodes: int, world_size: int, port_holder: socket.socket | None = None) -> None:
-        """`port_holder` keeps the port for it (take_port), and is closed when it is over."""
+        """`port_holder` reserves the manager's port (take_port). `end` closes it."""
         self._config = config
         self._port_holder = port_holder
         self._nodes, self._world_size = nodes, world_size
@@ -97,22 +98,22 @@ class ManagerProcess:
         self._budget = Budget(STARTS_MAX, STARTS_WINDOW_NS, PAUSE_NS)
         self._pulse = Pulse()
         self._began_before = False
-        self._since_ns = self._looked_ns = 0  # it could have given a sign since then; when that was last looked at
+        self._since_ns = self._looked_ns = 0  # since when a beat is expected; when `look` last checked for one
         self.fd = -1
         """Readable when the manager has ended; -1: there is none."""
 
     @property
     def pid(self) -> int:
-        """Its process; 0: there is none."""
+        """The pid of its process; 0: there is none."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether it, or a life of it before, has come to its work."""
+        """Whether this manager process, or an earlier one, has reached its loop."""
         return self._began_before or self._pulse.last_ns() > 0
 
     def start(self) -> None:
-        """Start it; returns at once. Raises UsageError when the system does not."""
+        """Start the process; returns at once. Raises UsageError when the system cannot start it."""
         now = time.monotonic_ns()
         self._began_before = self.has_begun
         self._budget.take(now)
@@ -124,7 +125,7 @@ class ManagerProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # nothing of its own may stand between the lines of the script
+                stdout=2,  # its output must not appear between the lines of the script's standard output
                 env=self._environment() | self._pulse.environment,
                 pass_fds=(self._pulse.fd,),
                 start_new_session=True,
@@ -152,7 +153,7 @@ class ManagerProcess:
         return found
 
     def tend(self) -> None:
-        """It has ended: start it again. It finds its journal, so nothing is lost."""
+        """Start the manager again after it has ended. It finds its journal, so nothing is lost."""
         code = self.reap()
         now = time.monotonic_ns()
         wait_ns = self._budget.free_at(now) - now
@@ -161,7 +162,7 @@ class ManagerProcess:
         self.look()
 
     def look(self) -> None:
-        """Start it if it is time to, end it if it hangs."""
+        """Start the manager if a start is due; end it if it hangs."""
         now = time.monotonic_ns()
         if self._process is None:
             if self._budget.free_at(now) <= now:
@@ -177,7 +178,7 @@ class ManagerProcess:
         allowed_ns = HUNG_NS if beaten else BEGIN_NS
         silent_ns = now - max(beaten, self._since_ns)
         if silent_ns > allowed_ns:
-            self._since_ns = now  # told once; it may take a while to end
+            self._since_ns = now  # warn only once: the process may take a while to end
             _logger.warning(
                 "the job's manager (process %d) has done nothing for %d s: it hangs or was stopped, and is ended",
                 self.pid,
@@ -186,7 +187,7 @@ class ManagerProcess:
             self._process.kill()
 
     def end(self, seconds: float) -> None:
-        """Wait this long for it to end by itself, then tell it to; returns when it is gone."""
+        """Wait this long for the manager to end by itself, then end it by signals; returns when it is gone."""
         if self._port_holder is not None:
             self._port_holder.close()
         if self._process is None:
@@ -201,7 +202,7 @@ class ManagerProcess:
         self.reap()
 
     def reap(self) -> int:
-        """The exit code of a manager that has ended, or is just ending."""
+        """Reap a manager that has ended or is just ending; returns its exit code."""
         assert self._process is not None
         code = self._process.wait()
         os.close(self.fd)
@@ -210,14 +211,14 @@ class ManagerProcess:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a process of taskd's own beside the training."""
+    """An environment for one of taskd's own processes, which do not train."""
     found = dict(environ)
     found.pop("LD_PRELOAD", None)  # preloaded profilers and allocators are meant for the training process
     return with_taskd(found)
 
 
 def with_taskd(environ: dict[str, str]) -> dict[str, str]:
-    """The environment, in which this very taskd is found from any folder."""
+    """The environment, extended so that this installation of taskd is found from any folder."""
     import site
 
     root = str(Path(__file__).resolve().parents[2])
@@ -228,7 +229,7 @@ def with_taskd(environ: dict[str, str]) -> dict[str, str]:
 
 
 def job_settings(run_id: str, port: int, max_restarts: int) -> Config:
-    """The configuration of this job: the user's; by default it is named after the rendezvous and recovery is on."""
+    """The configuration of this job. By default the job is named after the rendezvous, and recovery is on."""
     loaded = configuration.load()
     given = {path for path, source in loaded.sources.items() if not source.startswith("default")}
     return configuration.load(

@@ -1,8 +1,8 @@
-"""taskd-run's command line: torchrun's, with what taskd adds; and a first look at it that needs no torch.
+"""taskd-run's command line: torchrun's options and taskd's own; and a first look at it that needs no torch.
 
-The standby has to start before torch is imported here, so `glance` finds what it needs to know (the script, how many
-workers, what to preload) by the shape of the command line alone. A wrong guess costs time, never correctness: the
-standby's environment is compared with the workers' before it is used.
+The standby must start before torch is imported here. So `glance` finds out what the standby needs (the script, the
+number of workers, what to preload) from the form of the command line alone. A wrong guess costs time, never
+correctness: the standby's environment is compared with the workers' before it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "h", "help")
-"""Options of torchrun's without a value."""
+"""Options of torchrun without a value."""
 RESTARTS = "--max-restarts"
 RESTARTS_HELP = (
     "How often one rank may be replaced before the job fails (default: 3; 0 replaces nobody). torchrun counts restarts "
@@ -23,7 +23,7 @@ RESTARTS_HELP = (
 
 @dataclass(frozen=True)
 class Glance:
-    """What the shape of a command line tells."""
+    """The result of a first look at the command line."""
 
     script: str = ""
     module: bool = False
@@ -33,17 +33,17 @@ class Glance:
 
     @property
     def folder(self) -> str:
-        """Where the script's own modules lie."""
+        """The folder of the script's own modules."""
         return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one worker on this node, as far as can be seen."""
+        """Whether there is more than one worker on this node, as far as the command line shows."""
         return not (self.workers.isdigit() and int(self.workers) <= 1)
 
 
 def glance(arguments: Sequence[str], environ: Mapping[str, str]) -> Glance | None:
-    """None: nothing is going to be run."""
+    """Look at the command line without torch; None: no script will be run."""
     values: dict[str, list[str]] = {"nproc-per-node": [environ.get("PET_NPROC_PER_NODE", "1")]}
     flags = {name for name in FLAGS if environ.get("PET_" + name.upper().replace("-", "_")) == "1"}
     left = list(arguments)
@@ -74,7 +74,7 @@ def glance(arguments: Sequence[str], environ: Mapping[str, str]) -> Glance | Non
 
 
 def extend(parser: ArgumentParser) -> ArgumentParser:
-    """torchrun's parser with what taskd adds; `max_restarts` becomes None where the user said nothing."""
+    """torchrun's parser with taskd's options; `max_restarts` becomes None if the user did not set it."""
     parser.prog = "taskd-run"
     parser.description = "torchrun's command line; a worker that fails is replaced while the others keep their process."
     parser.add_argument(

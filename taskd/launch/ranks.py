@@ -1,8 +1,8 @@
-"""Which ranks run on this node: torch's own rendezvous, of exactly the nodes that train, and spares beside them.
+"""Finds out which ranks run on this node, by torch's own rendezvous of the nodes that train. Other nodes are spares.
 
 `--nnodes 2:3` means here: two nodes train and one more may wait. So the rendezvous is held for the least number of
-nodes; who comes later, or comes again after its node was lost, joins nothing and restarts nobody: it is a spare.
-What the launchers tell each other beyond that (where the manager is, how ranks are numbered) stands on the board.
+nodes. A node that comes later, or comes again after it was lost, is a spare. It joins no rendezvous and restarts no
+rank. The launchers exchange everything else on the board: where the manager is, and how ranks are numbered.
 It does NOT start anything.
 """
 
@@ -38,12 +38,12 @@ from taskd.errors import PeerError
 from taskd.launch.board import Board
 
 LOOK_SECONDS = 0.2
-"""How often a node that waits to be let in looks whether the job has begun without it."""
+"""How often a node that waits in the rendezvous checks whether the job has begun without it."""
 MEET_SECONDS = 900
-"""torchrun's own time for the nodes to meet; `--rdzv-conf timeout=` changes it."""
+"""torchrun's own timeout for the rendezvous; `--rdzv-conf timeout=` changes it."""
 CONNECT_SECONDS = 10.0
 SAY_SECONDS = 10.0
-"""After this a node that waits for the first one says so."""
+"""After this time, a node that waits for the first one logs it."""
 JOB = "job"
 ENDED = "ended"
 RESTARTS = "restarts"
@@ -52,7 +52,7 @@ _logger = log.get(__name__)
 
 @dataclass
 class Ranks:
-    """Where this node stands."""
+    """This node's place in the job, and its ranks."""
 
     spec: WorkerSpec
     handler: RendezvousHandler
@@ -62,19 +62,19 @@ class Ranks:
     group_world_size: int = 0
     master_addr: str = ""
     master_port: int = 0
-    places: list[RankPlace] = field(default_factory=list)  # of this node's own ranks
+    places: list[RankPlace] = field(default_factory=list)  # the places of this node's own ranks
     told_world_size: int = 0  # for a spare
     rows: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    """By rank: its group, how many groups, its number in its role, how many are in that. A spare knows all ranks."""
+    """For each rank: GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE. A spare knows all ranks."""
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job has; 0: this is a spare that was not told yet."""
+        """How many ranks the job has; 0: this is a spare that does not know it yet."""
         return self.places[0].world_size if self.places else self.told_world_size
 
 
 def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
-    """Take part in the rendezvous, or find out that this node is a spare. Raises PeerError when nobody is there."""
+    """Take part in the rendezvous, or find out that this node is a spare. Raises PeerError if the nodes do not meet."""
     try:
         if config.rdzv_backend == "static" and config.rdzv_configs.get("rank", 0) > 0:
             _await_first(config.rdzv_endpoint, float(config.rdzv_configs.get("timeout", MEET_SECONDS)))
@@ -85,7 +85,8 @@ def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
 
 
 def _await_first(endpoint: str, seconds: float) -> None:
-    """Wait until somebody listens where the first node is to be; torch would say nothing meanwhile, and little then."""
+    """Wait until the first node's address accepts connections. torch would log nothing during that wait, and give
+    little reason for its failure."""
     host, port = parse_rendezvous_endpoint(endpoint, -1)
     begin, said, pause = time.monotonic(), False, threading.Event()
     while True:
@@ -108,10 +109,10 @@ def _await_first(endpoint: str, seconds: float) -> None:
 
 
 def with_address(config: LaunchConfig) -> LaunchConfig:
-    """The configuration with an address at which others reach this node.
+    """The configuration, extended by an address at which other nodes reach this node.
 
-    torch takes the host's name where none is given, and waits for minutes where that name leads nowhere, as it does in
-    many a container. Then it is the address from which the rendezvous is reached.
+    If no address is given, torch uses the host's name. In many containers that name does not resolve, and torch waits
+    for minutes. In that case, the local address from which this node reaches the rendezvous is used.
     """
     name = socket.getfqdn()
     if config.local_addr or config.rdzv_backend == "static" or _leads_somewhere(name):
@@ -121,7 +122,7 @@ def with_address(config: LaunchConfig) -> LaunchConfig:
     with contextlib.suppress(OSError):
         family, kind, _, _, target = socket.getaddrinfo(host, port or 29400, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(target)  # sends nothing: it only asks the system for the way there
+            probe.connect(target)  # sends nothing: it only makes the system choose the route
             address = probe.getsockname()[0]
     if not (config.min_nodes == config.max_nodes == 1):
         text = "this host's name, %s, leads to no address: other nodes are told %s; --local-addr names another one"
@@ -188,7 +189,7 @@ def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
 
 
 def _join(handler: RendezvousHandler, board: Board | None) -> RendezvousInfo | None:
-    """The rendezvous' outcome; None when the job has begun without this node."""
+    """Join the rendezvous and return its result; None when the job has begun without this node."""
     if board is None:
         return handler.next_rendezvous()
     if board.told(JOB):
@@ -202,7 +203,7 @@ def _join(handler: RendezvousHandler, board: Board | None) -> RendezvousInfo | N
         except BaseException as error:
             ended.put(error)
 
-    # torch lets a node that is too many wait until the job is over; so it waits in a thread that may be left behind.
+    # torch makes a surplus node wait until the job is over. So it waits in a thread that may be left behind.
     threading.Thread(target=work, name="taskd-rendezvous", daemon=True).start()
     while True:
         try:
@@ -217,14 +218,14 @@ def _join(handler: RendezvousHandler, board: Board | None) -> RendezvousInfo | N
 
 
 def _refuse_the_end(board: Board, handler: RendezvousHandler) -> None:
-    """Raise PeerError when the job that this node would be a spare of is over."""
+    """Raise PeerError if the job for which this node would be a spare is over."""
     if board.look(ENDED):
         name = handler.get_run_id()
         raise PeerError(f"job {name} of this rendezvous has ended: start the next one with another --rdzv-id or port")
 
 
 def _last_look(ended: queue.SimpleQueue[RendezvousInfo | BaseException]) -> RendezvousInfo | None:
-    """The job has begun: whoever is one of its nodes learns so within a moment of the first node's word."""
+    """Wait a last moment for the rendezvous: the job has begun, so each of its nodes gets the result about now."""
     try:
         outcome = ended.get(timeout=5 * LOOK_SECONDS + 1)
     except queue.Empty:
@@ -235,7 +236,7 @@ def _last_look(ended: queue.SimpleQueue[RendezvousInfo | BaseException]) -> Rend
 
 
 def _too_late(info: RendezvousInfo, config: LaunchConfig, board: Board) -> bool:
-    """Whether a node that names its own number is beyond those that train, or comes for the second time."""
+    """Whether a node with a given number is not among those that train, or comes for the second time."""
     return info.rank >= config.min_nodes or (info.rank > 0 and board.next(f"came/{info.rank}") > 1)
 
 
@@ -243,7 +244,7 @@ def _place(spec: WorkerSpec, handler: RendezvousHandler, board: Board, info: Ren
     address = info.bootstrap_store_info
     places = SimpleElasticAgent._assign_worker_ranks(None, info.store, info.rank, info.world_size, spec)  # type: ignore[arg-type]
     if isinstance(handler, DynamicRendezvousHandler):
-        # Signs of life are for rendezvous that are held again. These would outlive the node that keeps them.
+        # torch's heartbeats are only needed for a second rendezvous. They would outlive the node that hosts the store.
         handler._stop_heartbeats()
     rows = {place.global_rank: (info.rank, info.world_size, place.role_rank, place.role_world_size) for place in places}
     for rank, row in rows.items():
@@ -263,7 +264,7 @@ def _place(spec: WorkerSpec, handler: RendezvousHandler, board: Board, info: Ren
 
 
 def learn_all(ranks: Ranks) -> None:
-    """A spare reads at once what it may need when the node that keeps the board is the one that is lost."""
+    """Read all ranks' rows now. A spare may need them when the node with the board is lost."""
     for rank in range(ranks.world_size):
         group_rank, group_world_size, role_rank, role_world_size = ranks.board.read(f"rank/{rank}")
         ranks.rows[rank] = (group_rank, group_world_size, role_rank, role_world_size)
@@ -272,7 +273,7 @@ def learn_all(ranks: Ranks) -> None:
 def environment_of(
     spec: WorkerSpec, place: RankPlace, group_rank: int, group_world_size: int, master: tuple[str, int], restarts: int
 ) -> dict[str, str]:
-    """The variables that a worker finds, as torchrun sets them."""
+    """The environment variables of a worker, as torchrun sets them."""
     found = {
         "RANK": place.global_rank,
         "GROUP_RANK": group_rank,

@@ -1,10 +1,10 @@
-"""The warm standby: a process that has imported torch already, and from which a node's workers are forked in no time.
+"""The warm standby: a process that has already imported torch, and from which a node's workers are forked quickly.
 
-Importing torch takes seconds, a fork milliseconds, so this is what makes replacing a rank quick. The standby is started
-before anything else and with the workers' environment, because OMP_NUM_THREADS and its kind are read at import. One
-standby serves every worker of the node; when it dies it is started again. Whoever wants a worker while there is none,
-or with an environment that differs in what is read at import, is told why (`NotReady`) and starts one the cold way.
-This module imports no torch. It does NOT know what a worker does or who wants one.
+Importing torch takes seconds and a fork takes milliseconds. This makes the replacement of a rank quick. The standby is
+started before anything else and with the workers' environment, because variables such as OMP_NUM_THREADS are read at
+import. One standby serves all workers of the node. If it dies, it is started again. `fork` raises `NotReady` with the
+reason if there is no standby, or if a variable that is read at import differs. The caller then starts the worker cold.
+This module imports no torch. It does NOT know what a worker does, or which code asks for one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taskd import log
 from taskd.launch.standby_process import REPLY_BYTES_MAX
 
 ENTRY = "taskd.worker.boot:begin"
-"""What a child does: named here, not imported, for this process is to stay light."""
+"""The function that a child runs. It is only named here, not imported, so that this process stays small."""
 IMPORTS = ("torch", "numpy", "torch.distributed", "torch.utils.data", "torch._dynamo", "torch.distributed.fsdp")
-"""Optimizers import torch._dynamo when the first one is made: a second and a half of a newcomer's set-up."""
+"""torch imports torch._dynamo when the first optimizer is made: a second and a half of a newcomer's set-up."""
 READ_AT_IMPORT = (
     "OMP_",
     "MKL_",
@@ -44,26 +44,28 @@ READ_AT_IMPORT = (
     "LANG",
 )
 TITLE_ROOM = " " * 1024
-"""An argument without meaning: a child writes its script's name and arguments over those of this process."""
+"""An argument without meaning, which makes room: a child overwrites the standby's command line with its own."""
 READY_SECONDS_MAX = 120
 FORK_SECONDS_MAX = 3
 DEATHS_MAX = 3
-"""In a row, each before it was ready: after that the standby is given up and workers start cold."""
+"""After this many deaths in a row, each before it was ready, the standby is given up and workers start cold."""
 _logger = log.get(__name__)
 
 
 class NotReady(Exception):
-    """No worker can be forked just now; the text says why, as the end of a sentence."""
+    """No worker can be forked now; the text gives the reason, as the end of a sentence."""
 
 
 class Standby:
-    """Started at once by `start`; `fork` asks it for a worker; `tend` is to be called whenever `fd` is readable."""
+    """The launcher's side of the standby. `start` starts it, `fork` asks it for a worker.
+
+    Call `tend` whenever `fd` is readable."""
 
     def __init__(
         self, interpreter: str, environment: Mapping[str, str], folder: str = "", preload: Sequence[str] = ()
     ) -> None:
-        """`folder` is where the script lies and `preload` names modules of the user's to import, too, or functions
-        (MODULE:FUNCTION) to call then."""
+        """`folder` is the script's folder. `preload` names modules of the user to import as well, or functions
+        (MODULE:FUNCTION) to call after the import."""
         self.environment = dict(environment)
         self.ready = False
         self.threads = 0
@@ -78,16 +80,16 @@ class Standby:
 
     @property
     def fd(self) -> int:
-        """Readable when there is something to tend; -1: never."""
+        """A descriptor that is readable when `tend` must be called; -1: there is none."""
         return self._line.fileno() if self._line is not None else -1
 
     @property
     def pid(self) -> int:
-        """Its process; 0: there is none."""
+        """The pid of its process; 0: there is none."""
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start the process; returns at once. It has a session of its own: a Ctrl-C is the launcher's to handle."""
+        """Start the process; returns at once. It has its own session, so that a Ctrl-C reaches only the launcher."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -104,26 +106,30 @@ class Standby:
         self._line, self._reason = ours, "it is still importing torch"
 
     def successor(self, *more: str) -> Standby:
-        """One like this that does more before it is ready, and is tried once; it is not started."""
+        """Make a similar standby that imports or calls `more` before it is ready. It is not started here.
+
+        If it dies before it is ready, it is not started again."""
         interpreter, folder, preload = self._parts
         found = Standby(interpreter, self.environment, folder, (*preload, *more))
         found.deaths_max = 1
         return found
 
     def wait(self, seconds: float = READY_SECONDS_MAX) -> bool:
-        """Wait until it is ready; False when it has died or the time is over."""
+        """Wait until it is ready; returns False when it has died or the time is over."""
         ends = time.monotonic() + seconds
         while not self.ready and self._line is not None and self._poll(ends - time.monotonic()):
             self.tend()
         return self.ready
 
     def differs(self, environment: Mapping[str, str]) -> list[str]:
-        """Names of variables that are read at import and have another value in this environment."""
+        """The names of variables that are read at import and have another value in this environment."""
         names = {name for name in (*environment, *self.environment) if name.startswith(READ_AT_IMPORT)}
         return sorted(name for name in names if environment.get(name) != self.environment.get(name))
 
     def fork(self, environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
-        """A new child of this process that serves the request in the first descriptor; its pid. Raises NotReady."""
+        """Fork a worker, a child of this process, for the request in the first descriptor. Returns its pid.
+
+        Raises NotReady."""
         different = self.differs(environment)
         if different:
             raise NotReady(f"its environment has another {' and '.join(different[:4])}, which is read at import")
@@ -145,7 +151,7 @@ class Standby:
         raise NotReady(self._reason)
 
     def tend(self) -> None:
-        """Take what it has to say: that it is ready, or nothing any more. In that case it is started again."""
+        """Read its message: it is ready, or it has ended. If it has ended, it is started again."""
         if self._line is None:
             return
         try:
@@ -169,7 +175,7 @@ class Standby:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-                if not was_ready:  # it may have started something; children that it forked for us go their own way
+                if not was_ready:  # also end what it has started; once ready, its group may hold forked workers
                     os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None

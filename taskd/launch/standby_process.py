@@ -1,8 +1,9 @@
-"""The standby's own process: imports what a training script will want, then forks a worker whenever it is asked to.
+"""The standby's own process: imports what a training script will need, then forks a worker for each request.
 
-It stays single-threaded (a thread's locks would be frozen in every child) and is never used up: each request is a
-double fork, so that the launcher, which adopts orphans, is the worker's parent and has its exit code. What the child
-does is told by name on the command line, and its request travels unread through here in a memory file.
+It stays single-threaded, because a thread's locks would stay locked in every child. It can serve any number of
+requests. Each request is a double fork: the launcher, which adopts orphans, is then the worker's parent and gets its
+exit code. The command line names the function that a child runs. The child's request passes through here unread, in a
+memory file.
 It ends with the launcher. It does NOT touch CUDA, open stores or sockets, or know what a worker is.
 """
 
@@ -29,10 +30,10 @@ REPLY_BYTES_MAX = 512
 
 
 def main(arguments: list[str]) -> None:
-    """`FD PARENT MODULE:FUNCTION FOLDER MODULE[:FUNCTION]...`: import the last ones, call what they name, and serve on
-    socket FD; in each child call the first function."""
+    """`FD PARENT MODULE:FUNCTION FOLDER MODULE[:FUNCTION]...`: import the last ones and call the functions that they
+    name. Then serve on socket FD; in each child call the first function."""
     descriptor, parent, entry, folder, *modules = arguments
-    # Whoever started this process is gone if it has another parent now; its death would never be told.
+    # If this process has another parent now, the launcher is gone already: no signal would report its death.
     _native.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
@@ -48,13 +49,13 @@ def main(arguments: list[str]) -> None:
         importlib.import_module(entry.partition(":")[0]), entry.partition(":")[2]
     )
     gc.collect()
-    gc.freeze()  # or each child would copy every page at its first collection
-    # OpenBLAS puts its threads away before a fork and makes them anew at the next use.
+    gc.freeze()  # else each child would copy every page at its first collection
+    # Fork once: OpenBLAS ends its threads before a fork and starts them again at the next use.
     _gone(lambda: os._exit(0))
     try:
         line.send(f"ready {_native.thread_count()}".encode())
         descriptors = _serve(line, int(parent))
-    except ConnectionError:  # the launcher has ended, and has not heard what this process said last
+    except ConnectionError:  # the launcher has ended and did not read the last message
         return
     if descriptors is not None:
         run(descriptors)
@@ -62,13 +63,13 @@ def main(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def uncollected():  # type: ignore[no-untyped-def]
-    """For imports: nothing of theirs is garbage, and looking for it takes a quarter of the time."""
+    """Switch the garbage collector off during imports: it finds no garbage there, and takes a quarter of the time."""
     usual = gc.get_threshold()
     gc.set_threshold(0)
     try:
         yield
     finally:
-        if gc.get_threshold()[0] == 0:  # or what was imported wants it otherwise
+        if gc.get_threshold()[0] == 0:  # else an imported module has set a threshold of its own
             gc.set_threshold(*usual)
 
 
@@ -85,7 +86,8 @@ def _searching(folder: str):  # type: ignore[no-untyped-def]
 
 
 def _serve(line: socket.socket, parent: int) -> list[int] | None:
-    """Answer requests until the launcher hangs up (None); in a child: the descriptors that came with the request."""
+    """Answer requests until the launcher closes the socket; returns None then. In a child, returns the descriptors that
+    came with the request."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(line, 64, DESCRIPTORS_MAX)
         if not data:
@@ -103,7 +105,7 @@ def _serve(line: socket.socket, parent: int) -> list[int] | None:
 
 
 def _answer(line: socket.socket, parent: int) -> str | None:
-    """Fork a worker, and say which; None in the worker itself."""
+    """Fork a worker and return the answer for the launcher; None in the worker itself."""
     count = _native.thread_count()
     if count != 1:
         return f"threads {count}"
@@ -131,7 +133,8 @@ def _answer(line: socket.socket, parent: int) -> str | None:
 
 
 def _fork_of_middle(tell: int) -> int:
-    """Fork once more: 0 in the worker. The process between ends at once, and its parent hands the worker on."""
+    """Fork once more; returns 0 in the worker. The process in between ends at once, and its parent sends the worker's
+    pid to the launcher."""
     try:
         child = os.fork()
     except OSError:
@@ -142,7 +145,7 @@ def _fork_of_middle(tell: int) -> int:
 
 
 def _wait_for_adoption(parent: int) -> None:
-    """Return when the launcher is this process' parent; it may have gone, and then so does this process."""
+    """Wait until the launcher is this process' parent. If the launcher is gone, this process ends."""
     middle = os.getppid()
     if middle != parent:
         with contextlib.suppress(ProcessLookupError):

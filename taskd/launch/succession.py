@@ -1,9 +1,10 @@
-"""The standby of a node, and the one that follows it once more is known of what the node's workers need.
+"""The standby of a node, and its successor, which also imports the compiler if the node's workers need it.
 
-A job that compiles its model wants a standby that has imported the compiler. The first one cannot do so while it
-serves: a rank that dies then would wait for it. So another process does, in the background, and takes the place of the
-first when it is ready and can be forked from. If it dies or has threads, the first one stays, and that is said once.
-Alone, since the launcher has enough to do. It does NOT know what is imported, or why.
+A job that compiles its model needs a standby that has imported the compiler. The first standby cannot import it while
+it serves: a rank that dies then would wait for the import. So a second process imports it in the background. That
+process replaces the first one when it is ready and can be forked from. If it dies or has threads, the first one stays,
+and a warning is logged once. This is a module of its own because the launcher is large enough. It does NOT know what is
+imported, or why.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from taskd import log
 from taskd.launch.standby import DEATHS_MAX, Standby
 
 COMPILER = "taskd.worker.compiling:prepare"
-"""Named here and not imported: this process needs none of it."""
+"""Only named here and not imported: this process does not need it."""
 _logger = log.get(__name__)
 
 
 class Succession:
-    """`current` serves; `tell` is told each that follows it."""
+    """The node's standbys. `current` serves; `tell` is called with each successor."""
 
     def __init__(self, first: Standby, tell: Callable[[Standby], None]) -> None:
         self.current = first
@@ -28,7 +29,7 @@ class Succession:
         self._wanted = False
 
     def want(self) -> None:
-        """Ranks of this node use the compiler. To be called as often as that is seen."""
+        """Start the successor if needed. Call this whenever ranks of this node are seen to use the compiler."""
         if self._wanted or not self.current.ready:
             return
         self._wanted = True
@@ -36,7 +37,7 @@ class Succession:
         self._next.start()
 
     def sources(self) -> Mapping[int, Callable[[], None]]:
-        """Descriptors to wait for, and what to call when one is readable."""
+        """Descriptors to wait for, each with the function to call when it is readable."""
         found = {self.current.fd: self.current.tend}
         if self._next is not None:
             found[self._next.fd] = self._tend_next
@@ -44,7 +45,7 @@ class Succession:
         return found
 
     def close(self) -> None:
-        """End both."""
+        """End both standbys."""
         for standby in filter(None, (self._next, self.current)):
             standby.close()
         self._next = None

@@ -1,10 +1,11 @@
 """Starts, ends and reaps the workers of one node: the launcher's half of the agent.
 
-A worker is forked from the standby, or started cold where that cannot be; the request that describes it is the same.
-A replacement gets the number of the rank it replaces, the environment of that rank's first start (so that its set-up
-runs as that one did), its log files and, as a newcomer, the memory files that its life before has left behind.
-Exit codes are kept as failures in torch's own form, so that the end of a job reads as torchrun's does.
-It does NOT decide who is started or ended.
+A worker is forked from the standby, or started cold if that is not possible. The request that describes it is the same.
+A replacement gets the number of the rank that it replaces, the environment of that rank's first start and its log
+files. The same environment makes its set-up run in the same way. As a newcomer it also gets the memory files that the
+rank's previous life has left behind. Exit codes are kept as failures in torch's own form, so that the end of a job
+reads like torchrun's.
+It does NOT decide which workers are started or ended.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class Command:
 
 @dataclass
 class Child:
-    """One process that was started here."""
+    """One worker process that was started here."""
 
     rank: int
     local_rank: int
     start_time: int
     started_cold: subprocess.Popen[bytes] | None
     code: int | None = None
-    told_to_end: bool = False  # its end is no failure of its own
-    done: bool = False  # it has left in good order, so a signal that ends it now is none either
+    told_to_end: bool = False  # its end does not count as its own failure
+    done: bool = False  # it has left in good order, so a signal that ends it now is no failure, either
 
 
 class Workers:
@@ -66,17 +67,17 @@ class Workers:
         self, command: Command, ranks: Ranks, logs: Logs, standby: Standby | None, job: str, node: str, guarded: bool
     ) -> None:
         self.failures: dict[int, ProcessFailure] = {}
-        """Of each rank whose last life ended badly and by itself, in the order of their ends."""
+        """The failures of ranks whose last life ended badly and by itself, in the order of their ends."""
         self.on_exit: Callable[[int, int], None] = lambda _rank, _code: None
-        """Told the rank and the exit code of each worker that has ended."""
+        """Called with the rank and the exit code of each worker that has ended."""
         self.causes: Callable[[], Sequence[int]] = lambda: ()
-        """The ranks of this node that have failed, in time, without those that died of an operation with others."""
+        """The ranks of this node that have failed, in order of time, without those that a failed collective ended."""
         self.raised: Callable[[int], bool] = lambda _rank: False
-        """Whether this rank is ending by an exception of its own, as it has said."""
+        """Whether this rank has reported that an exception of its own is ending it."""
         self.records: Callable[[int], Sequence[int]] = lambda _rank: ()
-        """Descriptors of the memory files that this rank's life before has left here."""
+        """Descriptors of the memory files that this rank's previous life has left here."""
         self.copies: Sequence[Place] = ()
-        """Where workers hand in copies of their records, in the order in which they try."""
+        """The keepers to which workers send copies of their records, in the order in which they try."""
         self.copies_key = b""
         self.run_name = ""
         self._command, self._ranks, self._logs, self._standby = command, ranks, logs, standby
@@ -84,14 +85,14 @@ class Workers:
         self._places = {place.global_rank: place for place in ranks.places}
         self._children: dict[int, Child] = {}
         self._newest: dict[int, int] = {}  # the last process of each rank
-        self._buried: dict[int, int] = {}  # groups of processes in which orphans may still be dying, and their rank
+        self._buried: dict[int, int] = {}  # the rank of each group of processes in which orphans may still be dying
         self._restarts = 0
-        self._epoch = -1 if ranks.spare else 0  # in which all ranks were last started together
+        self._epoch = -1 if ranks.spare else 0  # the epoch in which all ranks were last started together
 
     # ---- for the agent's loop ---------------------------------------------------------------------------------
 
     def spawn(self, seat: Spawn) -> int:
-        """Start a worker for this seat; its pid. Raises BackendError."""
+        """Start a worker for this seat; returns its pid. Raises BackendError."""
         try:
             place = self._place_of(seat.rank)
             self._count_restarts(seat)
@@ -112,17 +113,17 @@ class Workers:
         return pid
 
     def end(self, rank: int, pid: int) -> None:
-        """End this worker, and what it has started: it is a group of processes of its own."""
+        """End this worker and the processes that it has started: they are one process group."""
         self._signal(pid, signal.SIGKILL)
 
     def excuse(self, pid: int) -> None:
-        """This child has left in good order: should a signal end its interpreter now, that is no failure."""
+        """Note that this child has left in good order. If a signal ends its interpreter now, that is no failure."""
         child = self._children.get(pid)
         if child is not None:
             child.done = True
 
     def reap(self, pid: int) -> int | None:
-        """The exit code of a child that has ended; None while it lives, or when it is none."""
+        """The exit code of a child that has ended; None while it lives, or if this pid is no child."""
         self._bury()
         child = self._children.get(pid)
         if child is None or child.code is not None:
@@ -132,7 +133,7 @@ class Workers:
             return None
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         counts_as_done = child.done and code < 0
-        if code and not counts_as_done:  # as long as it is not reaped its number is nobody else's
+        if code and not counts_as_done:  # the pid cannot be reused before the child is reaped
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -148,8 +149,8 @@ class Workers:
         if child.started_cold is not None:
             child.started_cold.returncode = code
         self._buried[pid] = child.rank
-        if self._newest[child.rank] == pid:  # else another process has its rank already, which is no failure
-            raised = child.told_to_end and self.raised(child.rank)  # it was ending already, and Python's code is 1
+        if self._newest[child.rank] == pid:  # else another process has its rank already, so this is no failure
+            raised = child.told_to_end and self.raised(child.rank)  # an exception ends it anyway: Python's code is 1
             if code and (raised or not child.told_to_end):
                 self.failures[child.rank] = ProcessFailure(
                     child.local_rank, pid, 1 if raised else code, self._logs.error_file(child.local_rank)
@@ -158,14 +159,16 @@ class Workers:
         return code
 
     def fork_from(self, standby: Standby) -> None:
-        """Another standby serves from now on."""
+        """Fork workers from this standby from now on."""
         self._standby = standby
 
     # ---- for the launcher -------------------------------------------------------------------------------------
 
     def causes_first(self) -> dict[int, ProcessFailure]:
-        """The failures, those that began it first. torch takes the one with the earliest time for the root cause, in
-        whole seconds and by the end of its process; who fails first is often the last one to end."""
+        """The failures, with the root causes first.
+
+        torch takes the failure with the earliest time as the root cause. It counts in whole seconds and takes the time
+        at which the process ended. But the rank that fails first is often the last one to end."""
         ranks = [rank for rank in self.causes() if rank in self.failures]
         ordered = {rank: self.failures[rank] for rank in [*ranks, *self.failures]}
         if ranks:
@@ -178,10 +181,11 @@ class Workers:
         return [pid for pid, child in self._children.items() if child.code is None]
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every worker that runs, and to what it has started.
+        """Send a signal to every worker that runs, and to the processes that it has started.
 
-        Whoever is on its way out has ended by itself, even if that is seen only later. What it has started ends with it
-        if it has failed, which is `reap`'s to see; what outlives a rank in good order is left alone, as under torchrun.
+        A worker that is already exiting has ended by itself, even if that is seen only later. If it has failed, `reap`
+        ends the processes that it has started. Processes that outlive a rank in good order are left alone, as under
+        torchrun.
         """
         for pid, child in self._children.items():
             if child.code is None and _native.exit_state(pid, child.start_time).state == "alive":
@@ -189,7 +193,7 @@ class Workers:
                 self._signal(pid, number)
 
     def environment(self, place: RankPlace) -> dict[str, str]:
-        """All variables of a worker at this place."""
+        """All environment variables of a worker at this place."""
         ranks = self._ranks
         group_rank, group_world_size, _, _ = ranks.rows[place.global_rank]
         master = (ranks.master_addr, ranks.master_port)
@@ -204,7 +208,7 @@ class Workers:
                 os.kill(pid, number)
 
     def _bury(self) -> None:
-        """Reap the orphans of dead workers, which this process has inherited; and say which ended with their rank."""
+        """Reap the orphans of dead workers, which this process has inherited. Log those that ended with their rank."""
         for group, rank in list(self._buried.items()):
             try:
                 while (orphan := os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -219,7 +223,7 @@ class Workers:
     # ---- starting ---------------------------------------------------------------------------------------------
 
     def _place_of(self, rank: int) -> RankPlace:
-        """This rank's place on this node; a rank of a lost node gets the lowest one that is free."""
+        """This rank's place on this node; a rank of a lost node gets the lowest free place."""
         found = self._places.get(rank)
         if found is not None:
             return found
@@ -234,7 +238,7 @@ class Workers:
         return self._places[rank]
 
     def _count_restarts(self, seat: Spawn) -> None:
-        """How often all ranks have been started together before: the same number on every node."""
+        """Update the number of times that all ranks were started again together. It is the same on every node."""
         if seat.epoch == self._epoch or (seat.newcomer and self._epoch >= 0):
             return
         board = self._ranks.board
@@ -299,7 +303,7 @@ class Workers:
         arguments: list[str],
         named: dict[str, int],
     ) -> int:
-        """What boot needs to know, in a memory file; the caller closes it."""
+        """Write what boot needs to know to a memory file; the caller closes its descriptor."""
         request = {
             "environment": environment,
             "kind": self._command.kind,
@@ -328,7 +332,7 @@ class Workers:
 
 
 def _name_of(pid: int) -> str:
-    """What `ps` shows of a process that has ended and is not reaped yet."""
+    """The name that `ps` shows for a process that has ended and is not reaped yet."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()

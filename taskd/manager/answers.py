@@ -1,7 +1,8 @@
-"""What operators are told: the JSON behind `taskd status`, `events`, `incidents` and `rail`.
+"""The answers to operators: the JSON behind `taskd status`, `events`, `incidents` and `rail`.
 
-Each answer is one JSON object made from the core's own facts, the manager's about itself, and the notes kept for
-people. An answer that would exceed a message is shortened, and says by how much. Pure but for what it is given.
+Each answer is one JSON object. It is made from the core's facts, the manager's facts about itself, and the notes kept
+for people. An answer that is too large for a message is shortened, and says by how much. The functions are pure, except
+for the functions that they are given.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from taskd.core.messages import Reply
 from taskd.manager.snapshot import Told
 
 ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
-"""What a text may have, less the envelope."""
+"""How many bytes of text an answer may have, without the envelope."""
 
 
 def status(facts: Callable[[int], dict[str, Any]], argument: str, manager: dict[str, Any]) -> Reply:
-    """How the job stands: the core's facts from the place in `argument` on (empty: the first part), and the manager's
-    about itself."""
+    """The state of the job: the core's facts, and the manager's facts about itself.
+
+    The core's facts begin at the position in `argument` (empty: the first part)."""
     if argument and not (argument.isascii() and argument.isdigit()):
         return Reply(False, f"the status goes on from a number, {argument[:40]!r} is none")
     return _reply({**facts(int(argument[:18] or 0)), "manager": manager}, "ranks")
 
 
 def events(notes: Iterable[Told], argument: str, last: int) -> Reply:
-    """The notes after the number in `argument` (empty: all that are kept), and the last number there is."""
+    """The notes after the number in `argument` (empty: all that are kept), and the number of the last note."""
     if argument and not (argument.isascii() and argument.isdigit()):
         return Reply(False, f"events come after a number, {argument[:40]!r} is none")
     after = int(argument[:18]) if argument else 0
@@ -49,7 +51,7 @@ def events(notes: Iterable[Told], argument: str, last: int) -> Reply:
 
 
 def incidents(known: list[dict[str, Any]], argument: str, wall_ns: Callable[[int], int]) -> Reply:
-    """All incidents, or the one whose number `argument` is; `wall_ns` tells the time of day of the core's times."""
+    """All incidents, or the one with the number `argument`. `wall_ns` converts the core's times to wall-clock times."""
     known = [_dated(incident, wall_ns) for incident in known]
     if not argument:
         return _reply({"incidents": known}, "incidents")
@@ -61,13 +63,14 @@ def incidents(known: list[dict[str, Any]], argument: str, wall_ns: Callable[[int
 
 
 def rails(facts: dict[str, Any]) -> Reply:
-    """How every rail stands, as the core's facts say."""
+    """The state of every rail, from the core's facts."""
     return _reply(facts, "rails")
 
 
 def rail_wish(argument: str) -> tuple[str, str] | None:
-    """The rail and, on a line of its own, the node (empty: all) in the argument of an operator's order, since a name
-    may have spaces; None: there is no rail in it."""
+    """The rail and the node (empty: all) in the argument of an operator's order; None: it names no rail.
+
+    The node is on a line of its own, since a name may have spaces."""
     rail, _, node = argument.partition("\n")
     return (rail, node) if rail else None
 
@@ -87,7 +90,7 @@ def _reply(answer: dict[str, Any], longest: str) -> Reply:
         rows = answer[longest]
         kept = max(1, len(rows) * ROOM // len(text.encode()) * 9 // 10)
         left_out = answer.get("left_out", 0) + len(rows) - kept
-        # Of a history the newest count, of the ranks the first are as good as any.
+        # Of a history, keep the newest rows. Of the ranks, keep the first: the rest can be asked for.
         answer = {**answer, longest: rows[:kept] if longest == "ranks" else rows[-kept:], "left_out": left_out}
         text = _text(answer)
     return Reply(True, text)

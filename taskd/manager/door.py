@@ -1,9 +1,9 @@
-"""The manager's front door: one ROUTER socket under CURVE, who is let in, and who has gone.
+"""The manager's front door: one ROUTER socket under CURVE; it accepts or refuses peers and reports lost connections.
 
-libzmq asks by ZAP who may come in and tells by a monitor socket what becomes of each connection; both are served in
-the manager's own loop, so there is no second thread to race with. What arrives is handed on as `Arrived` and `Lost`;
-a peer that was refused is counted always and said once per address. Messages know their connection by its descriptor
-(ZMQ_SRCFD), which is also what the monitor names when a connection ends, so a broken connection has a name.
+libzmq asks by ZAP which peers may connect, and reports each connection's state on a monitor socket. The manager's own
+loop serves both, so there is no second thread to race with. News are handed on as `Arrived` and `Lost`. A refused peer
+is always counted, and logged once per address. A message carries the descriptor of its connection (ZMQ_SRCFD). The
+monitor names the same descriptor when a connection ends, so the lost connection can be identified.
 
 It does NOT decode messages, and it knows neither nodes nor the core.
 """
@@ -27,9 +27,9 @@ from taskd.wire.keys import ZAP_ENDPOINT, Key, zap_answer
 _log = log.get(__name__)
 
 BACKLOG = 4096
-"""Connections that may wait to be accepted: every agent of a large job comes in the same second."""
+"""How many connections may wait to be accepted: all agents of a large job connect in the same second."""
 MESSAGES_PER_TURN = 1024
-"""Messages taken before deadlines are looked at again."""
+"""How many messages are taken before deadlines are checked again."""
 HANDSHAKE_MS = 10_000
 UNKNOWN = "an unknown address"
 _WATCHED = (
@@ -40,12 +40,13 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 CUT_OFF_BYTES = 2 * limits.MAX_MESSAGE_BYTES
-"""libzmq drops the connection beyond this; up to here a message that is too large is refused with a sentence."""
+"""libzmq closes the connection if a message is larger. A smaller message that is still too large is refused with a
+sentence."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """Some bytes came in. `routing` answers them, `connection` brought them, `address` is the peer's host."""
+    """A message has arrived. `routing` is for its answer, `connection` is its connection, `address` the peer's host."""
 
     routing: bytes
     connection: int
@@ -55,14 +56,14 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Lost:
-    """A connection ended; whatever it had sent has arrived before."""
+    """A connection has ended; everything that it had sent has arrived before."""
 
     connection: int
 
 
 @dataclass
 class _Connection:
-    """What is known of one accepted connection."""
+    """One accepted connection."""
 
     number: int
     address: str
@@ -70,17 +71,17 @@ class _Connection:
 
 
 class Refusals:
-    """Who was not let in or not understood: counted by reason, said once per address and reason."""
+    """Refused peers and messages: counted by reason, and logged once per address and reason."""
 
     def __init__(self) -> None:
         self.by_reason: dict[str, int] = {}
         self._said: set[tuple[str, str]] = set()
 
     def count(self, reason: str, address: str, sentence: str, level: int = logging.WARNING) -> None:
-        """One more of this kind."""
+        """Count one more refusal for this reason, and log it if it is new."""
         self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
         key = (reason, address)
-        # Who tries again and again is gone at times before it can be looked up: that is no news.
+        # A peer that retries is sometimes gone before its address can be looked up: that is not worth a new line.
         if key in self._said or (address == UNKNOWN and any(said == reason for said, _ in self._said)):
             return
         if len(self._said) >= limits.MAX_UNHEARD_SENDERS:
@@ -99,15 +100,15 @@ class Door:
         self.endpoint = f"tcp://{bind}:{port}"
         self.refusals = refusals
         self._key = key
-        self._connections: dict[int, _Connection] = {}  # by descriptor, which libzmq uses again and again
+        self._connections: dict[int, _Connection] = {}  # by descriptor, which libzmq reuses
         self._accepted = 0
         self._lost: list[Lost] = []
-        self._failed = ""  # what the monitor said of the connection that it names next
+        self._failed = ""  # how the handshake failed of the connection that the monitor reports next
         self._poller = zmq.Poller()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, 2 * peers))
         self._context.set(zmq.IPV6, 0)
-        # A peer that connects while the manager ends must not keep it: nothing here lingers.
+        # A peer that connects while the manager ends must not delay that end: no socket lingers.
         self._context.set(zmq.BLOCKY, 0)
         self._zap = self._context.socket(zmq.ROUTER)
         self._zap.bind(ZAP_ENDPOINT)
@@ -127,7 +128,7 @@ class Door:
         router.backlog = BACKLOG
         router.maxmsgsize = CUT_OFF_BYTES
         router.handshake_ivl = HANDSHAKE_MS
-        # A host that vanished says nothing; its half-open connection must not stay for ever.
+        # A vanished host sends nothing; its half-open connection must not stay for ever.
         router.tcp_keepalive = 1
         router.tcp_keepalive_idle = 30
         router.tcp_keepalive_intvl = 10
@@ -135,7 +136,7 @@ class Door:
         return router
 
     def open(self) -> None:
-        """Listen; raises UsageError when the address cannot be had (`errno` is on its cause)."""
+        """Listen; raises UsageError when the address is not available (its cause has the `errno`)."""
         try:
             self._router.bind(self.endpoint)
         except zmq.ZMQError as error:
@@ -154,14 +155,14 @@ class Door:
         os.eventfd_write(self._wake, 1)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until something arrives, `wake` is called or the time is over; True when there is something."""
+        """Wait until something arrives, `wake` is called or the time is over; returns False if the time is over."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._wake in ready:
             os.eventfd_read(self._wake)
         return bool(ready)
 
     def receive(self) -> Iterator[Arrived | Lost]:
-        """What has happened since the last call, at most MESSAGES_PER_TURN messages of it."""
+        """The messages and lost connections since the last call, at most MESSAGES_PER_TURN messages."""
         self._answer_zap()
         self._watch()
         for _ in range(MESSAGES_PER_TURN):
@@ -169,7 +170,8 @@ class Door:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            # A connection is announced before its messages: looked at here, a descriptor never means an older one.
+            # The monitor announces a connection before its messages. Reading it here keeps a reused descriptor from
+            # being taken for an older connection.
             if int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
                 self._watch()
             last = frames[-1]
@@ -186,10 +188,10 @@ class Door:
         yield from lost
 
     def send(self, routing: bytes, data: bytes) -> None:
-        """Send to a peer; one that has gone, or reads nothing, loses the message (orders are repeated)."""
+        """Send to a peer. If it is gone or does not read, the message is lost (orders are repeated)."""
         try:
             self._router.send_multipart([routing, data], zmq.NOBLOCK)
-        except zmq.ZMQError as error:  # a full pipe is dropped by libzmq itself; what comes here is unexpected
+        except zmq.ZMQError as error:  # for a full pipe, libzmq itself drops the message; this error is unexpected
             self.refusals.count("unsendable", "any", f"a message could not be sent: {error.strerror}")
 
     def _answer_zap(self) -> None:
@@ -198,7 +200,7 @@ class Door:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            # libzmq's question is that of a REQ socket: its routing id, an empty frame, then the request.
+            # libzmq asks like a REQ socket: its routing id, an empty frame, then the request.
             reply, refused = zap_answer(frames[2:], self._key.client.public)
             if refused:
                 sentence = (
@@ -214,7 +216,7 @@ class Door:
                 frames = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            # As zmq.utils.monitor reads it; that module would load all of asyncio.
+            # Parsed here as in zmq.utils.monitor: that module would import all of asyncio.
             kind, value = struct.unpack("=hi", frames[0])
             if kind == zmq.EVENT_ACCEPTED:
                 self._accepted += 1
@@ -229,7 +231,7 @@ class Door:
                 self._disconnected(value)
 
     def _disconnected(self, descriptor: int) -> None:
-        """File a loss, and say what a connection was that never said anything.
+        """Note a lost connection. If it never sent a message, log what it was.
 
         There is one I/O thread, so a failed handshake and the end of its connection come one after the other.
         """
@@ -245,8 +247,8 @@ class Door:
             sentence = f"{address} was refused: it does not hold this job's key, or looks for another job's manager"
             self.refusals.count("no key", address, sentence)
         elif failed == "silent":
-            # Mostly a port scan, a health check or an agent that asks whether anybody listens: no warning. Of two sides
-            # that do not agree on encryption, though, the other one may be the first to hang up.
+            # Mostly a port scan, a health check or an agent that checks whether the port is open: no warning. But if
+            # two sides do not agree on encryption, the other side may also be the first to close the connection.
             sentence = f"{address} hung up before it had proved anything: a look at the port, or a peer without a key"
             self.refusals.count("port looked at", address, sentence, logging.INFO)
         else:
@@ -254,7 +256,7 @@ class Door:
 
 
 def _peer_of(descriptor: int) -> str:
-    """The host at the other end. The connection may have ended already and the number be something else's."""
+    """The host at the other end. The connection may have ended already, and its descriptor may be reused."""
     try:
         with sockets.socket(fileno=os.dup(descriptor)) as copy:
             name = copy.getpeername()

@@ -1,13 +1,13 @@
 """The manager's journal: what happened and what was decided, in one SQLite file that survives the manager.
 
-WAL with synchronous=NORMAL: a manager that is killed loses nothing, a host that loses power at most the last seconds,
-and no beat ever waits for a disk. Rows are gathered and written once per turn of the loop, before the decisions they
-hold leave the process. Which events matter is the core's to say (Manager.to_journal): beats that change nothing are
-not in here.
+SQLite runs in WAL mode with synchronous=NORMAL. A killed manager loses nothing. A host that loses power loses at most
+the last seconds. No beat ever waits for a disk. Rows are collected and written once per turn of the loop, before the
+decisions in them leave the process. The core decides which events matter (Manager.to_journal): beats that change
+nothing are not in here.
 
-A journal that cannot be opened, read or written costs one loud warning and never the job: from then on the manager
-lives in memory (`trouble` says since when and why). A damaged file is moved aside, never deleted. Rows may be put
-together into a snapshot, which stands in their place from then on. A full journal (ROWS_MAX) stops as well.
+A journal that cannot be opened, read or written costs one loud warning and never the job. From then on the manager
+works in memory only (`trouble` says since when and why). A damaged file is moved aside, never deleted. Rows can be
+compacted into a snapshot, which replaces them. A full journal (ROWS_MAX) also stops, in the same way.
 
 It does NOT interpret rows (record.py) or snapshots (snapshot.py), or replay them (replay.py).
 """
@@ -26,11 +26,11 @@ _log = log.get(__name__)
 
 FORMAT = 3
 OLDER = frozenset({"2"})
-"""Formats that are read as well: the one before had no snapshots."""
+"""Older formats that can be read, too. Format 2 had no snapshots."""
 ROWS_MAX = 400_000
-"""About a minute of replay. Nobody comes here whose snapshots can be written."""
+"""About a minute of replay. A journal reaches this size only if its snapshots cannot be written."""
 KEPT_FILES = 3
-"""Journals of earlier jobs of the same name that are kept beside the current one."""
+"""How many journals of earlier jobs of the same name are kept beside the current one."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -44,12 +44,12 @@ CREATE TABLE IF NOT EXISTS snapshot (number INTEGER PRIMARY KEY, at_ns INTEGER N
 
 
 class Broken(Exception):
-    """The file is no journal, or a damaged one; the text says what was found. Never leaves taskd.manager."""
+    """The file is no journal, or it is damaged; the text says what was found. Never leaves taskd.manager."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step of the core: its events and its effects, as record.py writes them, and when it was."""
+    """One step of the core: its events and effects, as record.py writes them, and its time."""
 
     number: int
     at_ns: int
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was known after the step of this number, as snapshot.py writes it, and when that was."""
+    """The manager's state after the step of this number, as snapshot.py writes it, and the time of that step."""
 
     number: int
     at_ns: int
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 class Journal:
-    """One journal file that is being written. After trouble every call does nothing."""
+    """One journal file that is being written. After trouble, every call does nothing."""
 
     def __init__(self, path: str, rows_max: int = ROWS_MAX) -> None:
         self.path = path
@@ -104,7 +104,7 @@ class Journal:
         return not self.trouble
 
     def _open(self) -> None:
-        # The mode of the file is ours to choose, SQLite would take the umask's.
+        # Create the file here to choose its mode: SQLite would use the umask's.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         self._database = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -146,16 +146,16 @@ class Journal:
         return _rows(self._database) if self._database is not None else iter(())
 
     def snapshot(self) -> Snapshot | None:
-        """What stands in place of the rows before the first; raises Broken when it is damaged."""
+        """The snapshot that replaces the rows before the first one; raises Broken when it is damaged."""
         return _snapshot(self._database) if self._database is not None else None
 
     @property
     def fresh_rows(self) -> int:
-        """How many steps would have to be replayed."""
+        """How many steps a replay would have after the snapshot."""
         return self._number - self._kept
 
     def put_together(self, at_ns: int, state: bytes) -> None:
-        """This is what is known after all steps so far; it stands in their place from now on."""
+        """Replace all steps so far by this snapshot: `state` is the manager's state after them."""
         self.commit()
         if self._database is None:
             return
@@ -171,7 +171,7 @@ class Journal:
             self._give_up(str(error))
 
     def append(self, at_ns: int, events: bytes, effects: bytes) -> None:
-        """Remember a step for the next `commit`."""
+        """Keep a step for the next `commit`."""
         if self._database is None:
             return
         if self.fresh_rows >= self._rows_max:
@@ -181,7 +181,7 @@ class Journal:
         self._waiting.append((self._number, at_ns, time.time_ns(), events, effects))
 
     def commit(self) -> None:
-        """Write what was remembered, in one transaction."""
+        """Write the kept steps in one transaction."""
         if self._database is None or not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -198,7 +198,7 @@ class Journal:
         self._close()
 
     def start_over(self, why: str, word: str) -> str:
-        """Put the journal so far beside its place as `word` (old, damaged) and begin an empty one; returns its name."""
+        """Rename the current journal, marked with `word` (old, damaged), and begin an empty one; returns its name."""
         self._close()
         try:
             aside = move_aside(self.path, word)
@@ -232,13 +232,12 @@ class Journal:
 
 
 def read(path: str) -> tuple[dict[str, str], Iterator[Row], Snapshot | None]:
-    """The facts and the rows of a journal somewhere, also of one that a manager is writing, and what stands in place of
-    the rows before; raises Broken."""
+    """Return the facts, the rows and the snapshot of a journal file. A manager may be writing it; raises Broken."""
     try:
         if not os.path.isfile(path):
             raise Broken("there is no such file")
         database = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
-        database.execute("BEGIN")  # rows are put together meanwhile: all is read as it is now
+        database.execute("BEGIN")  # read one consistent state, even if the manager compacts the rows meanwhile
         meta = dict(database.execute("SELECT name, value FROM meta"))
     except sqlite3.Error as error:
         raise Broken(str(error)) from None
@@ -258,7 +257,7 @@ def move_aside(path: str, word: str) -> str:
     )
     if kept:
         number = kept[-1] + 1
-    # Damaged files are evidence and are never deleted; plain old ones are, beyond the last few.
+    # Damaged files are evidence and are never deleted. Of the old ones, only the last few are kept.
     for old in kept[: max(0, len(kept) - KEPT_FILES + 1)] if word == "old" else []:
         for suffix in ("", "-wal", "-shm"):
             if os.path.exists(f"{path}.{word}-{old}{suffix}"):

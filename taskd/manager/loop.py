@@ -1,8 +1,8 @@
-"""The manager's loop: one thread that waits for what arrives or the core's next deadline, and does what it says.
+"""The manager's loop: one thread that waits for messages or for the core's next deadline, and does what the core says.
 
 Each turn: take what has arrived, hand it to the core, look at the clock, write the journal, and only then send. A
-decision that an agent has heard of is therefore always in the journal. Whatever a peer sends, the loop goes on: what
-is no message, or another job's, is counted and said once per peer.
+decision that an agent has heard of is therefore always in the journal. Nothing that a peer sends can stop the loop.
+Bytes that are no message and messages of another job are counted, and logged once per peer.
 
 It decides nothing (taskd.core does), remembers nothing (memory.py does), and it does NOT start, watch or end
 processes.
@@ -47,14 +47,13 @@ _log = log.get(__name__)
 IDLE_MS = 1_000
 """The longest wait when the core has no deadline."""
 END_NS = 30 * limits.SECOND
-"""When the job is over, how long its agents may take to leave before the manager ends all the same."""
+"""How long the manager waits for its agents to leave when the job is over. Then it ends anyway."""
 OPERATORS_MAX = 256
-"""Connections beside those of the agents that a manager is prepared for."""
+"""How many connections of operators a manager is prepared for, in addition to those of the agents."""
 FILES = 128
-"""That it has open beside its connections."""
+"""How many files the manager has open in addition to its connections."""
 ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle", "hang"})
-"""Kinds of notes that every job's terminal shows. That all begin to start over is said by the launchers, each on its
-own."""
+"""Kinds of notes that every job's terminal shows. A start over of all ranks is not here: each launcher prints it."""
 
 
 class ManagerLoop:
@@ -79,20 +78,20 @@ class ManagerLoop:
         self._epoch = 0
 
     def _allow(self, needed: int) -> None:
-        """A connection is a descriptor."""
+        """Raise the limit of open files if necessary: each connection needs a descriptor."""
         nodes = self.config.job.node_nums
         if (most := descriptors.allow(needed)) < needed:
             words = "only %d files may be open (ulimit -n), %d nodes may need %d: raise the hard limit"
             _log.warning(words, most, nodes, needed)
 
     def run(self) -> int:
-        """Be the job's manager; returns the exit code of its end. Raises UsageError when it cannot begin."""
+        """Run as the job's manager and return its exit code. Raises UsageError when it cannot begin."""
         config = self.config
         residence = Residence(run_dir.ensure(config.job.directory), self.job)
         residence.take()
         try:
             key = keys.load_or_create(config)
-            peers = 2 * config.job.node_nums + OPERATORS_MAX  # of an agent and its store, each on its own
+            peers = 2 * config.job.node_nums + OPERATORS_MAX  # an agent and its store have a connection each
             self._allow(peers + FILES)
             door = Door(config.manager.bind, config.manager.port, key, peers, self.refusals)
             try:
@@ -145,7 +144,7 @@ class ManagerLoop:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the loop in good order; only a main thread may say so."""
+        """SIGTERM and SIGINT end the loop in good order. Only the main thread can set signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -209,7 +208,7 @@ class ManagerLoop:
             self._roster.spoke(envelope.node, envelope.life, arrived.routing, arrived.connection)
             sender = Sender(envelope.node, envelope.life, envelope.sequence)
             self._do(self._memory.step(Said(sender, message)), envelope)
-            if isinstance(message, Goodbye):  # its connection will end, and that is no loss any more
+            if isinstance(message, Goodbye):  # its connection will end, which does not count as a loss any more
                 self._roster.lost(arrived.connection)
 
     def _refuse_job(self, arrived: Arrived, envelope: Envelope) -> None:
@@ -225,7 +224,7 @@ class ManagerLoop:
             self._do(self._memory.step(ConnectionLost(node)))
 
     def _do(self, effects: list[ManagerEffect], asker: Envelope | None = None) -> None:
-        """Carry out what the core wants. Notes are kept by the memory; here they are only said."""
+        """Carry out the core's effects. The memory keeps the notes; here they are only logged."""
         for effect in effects:
             level = effect.message if isinstance(effect, Tell) else effect
             if isinstance(level, (Order, Note)):
@@ -274,12 +273,12 @@ class ManagerLoop:
             return Reply(False, f"{question.topic!r} is no topic; this manager answers: {', '.join(topics)}")
         try:
             return topic()
-        except Exception as error:  # who only looks must not end the manager, whatever there is to be seen
+        except Exception as error:  # a question must not end the manager, whatever goes wrong in the answer
             _log.exception("the question %r could not be answered: a mistake of taskd's", question.topic)
             return Reply(False, cut(f"the manager could not answer: {type(error).__name__}: {error}"))
 
     def _wish(self, argument: str, out: bool) -> Reply:
-        """An operator's order about a rail: refused with a sentence, or begun; `rails` tells how it goes on."""
+        """Begin an operator's order about a rail, or refuse it with a reason. `rails` tells how it goes on."""
         wanted = answers.rail_wish(argument)
         if wanted is None:
             return Reply(False, "name the rail")
@@ -304,10 +303,10 @@ class ManagerLoop:
 
 
 def _is_name(envelope: Envelope) -> bool:
-    """Whether an agent's envelope names a node and a job that may stand in a log."""
+    """Whether the node and the job that an agent's envelope names are safe to print in a log."""
     return bool(envelope.node) and envelope.node.isprintable() and envelope.job.isprintable()
 
 
 def _plain(text: str) -> str:
-    """A text with other processes' words in it, on one line and without control characters."""
+    """Return the text without line breaks and control characters: other processes wrote parts of it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

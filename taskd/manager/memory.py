@@ -1,19 +1,20 @@
-"""What the manager knows: the core, the journal behind it, and the notes for people. One call per event.
+"""The manager's memory: the core, the journal behind it, and the notes for people. One call per event.
 
-`begin` makes the core, from the journal where an earlier life of this job's manager left one; `step` hands the core
-an event and keeps what matters; `commit` writes it down, before the loop sends anything. The core's clock counts
-nanoseconds since the journal's first row and goes on where the last life stopped, so it survives a reboot.
+`begin` makes the core. It replays the journal if an earlier manager of this job left one. `step` hands the core an
+event and keeps what matters. `commit` writes that to the journal before the loop sends anything. The core's clock
+counts nanoseconds since the journal's first row. It continues where the last manager stopped, so it survives a reboot.
 
-A journal is taken up only if it is this job's: same sizes and settings, not ended in good order, and where it names
-processes of this host, one of them still lives. Otherwise it is put aside; the term always goes on from it, so that
-no agent follows an older manager.
+The manager resumes from a journal only if the journal belongs to this job. Its sizes and settings are the same, and
+the job has not ended in good order. If it names processes of this host, at least one of them still lives. Otherwise
+the journal is moved aside. The term always continues from the last one, so that no agent follows an older manager.
 
-An event that breaks the core (a mistake of ours) must not end the manager: the agent that has sent it repeats it, and
-would end the next one, too. It is written to a file of its own and never heard again, and a new core goes on from the
-journal, as in a new process. What breaks it without an event, at a deadline say, ends the manager after a few times.
+An event that breaks the core (a bug of taskd) must not end the manager. The agent that sent the event repeats it, so
+it would end the next manager too. Such an event is written to a file of its own and ignored from then on. A new core
+is replayed from the journal, as in a new process. An error without such an event, for example at a deadline, ends the
+manager after a few times.
 
-Rows are put together into a snapshot whenever they have become as many as the job has ranks, or some thousands. So
-neither the journal nor the time that a replay takes grows with the number of repairs.
+Rows are compacted into a snapshot when there are as many as the job has ranks, and at least some thousands. So neither
+the journal nor the replay time grows with the number of repairs.
 
 It does NOT know sockets or senders' connections.
 """
@@ -46,20 +47,20 @@ ASIDE_FILE = "set-aside.txt"
 ASIDE_BYTES_MAX = 1 << 20
 BREAKS_MAX = 8
 BREAKS_WINDOW_NS = 60 * limits.SECOND
-"""So many events may break the core within this; more, and the manager is better started again."""
+"""BREAKS_MAX errors of the core are tolerated within this time. After more, a restart of the manager is better."""
 ASIDE_MAX = 256
-"""Events that are known to break the core."""
+"""How many events that broke the core are remembered."""
 CLOCK_SLACK_S = 2.0
-"""What the clock of the day and the clock since boot may differ by between two looks."""
+"""How much the wall clock and the clock since boot may drift apart between two readings."""
 FIRST_NS = limits.SECOND
-"""The core's clock begins here: 0 stays free to mean never."""
+"""The core's clock begins at this value, so that 0 can mean "never"."""
 SNAPSHOT_ROWS = 10_000
-"""A second or two of replay. A snapshot takes some microseconds for each rank: less than a row does, of which there is
-one for each rank at least, in larger jobs too."""
+"""Replaying this many rows takes a second or two. A snapshot costs some microseconds per rank, less than a row does.
+Larger jobs wait for at least one row per rank, so this holds for them too."""
 
 
 class Memory:
-    """The core and what is kept of it."""
+    """The core, its journal and its notes."""
 
     def __init__(self, config: Config) -> None:
         self.job = config.job.id
@@ -77,7 +78,7 @@ class Memory:
 
     @property
     def trouble(self) -> str:
-        """Why nothing is written down, or empty."""
+        """Why nothing is written to the journal; empty if it is written."""
         return self.journal.trouble if self.journal is not None else "memory only, as configured (manager.journal off)"
 
     def now_ns(self) -> int:
@@ -85,11 +86,11 @@ class Memory:
         return time.monotonic_ns() - self._zero_ns
 
     def wall_ns(self, at_ns: int) -> int:
-        """The time of day that belongs to a time of the core's clock."""
+        """Convert a time of the core's clock to wall-clock time."""
         return time.time_ns() - (self.now_ns() - at_ns)
 
     def begin(self) -> list[ManagerEffect]:
-        """Take up the journal or begin one; the effects of having been restarted, if so."""
+        """Resume from the journal or begin a new one. Returns the effects of the restart, if it was one."""
         journal = self.journal
         if journal is not None and journal.open():
             try:
@@ -131,11 +132,11 @@ class Memory:
 
     @property
     def term(self) -> int:
-        """Which life of the job's manager this is."""
+        """The term of this manager: each new manager of the job has a higher one."""
         return self.core.term
 
     def _recalled(self, journal: Journal) -> _Past:
-        """What the journal holds, the notes for people included."""
+        """Replay the journal, including the notes for people."""
         rows, kept = list(journal.rows()), journal.snapshot()
         core, notes = replay.beginning(self.settings, int(journal.meta()["term"]), kept)
         self.notes.clear()
@@ -145,7 +146,7 @@ class Memory:
         for step in replay.steps(core, rows):
             past.at_ns, past.wall_ns = step.row.at_ns, step.row.wall_ns
             past.steps += 1
-            # What people were told then, quiet steps included, rather than what a replay would say.
+            # The notes as they were told then, including those of quiet steps. A replay might word them differently.
             self._tell(step.recorded, step.row.wall_ns)
         return past
 
@@ -158,14 +159,15 @@ class Memory:
 
     def _begin_new(self, term: int) -> None:
         if not self._keep_term(term):
-            # The next manager will not know this term, nor this one perhaps the last: the clock is past them all.
+            # The next manager cannot read this term, and this one may not have read the last. The wall clock is higher
+            # than any of them.
             term = max(term, int(time.time()))
         self.core = replay.make_core(self.settings, term)
         if self.journal is not None:
             self.journal.set_meta(settings=json.dumps(self.settings), term=str(term))
 
     def step(self, event: ManagerEvent) -> list[ManagerEffect]:
-        """Hand the core one event; what matters of it is remembered for `commit`."""
+        """Hand the core one event, and keep what matters of it for `commit`."""
         now_ns = self.now_ns()
         if self._aside and isinstance(event, Said) and _repeatable(event) in self._aside:
             return []
@@ -182,9 +184,9 @@ class Memory:
         return effects
 
     def _go_on_without(self, event: ManagerEvent) -> list[ManagerEffect]:
-        """The core broke at this event, and what it holds now is worth nothing."""
+        """Set this event aside and rebuild the core. The event broke the core, so the core's state is unusable now."""
         found = traceback.format_exc()
-        if isinstance(event, Said):  # a deadline, or an operator's wish, comes again in another situation
+        if isinstance(event, Said):  # others, such as a deadline or an operator's request, recur in another state
             self._aside.append(_repeatable(event))
         path = os.path.join(self._directory, ASIDE_FILE)
         _log.error(
@@ -216,7 +218,7 @@ class Memory:
             _log.warning("the event could not be written to %s: %s", path, error.strerror)
 
     def _news(self, effects: list[ManagerEffect]) -> bool:
-        """Whether a step that changed nothing has something for people, such as a refusal, that is not yet written."""
+        """Whether a step without events has a new note for people, such as a refusal, that is not in the journal."""
         texts = {effect.text for effect in effects if isinstance(effect, Note)} - self._quiet_texts
         if len(self._quiet_texts) + len(texts) > limits.MAX_UNHEARD_SENDERS:
             return False
@@ -232,14 +234,14 @@ class Memory:
                 self.journal.set_meta(ended=effect.reason)
 
     def _last_term(self) -> int:
-        """The last term of this job's managers on this host, whatever became of their journal; 0: none is known."""
+        """The last term of this job's managers on this host, even if their journal is lost; 0: none is known."""
         try:
             with open(os.path.join(self._directory, TERM_FILE), encoding="ascii") as file:
                 return int(file.read(20))
         except FileNotFoundError:
             return 0
         except (OSError, ValueError):
-            return int(time.time())  # unknown, and certainly higher than any that was counted from 1
+            return int(time.time())  # the last term is unknown; this is higher than any term counted from 1
 
     def _keep_term(self, term: int) -> bool:
         path = os.path.join(self._directory, TERM_FILE)
@@ -254,7 +256,7 @@ class Memory:
         return True
 
     def commit(self) -> None:
-        """Write down what was remembered, and put it together when it has become much."""
+        """Write the kept steps to the journal, and compact the journal when it has many rows."""
         journal = self.journal
         if journal is None:
             return
@@ -263,7 +265,7 @@ class Memory:
             journal.put_together(self.now_ns(), snapshot.packed(self.core, self.notes))
 
     def close(self, ended: str) -> None:
-        """Close the journal; `ended` says why it shall not be taken up again (empty: it shall)."""
+        """Close the journal. `ended` says why no manager shall resume from it; empty: one may."""
         if self.journal is not None:
             if ended:
                 self.journal.set_meta(ended=ended)
@@ -271,14 +273,15 @@ class Memory:
 
 
 def _repeatable(event: Said) -> Said:
-    """The event as it will be said again: without the number that its sender gave it."""
+    """The event without its sender's sequence number, which differs when the sender repeats it."""
     return replace(event, sender=replace(event.sender, sequence=0))
 
 
 @dataclass
 class _Past:
-    """What a journal tells: the core as it was, when that was on its clock and of the day (0: unknown), and after how
-    many steps that had to be replayed."""
+    """The result of a replay: the core, the time of its last step, and the number of replayed steps.
+
+    The time is given by the core's clock and by the wall clock (0: unknown)."""
 
     core: Manager
     at_ns: int
@@ -287,10 +290,10 @@ class _Past:
 
 
 def _all_gone(past: _Past) -> str:
-    """Why the job in this journal is over although nobody said so: every process that it names on this host has gone.
+    """Why the job of this journal is over although no end was recorded: all its processes on this host are gone.
 
-    The manager lives on a host of the job. Where all of the job's processes there are gone (a run that was ended with
-    its manager, and is now started anew), what comes is another run, and must not meet the first one's ranks.
+    The manager runs on a host of the job. All of the job's processes there may be gone, because a run was ended
+    together with its manager and is now started again. That is a new run, and it must not meet the ranks of the first.
     """
     pids = past.core.processes(os.uname().nodename)
     if not pids or any(_lives_since(pid, past.wall_ns) for pid in pids):
@@ -299,7 +302,7 @@ def _all_gone(past: _Past) -> str:
 
 
 def _lives_since(pid: int, wall_ns: int) -> bool:
-    """Whether a process lives that was there at that time of day already: numbers are given again."""
+    """Whether this process lives and already existed at `wall_ns`. The kernel reuses process ids."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""How the manager's events and effects are written into a journal row and read out of one again. Pure.
+"""Converts the manager's events and effects to a journal row and back. Pure functions.
 
-A message is kept as the very bytes of taskd.wire, everything else as a few msgpack values; those of older versions are
-read, too (taskd/wire/older.py). The effects of one event are one value, in order, so that "the same decisions again" is
-a comparison of bytes; the term is left out of them, since a replay may run under another one.
+A message is kept as the bytes of taskd.wire, everything else as a few msgpack values. Rows of older versions can be
+read, too (taskd/wire/older.py). The effects of one event are one value, in order. So a comparison of bytes shows
+whether a replay makes the same decisions. The term is left out, since a replay may run under another one.
 
 It does NOT touch the database (journal.py) or the core (replay.py).
 """
@@ -48,7 +48,7 @@ from taskd.wire import codec, older
 
 
 class Unreadable(Exception):
-    """A row of a journal that no manager of this version wrote; the text is a sentence. Never leaves the process."""
+    """A journal row that this version cannot read; the text is a sentence. Never leaves the process."""
 
 
 def events_row(events: Iterable[ManagerEvent], job: str) -> bytes:
@@ -138,7 +138,7 @@ def _numbers(values: Any) -> tuple[int, ...]:
 
 
 def effects_row(effects: Iterable[ManagerEffect]) -> bytes:
-    """The effects of one event as bytes; the same message to many nodes is written once."""
+    """The effects of one event as bytes; a message to many nodes is written once."""
     rows: list[list[Any]] = []
     last: tuple[ToAgent, bytes] | None = None
     for effect in effects:
@@ -185,7 +185,7 @@ def _tells(data: bytes, life: int, nodes: list[str]) -> list[Tell]:
 
 
 def describe(effects: list[ManagerEffect]) -> list[str]:
-    """Lines for people: one for each effect, but the same word to several nodes is one."""
+    """Lines for people: one for each effect, but only one for the same message to several nodes."""
     lines: list[str] = []
     said: list[tuple[ToAgent, list[str]]] = []
     for effect in effects:
@@ -206,7 +206,7 @@ _ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "resto
 
 
 def _words(message: ToAgent) -> str:
-    """What a node is told. Why stands in the decision that came before."""
+    """The content of a message to a node, in words. The reason is in the decision that came before."""
     if isinstance(message, Order):
         asked = "start again" if message.fresh else _ASKED.get(message.stage, message.stage.name)
         text = f"epoch {message.epoch}: {asked}"

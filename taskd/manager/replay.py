@@ -1,7 +1,7 @@
-"""Running a journal through the core again: what a restarted manager does, and what `taskd replay` compares.
+"""Runs a journal through the core again: a restarted manager does this, and `taskd replay` compares the results.
 
-The core is fed the recorded events at the recorded times; beats that changed nothing were never written down, so what
-it decides rests on the rows alone. The same rows give the same decisions: `differences` names the first step where
+The core is given the recorded events at the recorded times. Beats that changed nothing were never recorded, so its
+decisions depend on the rows alone. The same rows give the same decisions: `differences` names the first step where
 they do not, which would be a fault of the core (or of another version of it).
 
 It does NOT write anything and sends nothing.
@@ -27,7 +27,7 @@ from taskd.manager.snapshot import Told
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded step, and what the core does at it now. A step without events was written for its notes alone."""
+    """One recorded step, and the core's effects now. A step without events was written only for its notes."""
 
     row: Row
     recorded: list[ManagerEffect]
@@ -35,13 +35,14 @@ class Step:
 
 
 class Decisions:
-    """What of a step's effects is a decision. Repetitions are none: they depend on beats that no journal holds."""
+    """Selects the decisions among a step's effects. Repetitions are none: they depend on beats, which no journal holds.
+    """
 
     def __init__(self) -> None:
         self._told: set[tuple[str, bytes]] = set()
 
     def among(self, effects: list[ManagerEffect]) -> list[ManagerEffect]:
-        """The effects without what was told to the same node before, and without empty answers; terms are 0."""
+        """The effects without repeated messages to the same node and without empty answers; their terms are 0."""
         return [effect for effect in record.effects_of(record.effects_row(effects)) if self._new(effect)]
 
     def _new(self, effect: ManagerEffect) -> bool:
@@ -58,7 +59,7 @@ class Decisions:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """What a core is made from, as JSON; kept with the journal, since other settings would decide otherwise."""
+    """The values from which a core is made, ready for JSON. The journal keeps them: others would change decisions."""
     return {
         "job": config.job.id,
         "world_size": config.job.node_nums * config.job.proc_per_node,
@@ -72,12 +73,12 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def make_core(settings: dict[str, Any], term: int) -> Manager:
-    """A core that knows nothing yet; raises Unreadable where another version of taskd wrote the settings."""
+    """A new core without any state; raises Unreadable if another version of taskd wrote the settings."""
     missing = sorted(set(settings_of(Config())) - set(settings))
     if missing:
         raise record.Unreadable(f"another version of taskd wrote it: its settings lack {', '.join(missing)}")
     strategies = {Strategy(name) for name in settings["strategies"]}
-    # Starting everybody again has no name among the words that users write: it is part of whatever repair they allow.
+    # Users have no word for the strategy that starts all ranks again: it is part of every repair that they allow.
     if strategies & REPAIRS:
         strategies.add(Strategy.RESPAWN)
     return Manager(
@@ -99,7 +100,7 @@ def beginning(settings: dict[str, Any], term: int, kept: Snapshot | None) -> tup
 
 
 def steps(core: Manager, rows: Iterable[Row]) -> Iterator[Step]:
-    """Feed the rows to the core one by one; raises Unreadable (or journal.Broken) at a row that is none."""
+    """Feed the rows to the core one by one; raises Unreadable (or journal.Broken) at an invalid row."""
     for row in rows:
         effects: list[ManagerEffect] = []
         for event in record.events_of(row.events):

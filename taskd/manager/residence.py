@@ -1,8 +1,9 @@
-"""One manager per job and host: the lock that makes it so, and the note that says where it lives.
+"""Ensures one manager per job and host: a lock, and a note that says where the manager runs.
 
-The lock is a flock in the run directory, so a killed manager leaves nothing behind that would have to be cleaned up.
-The note (manager.json: pid, host, port, job) is written when the manager is ready and removed when it ends; commands
-on this host and a second manager read it to say who is there. It is a hint for people, never a proof: the lock is.
+The lock is a flock in the run directory, so a killed manager leaves nothing behind that must be cleaned up. The note
+(manager.json: pid, host, port, job) is written when the manager is ready, and removed when it ends. Commands on this
+host read it to find the manager, and a second manager reads it for its error message. The note is only a hint. The lock
+is the proof.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Residence:
         self._lock = -1
 
     def take(self) -> None:
-        """Become the manager of this job on this host; raises UsageError when there is one."""
+        """Become the manager of this job on this host; raises UsageError if there already is one."""
         path = os.path.join(self.directory, LOCK_FILE)
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -50,9 +51,9 @@ class Residence:
         self._lock = lock
 
     def announce(self, bind: str, port: int) -> None:
-        """Write the note: the manager is ready."""
+        """Write the note, when the manager is ready."""
         path = os.path.join(self.directory, NOTE_FILE)
-        address = "127.0.0.1" if bind in ("0.0.0.0", "*") else bind  # as this host itself reaches it
+        address = "127.0.0.1" if bind in ("0.0.0.0", "*") else bind  # the address for processes of this host
         note = {"pid": os.getpid(), "host": os.uname().nodename, "address": address, "port": port, "job": self.job}
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -67,7 +68,7 @@ class Residence:
             )
 
     def leave(self) -> None:
-        """Remove the note and let go of the lock."""
+        """Remove the note and release the lock."""
         if self._lock < 0:
             return
         try:
@@ -79,7 +80,7 @@ class Residence:
 
 
 def read(directory: str) -> dict[str, Any] | None:
-    """The note of a manager that lives, or None."""
+    """The note of a living manager, or None."""
     try:
         with open(os.path.join(directory, NOTE_FILE), encoding="utf-8") as file:
             note = json.loads(file.read(4096))
@@ -91,7 +92,7 @@ def read(directory: str) -> dict[str, Any] | None:
 
 
 def holder_of(port: int, run_dir: str) -> str:
-    """Who listens on a port of this host, in words; empty when it cannot be known."""
+    """Which process listens on this port of the host, in words; empty if that is unknown."""
     try:
         jobs = sorted(os.listdir(run_dir))
     except OSError:
@@ -108,7 +109,7 @@ def holder_of(port: int, run_dir: str) -> str:
 
 
 def _has_one_of(pid: str, inodes: set[str]) -> bool:
-    """Whether one of these is open in a process; False where that is not ours to see, or the process has gone."""
+    """Whether a process has one of these sockets open; False if we may not see that, or if the process is gone."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:

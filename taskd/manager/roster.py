@@ -1,8 +1,8 @@
-"""Which connection speaks for which node, so that the manager's answers find their way back.
+"""Which connection belongs to which node, so that the manager's answers reach the right agent.
 
-A node's place is the connection on which its agent's life spoke last. Two lives of one node may speak at once (an
-agent that was replaced and does not know it yet, or one started under another's name); which of them holds the node
-is the core's to say: it answers the others by their life, and from then on they are passed over here.
+A node's place is the connection on which its agent spoke last. Two agents ("lives") of one node may speak at the same
+time. One may have been replaced without knowing it yet, or may have been started under another node's name. The core
+decides which of them holds the node. It answers the others by their life, and from then on they are skipped here.
 
 It does NOT send anything and believes no message.
 """
@@ -16,7 +16,7 @@ from taskd.core import limits
 
 @dataclass
 class Place:
-    """Where one life of a node's agent can be reached."""
+    """The address of one life of a node's agent."""
 
     life: int
     routing: bytes
@@ -25,14 +25,14 @@ class Place:
 
 
 class Roster:
-    """The places of all nodes; a few lives for each, the one that spoke last at the end."""
+    """The places of all nodes: a few lives for each, the newest at the end."""
 
     def __init__(self) -> None:
         self._places: dict[str, list[Place]] = {}
-        self._nodes: dict[int, dict[str, None]] = {}  # that have spoken on a connection, in order
+        self._nodes: dict[int, dict[str, None]] = {}  # the nodes that have spoken on each connection, in order
 
     def spoke(self, node: str, life: int, routing: bytes, connection: int) -> None:
-        """A life of a node's agent said something on this connection."""
+        """Note that this life of a node's agent sent something on this connection."""
         places = self._places.get(node)
         if places is None:
             if len(self._places) >= 2 * limits.MAX_NODES:
@@ -47,18 +47,18 @@ class Roster:
         del places[: -limits.MAX_KEPT_LIVES]
 
     def refused(self, node: str, life: int) -> None:
-        """The core does not take this life for the node's agent."""
+        """Note that the core does not accept this life as the node's agent."""
         for place in self._places.get(node, ()):
             if place.life == life:
                 place.refused = True
 
     def place(self, node: str, life: int = 0) -> Place | None:
-        """Where to send: that life's place, or with 0 the newest life's that was not refused."""
+        """Where to send: the place of this life, or with 0 that of the newest life that was not refused."""
         found = [place for place in self._places.get(node, ()) if (place.life == life if life else not place.refused)]
         return found[-1] if found else None
 
     def lost(self, connection: int) -> list[str]:
-        """Forget a connection; the nodes whose agent spoke on it. Costs nothing for those that never did."""
+        """Forget a connection; returns the nodes whose agent has its place there. Cheap if no agent spoke on it."""
         silent = []
         for node in self._nodes.pop(connection, ()):
             lead = self.place(node)

@@ -1,15 +1,16 @@
 """The job's store: keys and values that every rank may read and change, and the waits for keys that are not there yet.
 
-It stands where torch's own store would live in a worker and die with it. It judges an operation (its form, its epoch),
-has it done (store_contents.py) once and not again when it is repeated (store_answers.py), or lets it wait
-(store_waits.py), and says which answers are due by it. Waits carry no deadline: whoever waits asks again and again, and
-gives up by itself.
+It replaces torch's own store, which lives in a worker and dies with it. It checks an operation (its form, its epoch)
+and carries it out (store_contents.py). A repeated operation is not carried out again (store_answers.py). Otherwise the
+operation waits (store_waits.py). The store also says which answers are due now. Waits have no deadline: a client that
+waits asks again and again, and gives up by itself.
 
-A key belongs to an epoch if it begins with `epoch<N>/`, or holds `/epoch<N>/<n>@` as the guard's meeting places do
-under the prefixes that torch puts before them. When a newer epoch begins, keys of older ones are deleted and whoever
-waits for one is told at once: the rank it waits for may be the one that died. Epoch 0 means that none was known.
+A key belongs to an epoch if it begins with `epoch<N>/` or contains `/epoch<N>/<n>@`. The guard's meeting places have
+the second form, because torch puts prefixes before them. When a newer epoch begins, keys of older epochs are deleted.
+Waits for such a key fail at once: the rank that should have set the key may be the dead one. Epoch 0 means that none
+was known.
 
-Given the time from outside and touching nothing outside. It does NOT know sockets, files (store_file.py) or clients.
+It gets the time as an argument and touches nothing outside. It does NOT know sockets, files (store_file.py) or clients.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from taskd.manager.store_waits import Waits
 CHANGING = frozenset({Op.SET, Op.ADD, Op.DELETE, Op.COMPARE_SET, Op.APPEND, Op.MULTI_SET})
 WAITING = frozenset({Op.GET, Op.WAIT})
 _ITEMS = {Op.SET: 2, Op.ADD: 1, Op.DELETE: 1, Op.COUNT: 0, Op.COMPARE_SET: 3, Op.APPEND: 2, Op.LIST: 0, Op.FORGET: 0}
-"""How many items an operation has; those that are not here take any number of keys (MULTI_SET: keys and values)."""
+"""How many items an operation has. All other operations take any number of keys (MULTI_SET: keys and values)."""
 _EPOCH = re.compile(rb"(?:^epoch([1-9]\d{0,9})/|/epoch([1-9]\d{0,9})/\d+@)")
 
 
 @dataclass(frozen=True)
 class Due:
-    """An answer, and the place of who asked last."""
+    """An answer, and the place from which it was last asked for."""
 
     place: bytes
     answer: StoreAnswer
@@ -43,18 +44,18 @@ class Due:
 
 @dataclass
 class Changes:
-    """What a file must be told so that it holds the same as the store."""
+    """The changes that a file must record in order to hold the same as the store."""
 
     values: dict[bytes, bytes | None]  # None: the key is gone
     applied: list[tuple[int, StoreAnswer]]
-    settled: dict[int, int]  # by life: answers below this number are not needed
+    settled: dict[int, int]  # by life: answers below this number are not needed any more
 
     def __bool__(self) -> bool:
         return bool(self.values or self.applied or self.settled)
 
 
 class Store:
-    """The store of one job. Every method that returns `Due`s returns what is to be sent now."""
+    """The store of one job. Where a method returns `Due`s, these are the answers to send now."""
 
     def __init__(self) -> None:
         self.contents = Contents()
@@ -63,7 +64,7 @@ class Store:
         self.epoch = 0
 
     def load(self, values: Iterable[tuple[bytes, bytes]], applied: Iterable[tuple[int, StoreAnswer]]) -> None:
-        """Take up what an earlier life of the manager knew."""
+        """Load the contents that an earlier manager of the job has kept."""
         self.contents.load(values)
         for life, answer in applied:
             self.answers.load(life, answer)
@@ -73,7 +74,7 @@ class Store:
         return Changes(self.contents.take_changed(), *self.answers.take_changes())
 
     def ask(self, now_ns: int, life: int, ask: StoreAsk, place: bytes) -> list[Due]:
-        """Carry out one operation; the answers that are due by it, those of others' waits included."""
+        """Carry out one operation. Returns the answers that are due now, including those to other clients' waits."""
         known = self.answers.heard(life, ask.settled)
         if ask.operation is Op.FORGET:
             self.waits.drop(life, ask.amount)
@@ -82,7 +83,7 @@ class Store:
             if ask.number in known.applied:
                 return [Due(place, known.applied[ask.number])]
             if ask.number < known.settled:
-                return []  # an old copy of what was answered long ago
+                return []  # an old copy of an operation that was answered long ago
         try:
             self._check(ask)
             if ask.operation in WAITING:
@@ -126,7 +127,7 @@ class Store:
         return None
 
     def _found(self, ask: StoreAsk) -> StoreAnswer:
-        """The answer to a GET or WAIT of which no key is missing."""
+        """The answer to a GET or WAIT whose keys all exist."""
         return _done(ask, tuple(self.contents.values[key] for key in ask.items) if ask.operation is Op.GET else ())
 
     def _answered(self, ask: StoreAsk) -> StoreAnswer:
@@ -136,7 +137,7 @@ class Store:
             return _failed(ask.number, refusal)
 
     def begin_epoch(self, epoch: int) -> list[Due]:
-        """From now on this is the job's epoch: what belongs to older ones is deleted, their waits fail."""
+        """Begin this epoch: keys of older epochs are deleted, and waits for them fail."""
         if epoch <= self.epoch:
             return []
         self.epoch = epoch

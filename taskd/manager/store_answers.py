@@ -1,10 +1,10 @@
 """Answers of the job's store that may be asked for again, so that no operation is applied twice.
 
-A node's relay repeats an operation until it is answered. What changed something must not be done again then: its answer
-is kept here until the relay says that it has it. Numbers count within one life of a relay; the lives that spoke last
-are remembered.
+A node's relay repeats an operation until it is answered. A repeated operation that changes something must not be
+applied again. So its answer is kept here until the relay reports that it has received it. Numbers count within one life
+of a relay. Only the lives that spoke last are remembered.
 
-It does NOT know what operations do, and it keeps no answers of those that change nothing: they are simply done again.
+It does NOT know what operations do. It keeps no answers of operations that change nothing: these are simply done again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from taskd.core.messages import StoreAnswer
 
 @dataclass
 class Life:
-    """What is remembered of one life of a node's relay."""
+    """The kept answers of one life of a node's relay."""
 
     settled: int = 0
     applied: dict[int, StoreAnswer] = field(default_factory=dict)
 
 
 class Answers:
-    """Those of all lives, and what a file must be told of them."""
+    """The answers of all lives, and the changes that the file must record."""
 
     def __init__(self) -> None:
         self.lives: OrderedDict[int, Life] = OrderedDict()
@@ -33,11 +33,11 @@ class Answers:
         self._settled: dict[int, int] = {}
 
     def load(self, life: int, answer: StoreAnswer) -> None:
-        """Take up what an earlier life of the manager kept."""
+        """Load an answer that an earlier manager of the job has kept."""
         self._of(life).applied[answer.number] = answer
 
     def heard(self, life: int, settled: int) -> Life:
-        """A relay speaks: what is kept of it. Answers below number `settled` are not needed any more."""
+        """Return what is kept of a relay that has just spoken. It needs no answers below number `settled` any more."""
         known = self._of(life)
         if settled > known.settled:
             known.settled = settled
@@ -49,12 +49,12 @@ class Answers:
         return known
 
     def keep(self, life: int, answer: StoreAnswer) -> None:
-        """Something was changed, and this is the answer."""
+        """Keep the answer of an operation that changed something."""
         self.lives[life].applied[answer.number] = answer
         self._applied.append((life, answer))
 
     def take_changes(self) -> tuple[list[tuple[int, StoreAnswer]], dict[int, int]]:
-        """Since the last call: the answers that were kept, and by life the number below which none is needed."""
+        """The changes since the last call: new answers, and for each life the number below which none is needed."""
         applied, settled = self._applied, self._settled
         self._applied, self._settled = [], {}
         return applied, settled

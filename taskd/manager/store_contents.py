@@ -1,10 +1,10 @@
 """The values of the job's store, and the operations on them that are done at once.
 
-What an operation does is what torch's HashStore and TCPStore agree on. How many values there may be, and how large, is
-bounded, and what does not fit is refused with a sentence. What has changed and which keys have come is noted for those
-who ask: the file, and the waits.
+An operation does what torch's HashStore and TCPStore agree on. The number and the size of the values are limited. An
+operation that exceeds a limit is refused with a sentence. Changed values and new keys are noted, for the file and for
+the waits.
 
-It does NOT wait for keys (store_waits.py), and it knows no epochs and no askers (store.py).
+It does NOT wait for keys (store_waits.py), and it knows no epochs and no clients (store.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN_BYTES = 100
 
 
 class Refused(Exception):
-    """An operation cannot be done; the text says why. Never leaves the store."""
+    """An operation is refused; the text gives the reason. Never leaves the store."""
 
 
 class Contents:
@@ -34,7 +34,7 @@ class Contents:
         self._came: list[bytes] = []
 
     def load(self, values: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take up what an earlier life of the manager kept."""
+        """Load the values that an earlier manager of the job has kept."""
         for key, value in values:
             self.values[key] = value
             self.size_bytes += _cost(key, value)
@@ -45,12 +45,12 @@ class Contents:
         return changed
 
     def take_came(self) -> list[bytes]:
-        """The keys that were not there and have come since the last call; some may be gone again."""
+        """The keys that were added since the last call; some may be deleted again."""
         came, self._came = self._came, []
         return came
 
     def do(self, ask: StoreAsk) -> tuple[int, tuple[bytes, ...]]:
-        """Carry out one operation that does not wait: its amount and items. Raises Refused."""
+        """Carry out one operation that does not wait; returns its amount and items. Raises Refused."""
         return _OPERATIONS[ask.operation](self, ask)
 
     # ---- the operations ---------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Contents:
 
     def _multi_set(self, ask: StoreAsk) -> tuple[int, tuple[bytes, ...]]:
         pairs = dict(zip(ask.items[::2], ask.items[1::2], strict=True))
-        self._make_room(pairs)  # for all of them or none
+        self._make_room(pairs)  # set all pairs or none
         for key, value in pairs.items():
             self.put(key, value)
         return 0, ()
@@ -93,7 +93,7 @@ class Contents:
         key, expected, wanted = ask.items
         if self.values.get(key, b"") == expected:
             self.put(key, wanted)
-        # torch's stores answer for a key that is not there with what was expected of it.
+        # For a missing key, torch's stores return the expected value.
         return 0, (self.values.get(key, expected),)
 
     def _append(self, ask: StoreAsk) -> tuple[int, tuple[bytes, ...]]:
@@ -107,7 +107,7 @@ class Contents:
     # ---- one value --------------------------------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Change one value; None deletes it. Raises Refused where it does not fit."""
+        """Change one value; None deletes it. Raises Refused if it does not fit."""
         before = self.values.pop(key, None) if value is None else self.values.get(key)
         if value is not None:
             if len(value) > limits.MAX_STORE_VALUE:
@@ -155,6 +155,6 @@ def _cost(key: bytes, value: bytes) -> int:
 
 
 def shown(key: bytes) -> str:
-    """A key as a sentence shows it."""
+    """A key as text for a message, cut if it is long."""
     text = key[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     return text if len(key) <= _SHOWN_BYTES else f"{text}..."

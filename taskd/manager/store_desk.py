@@ -1,7 +1,8 @@
-"""Where the manager's loop hands in what concerns the job's store, and takes out what is to be sent.
+"""Connects the manager's loop to the job's store: it takes operations and returns the answers to send.
 
 It joins the values (store.py) to their file (store_file.py) and keeps the order: an answer leaves only after `commit`
-has written what it says. It does NOT know sockets; a place is whatever the loop needs to find who asked.
+has written the change. It does NOT know sockets. A place is an opaque value that tells the loop where to send an
+answer.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ STORE_FILE = "store.db"
 
 
 class StoreDesk:
-    """The store of one job. `directory` None: nothing is written down."""
+    """The store of one job. `directory` None: nothing is written to a file."""
 
     def __init__(self, directory: str | None) -> None:
         self.store = Store()
         self._file = StoreFile(os.path.join(directory, STORE_FILE)) if directory is not None else None
 
     def begin(self, fresh: bool, epoch: int) -> None:
-        """Take up what an earlier life of this manager kept, unless the job is a `fresh` one."""
+        """Load what an earlier manager of the job has kept, unless the job is `fresh`."""
         if self._file is not None:
             self._file.open(self.store, fresh)
-        self.store.begin_epoch(epoch)  # nobody waits yet
+        self.store.begin_epoch(epoch)  # there are no waits yet, so no answers are due
 
     def ask(self, now_ns: int, life: int, ask: StoreAsk, place: bytes) -> list[Due]:
-        """One operation; the answers that are due by it."""
+        """Carry out one operation; returns the answers that are due now."""
         return self.store.ask(now_ns, life, ask, place)
 
     def look(self, now_ns: int, epoch: int) -> list[Due]:
-        """What time and a newer epoch bring about; once per turn."""
+        """Drop old waits and begin a newer epoch, once per turn; returns the answers that are due now."""
         self.store.waits.expire(now_ns)
         return self.store.begin_epoch(epoch)
 
     def next_deadline(self) -> int | None:
-        """When `look` is to be called at the latest."""
+        """The latest time to call `look`; None: there are no waits."""
         return self.store.waits.next_deadline()
 
     def commit(self) -> None:
-        """Write down what has changed since the last time."""
+        """Write the changes since the last call to the file."""
         changes = self.store.take_changes()
         if self._file is not None:
             self._file.write(changes)
@@ -55,7 +56,7 @@ class StoreDesk:
             self._file.close()
 
     def facts(self) -> dict[str, Any]:
-        """For `taskd status --json`."""
+        """The store's part of `taskd status --json`."""
         trouble = self._file.trouble if self._file is not None else "memory only, as configured (manager.journal off)"
         contents = self.store.contents
         return {

@@ -1,12 +1,12 @@
 """The store's values in one SQLite file, so that they survive a manager that is killed.
 
-Written once per turn of the manager's loop, before the answers leave: what a worker was told is in the file. It is
-never synced to the disk, since it has to survive processes and not a host: the workers of a host that loses power are
-gone as well, and no answer shall wait for a disk. The answers of operations that may be asked again lie beside the
-values, so that a manager that is started again does not apply them twice.
+The file is written once per turn of the manager's loop, before the answers leave. So the file holds every answer that
+a worker has received. The file is never synced to the disk. It must survive processes, not a host: the workers of a
+host that loses power are gone as well, and no answer shall wait for a disk. The file also holds the answers of
+operations that may be repeated, so that a restarted manager does not apply these operations twice.
 
-A file that cannot be written costs one warning and never the job: from then on the values live in memory only. A
-damaged one is moved aside. It does NOT know what operations mean (store_contents.py does).
+A file that cannot be written costs one warning and never the job: from then on the values are in memory only. A
+damaged file is moved aside. This module does NOT know what operations mean (store_contents.py does).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOBODY = Envelope("", "", 0, 0)
 
 
 class StoreFile:
-    """One file. After trouble every call does nothing."""
+    """The file of one store. After trouble, every call does nothing."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class StoreFile:
         self._database: sqlite3.Connection | None = None
 
     def open(self, store: Store, fresh: bool) -> None:
-        """Open or make the file and fill the store from it; `fresh`: what is in it is an earlier job's."""
+        """Open or make the file and load the store from it. `fresh`: delete its contents, an earlier job's, first."""
         try:
             if fresh:
                 self._remove()
@@ -72,7 +72,7 @@ class StoreFile:
                 os.unlink(self.path + suffix)
 
     def _open(self, store: Store) -> None:
-        # The mode of the file is ours to choose, SQLite would take the umask's.
+        # Create the file here to choose its mode: SQLite would use the umask's.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         self._database = database = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         database.execute("PRAGMA journal_mode=WAL")
@@ -83,7 +83,7 @@ class StoreFile:
         ((version,),) = database.execute("PRAGMA user_version")
         if version != FORMAT:
             raise ValueError(f"its format is {version}, this taskd writes {FORMAT}")
-        # Everything is read before anything is taken up: half a store would be worse than none.
+        # Read everything before loading anything: half a store would be worse than none.
         values = list(database.execute("SELECT key, value FROM kept"))
         if not all(isinstance(key, bytes) and isinstance(value, bytes) for key, value in values):
             raise ValueError("a row is not what a manager writes")
@@ -112,7 +112,7 @@ class StoreFile:
             self._give_up(str(error))
 
     def close(self) -> None:
-        """Close the file; what was written stays."""
+        """Close the file; its contents stay."""
         self._close()
 
     def _close(self) -> None:

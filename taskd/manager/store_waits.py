@@ -1,7 +1,7 @@
-"""The waits of the job's store: GETs and WAITs of which some keys are not there yet.
+"""The waits of the job's store: GETs and WAITs with keys that do not exist yet.
 
-Whoever waits says so again and again, so a wait that nobody has repeated for long is dropped: its asker is gone or has
-given up. Two indexes, by asker and by key, so that a key that comes finds who waits for it.
+A client that waits repeats its request. So a wait that was not repeated for long is dropped: its client is gone or has
+given up. There are two indexes, by client and by key, so that a new key finds its waits.
 
 It does NOT hold values and forms no answers (store.py does): it says which waits are over.
 """
@@ -17,7 +17,7 @@ from taskd.core.messages import StoreAsk
 
 @dataclass
 class Wait:
-    """A GET or WAIT of which some keys are missing."""
+    """A GET or WAIT with missing keys."""
 
     life: int
     ask: StoreAsk
@@ -27,7 +27,7 @@ class Wait:
 
 
 class Waits:
-    """All of them. Given the time from outside."""
+    """All waits. The caller provides the time."""
 
     def __init__(self) -> None:
         self._by_asker: dict[tuple[int, int], Wait] = {}
@@ -38,11 +38,11 @@ class Waits:
         return len(self._by_asker)
 
     def all(self) -> list[Wait]:
-        """Those of this moment, in order."""
+        """The current waits, in order."""
         return [*self._by_asker.values()]
 
     def add(self, now_ns: int, life: int, ask: StoreAsk, place: bytes, missing: set[bytes]) -> None:
-        """Wait for these keys; one that is repeated takes the place of the one before."""
+        """Add a wait for these keys. A repeated wait replaces its earlier copy."""
         self.drop(life, ask.number)
         if not self._by_asker:
             self._look_at_ns = now_ns + limits.STORE_LEASE_NS
@@ -51,7 +51,7 @@ class Waits:
             self._by_key.setdefault(key, set()).add((life, ask.number))
 
     def drop(self, life: int, number: int) -> None:
-        """Nobody waits so any more, if anybody did."""
+        """Remove this wait, if it exists."""
         wait = self._by_asker.pop((life, number), None)
         for key in wait.missing if wait is not None else ():
             marks = self._by_key[key]
@@ -60,7 +60,7 @@ class Waits:
                 del self._by_key[key]
 
     def take_served(self, came: Iterable[bytes], there: Container[bytes]) -> list[Wait]:
-        """The waits whose last missing key has come; they are no waits any more. `there`: the keys that are now."""
+        """Remove and return the waits that have all their keys now. `came`: new keys; `there`: all existing keys."""
         served = []
         for key in came:
             for mark in sorted(self._by_key.pop(key, ())):
@@ -68,7 +68,7 @@ class Waits:
                 wait.missing.discard(key)
                 if wait.missing:
                     continue
-                # What came first may be gone again by now.
+                # A key that arrived earlier may be deleted again by now.
                 wait.missing = {wanted for wanted in wait.ask.items if wanted not in there}
                 for wanted in wait.missing:
                     self._by_key.setdefault(wanted, set()).add(mark)
@@ -78,11 +78,11 @@ class Waits:
         return served
 
     def next_deadline(self) -> int | None:
-        """When `expire` is to be called at the latest."""
+        """The latest time to call `expire`; None: there are no waits."""
         return self._look_at_ns if self._by_asker else None
 
     def expire(self, now_ns: int) -> None:
-        """Drop those that nobody has repeated for long."""
+        """Drop the waits that were not repeated for long."""
         if not self._by_asker or now_ns < self._look_at_ns:
             return
         for wait in self.all():

@@ -1,1 +1,1 @@
-"""The network interfaces (NICs) of a node: which of them are rails."""
+"""The network interfaces (NICs) of a node, and which of them are rails."""

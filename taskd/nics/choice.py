@@ -1,15 +1,16 @@
-"""Which rails this node has: those that were named, or those that are found.
+"""Which rails this node has: those that the user named, or those that are found.
 
-Named ones (TASKD_RAILS, or GLOO_SOCKET_IFNAME where only that is set) are taken at their word: what does not exist is
-the user's mistake and is said at once, with the cure. Only for a rank that has run before, an interface that is gone is
-a fault like any other: the rails that are left carry. Found ones are interfaces that are up, have a cable and an
-address of their own, and are neither loopback nor made by a container engine; and, whatever it is made of, the way to
-the manager's host, since all nodes have one. Whether one reaches the other nodes shows when it connects, so it is no
-loss if it never does (`expected` False). Nodes may have different sets; one rail is enough; loopback is it when there
-is nothing else, or when the whole job is known to be on this host.
+Named rails come from TASKD_RAILS, or from GLOO_SOCKET_IFNAME where only that is set. A named rail that does not exist
+is the user's mistake, and is reported at once with the cure. There is one exception: for a rank that has run before, a
+missing interface is a fault like any other, and the rails that are left carry. Found rails are interfaces that are up,
+have a cable and an address of their own, and are neither loopback nor made by a container engine. The interface on the
+way to the manager's host is also a found rail, whatever its kind, because all nodes have one. Only a connection shows
+whether a found rail reaches the other nodes, so it is no fault if it never does (`expected` False). Nodes may have
+different sets of rails, and one rail is enough. Loopback is the rail when there is nothing else, or when the whole job
+is known to be on this host.
 
-It opens nothing, lists nothing (who calls has done so) and does NOT talk to other nodes or pair their rails with ours
-(csrc/rail/io/endpoint.hpp does).
+This module opens nothing and lists nothing (the caller has listed the interfaces). It does NOT talk to other nodes or
+pair their rails with ours (csrc/rail/io/endpoint.hpp does).
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from taskd.core.limits import MAX_RAIL_NAME, MAX_RAILS
 from taskd.errors import UsageError
 
 CABLES = frozenset({"", "veth", "bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipoib"})
-"""Kinds of interfaces that lead out of this host; empty: hardware. A bridge does if one of these is a part of it."""
+"""Kinds of interfaces that lead out of this host; empty: hardware. A bridge leads out if it contains one of these."""
 LOOPBACK = "127.0.0.1"
 PORTS_LEAST = 1024
 HINT = "GLOO_SOCKET_IFNAME"
-"""What a job that ran over gloo had set already; the settings (taskd/config) take it where TASKD_RAILS is not set."""
+"""The variable that a gloo job has set already. The settings (taskd/config) use it where TASKD_RAILS is not set."""
 
 
 class Address(Protocol):
-    """What is read of taskd._native.Address."""
+    """The part of taskd._native.Address that is read here."""
 
     @property
     def text(self) -> str: ...
 
 
 class Interface(Protocol):
-    """What is read of taskd._native.Interface, where each of these is explained."""
+    """The part of taskd._native.Interface that is read here; each property is explained there."""
 
     @property
     def name(self) -> str: ...
@@ -67,12 +68,12 @@ Interfaces = Sequence[Interface]
 
 @dataclass(frozen=True)
 class Rail:
-    """A local address with a name that other nodes' rails may have, too."""
+    """A local address with a name. Rails of other nodes may have the same name."""
 
     name: str
     address: str
-    interface: str = ""  # whose state speaks for it; empty: nobody's
-    expected: bool = True  # False: found, not named; it is no rail to a peer before it has reached it
+    interface: str = ""  # the interface whose state is the rail's state; empty: none
+    expected: bool = True  # False: found, not named; it counts as a rail to a peer only once it has reached that peer
 
 
 def choose(
@@ -81,11 +82,11 @@ def choose(
     one_host: bool | None = None,
     lost: list[str] | None = None,
 ) -> tuple[Rail, ...]:
-    """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
+    """The rails of this node, at least one. Raises UsageError for a named rail that is not possible.
 
-    `interfaces`: None where the kernel does not list them. `one_host`: whether all ranks are on this host; None: as far
-    as configuration and launcher tell. `lost`: named ones that cannot be are left out as long as one can, and the
-    sentences about them go here.
+    `interfaces`: None where the kernel does not list them. `one_host`: whether all ranks are on this host; None: what
+    configuration and launcher tell. `lost`: if given, an impossible named rail is left out as long as another one is
+    possible, and the sentence about it is added here.
     """
     if config.rail.rails:
         is_hint = config.sources.get("rail.rails", "").endswith(HINT)
@@ -98,7 +99,7 @@ def choose(
 
 
 def ports(config: Config) -> tuple[int, int]:
-    """The first and the last port on which rails listen; (0, 0): whatever is free. Raises UsageError."""
+    """The first and the last port on which rails listen; (0, 0): any free port. Raises UsageError."""
     text = config.rail.ports
     if not text:
         return 0, 0
@@ -112,7 +113,7 @@ def ports(config: Config) -> tuple[int, int]:
 
 
 def known_to_be_on_one_host(config: Config) -> bool:
-    """Whether configuration or launcher say so. Not to know is no yes: a rank elsewhere could never be reached."""
+    """Whether configuration or launcher say so. Unknown means no: else a remote rank could never be reached."""
     if config.sources.get("job.node_nums"):
         return config.job.node_nums == 1
     world, local = os.environ.get("WORLD_SIZE", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -123,7 +124,7 @@ def known_to_be_on_one_host(config: Config) -> bool:
 
 
 def _named(text: str, interfaces: Interfaces | None, variable: str, lost: list[str] | None = None) -> tuple[Rail, ...]:
-    """`variable`: where the user has named them, and can correct them."""
+    """The named rails. `variable`: where the user has named them, and can correct them."""
     parts = text.split(",")
     if lost is not None:
         parts = [part for part in parts if _there(part, interfaces, variable, lost)] or parts
@@ -153,7 +154,7 @@ def _named(text: str, interfaces: Interfaces | None, variable: str, lost: list[s
 
 
 def _there(part: str, interfaces: Interfaces | None, variable: str, lost: list[str]) -> bool:
-    """Whether this one named rail can be; the sentence that says why not goes to `lost`."""
+    """Whether this one named rail is possible; if not, the sentence with the reason is added to `lost`."""
     try:
         _named(part, interfaces, variable)
     except UsageError as error:
@@ -172,7 +173,7 @@ def _is_address(text: str) -> bool:
 
 def _of_address(name: str, target: str, interfaces: Interfaces | None) -> Rail:
     address = ipaddress.ip_address(target)
-    # All of 127.0.0.0/8 is loopback's without being listed, so nobody's state can speak for one of them.
+    # All of 127.0.0.0/8 belongs to loopback without being listed, so no interface's state applies to such an address.
     if address.is_loopback or interfaces is None:
         return Rail(name, str(address))
     for interface in interfaces:
@@ -211,7 +212,7 @@ def _shown(interfaces: Interfaces) -> str:
 
 
 def _found(interfaces: Interfaces, way: str) -> tuple[Rail, ...]:
-    """`way`: the address at which other nodes reach this one, as far as that can be told from here."""
+    """The found rails. `way`: the address at which other nodes reach this one, as far as this node can tell."""
     rails = []
     for interface in interfaces:
         is_way = not interface.loopback and way in (found.text for found in interface.addresses)
@@ -221,14 +222,14 @@ def _found(interfaces: Interfaces, way: str) -> tuple[Rail, ...]:
             address = way
         if interface.up and (is_cable or is_way) and address is not None:
             rails.append(Rail(interface.name, address, interface.name, expected=False))
-    # The one that all nodes have stands first: it is kept if there are too many, and pairs with its like.
+    # The rail that all nodes have is first: it is kept if there are too many, and pairs with its like.
     rails.sort(key=lambda rail: rail.address != way)
     return tuple(rails[:MAX_RAILS])
 
 
 def _way_to_others(config: Config) -> str:
-    """The address at which other nodes reach this one: what was set, else the one from which the manager's host is
-    reached. Nothing is sent. Loopback if it cannot be told."""
+    """The address at which other nodes reach this one: the one that was set, else the local address on the way to the
+    manager's host. Nothing is sent. Loopback if it is unknown."""
     if config.job.address:
         return config.job.address
     try:
@@ -243,18 +244,18 @@ def _way_to_others(config: Config) -> str:
 
 
 def leads_out(interface: Interface, interfaces: Interfaces) -> bool:
-    """Whether this is a way to other hosts, and not one between the containers of this host."""
+    """Whether this interface leads to other hosts, and not only to containers of this host."""
     if interface.loopback:
         return False
     if interface.kind != "bridge":
         return interface.kind in CABLES
-    # Every container hangs on a docker bridge by a veth; a bridge that is the host's own way out holds a cable.
+    # A veth connects each container to a docker bridge. A bridge that is the host's own way out contains a cable.
     parts = [part for part in interfaces if part.master == interface.number]
     return any(part.kind in CABLES - {"veth"} for part in parts)
 
 
 def _best(interface: Interface, loopback: bool = False) -> str | None:
-    """The address to be reached at: IPv4 first, none that only this link or nobody knows."""
+    """The address at which others reach this interface: IPv4 first, and no link-local or multicast address."""
     usable = []
     for found in interface.addresses:
         address = ipaddress.ip_address(found.text)

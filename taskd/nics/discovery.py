@@ -1,7 +1,7 @@
-"""Which rails this process listens on: those of its node, as the kernel lists its interfaces now.
+"""Which rails this process listens on: those of its node, from the interfaces that the kernel lists now.
 
-The choice itself is in choice.py, which works where taskd._native does not load. Alone, since this asks the kernel and
-that does not. It opens nothing, and knows nothing of other nodes.
+The choice itself is in choice.py, which works where taskd._native does not load. The two are separate modules, because
+only this one asks the kernel. It opens nothing, and knows nothing of other nodes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _logger = log.get(__name__)
 
 
 def find(config: Config, one_host: bool | None = None, again: bool = False) -> tuple[Rail, ...]:
-    """The rails of this node, at least one. Raises UsageError for a named one that cannot be.
+    """The rails of this node, at least one. Raises UsageError for a named rail that is not possible.
 
-    `one_host`: whether all ranks of the job are on this host; None: as far as configuration and launcher tell. `again`:
-    this rank has run before, so a named one that cannot be was there then, and is left out as long as one is left.
+    `one_host`: whether all ranks of the job are on this host; None: what configuration and launcher tell. `again`: this
+    rank has run before, so a named rail that is impossible now was there then. It is left out as long as one is left.
     """
     try:
         interfaces = _native.list_interfaces()

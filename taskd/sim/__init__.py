@@ -1,6 +1,6 @@
-"""The simulator: one more shell around the production core, with virtual time and a seed instead of a machine room.
+"""The simulator: one more shell around the production core, with virtual time and a seed instead of real machines.
 
-The manager's, the agents' and the workers' machines are the ones that run in a real job; only what surrounds them is
-made up: clock, network, processes, a crowd of ranks that trains numbers. Faults strike by the seed, checkers watch what
-the simulated workers *do*, and the same seed always gives the same story. It imports no shell and knows no torch.
+The state machines of the manager, the agents and the workers are those of a real job. Only their surroundings are
+simulated: clock, network, processes, and a crowd of ranks that trains numbers. The seed decides the faults. Checkers
+watch what the simulated workers *do*. The same seed always gives the same story. It imports no shell and no torch.
 """

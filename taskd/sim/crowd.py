@@ -1,10 +1,11 @@
-"""A crowd of ranks that trains: groups, collectives and updates, with one event per step however many ranks there are.
+"""A crowd of ranks that trains: groups, collectives and updates, with one event per step for any number of ranks.
 
-A step's collective completes when every member of the group has entered it; a member that died, parked or hangs
-blocks all others for ever, as in a real job. Every rank enters and applies at moments of its own, but these are
-functions of rank, step and time, so they are worked out when somebody looks (a beat, a kill, a park) and planned by
-nobody: a healthy step of 100,000 ranks costs one event. Everything that ends such a step is an event with its own
-moment: who dies between the collective and its own update has one update less than its peers, which a repair must mend.
+A step's collective completes when every member of the group has entered it. A member that died, parked or hangs blocks
+all others for ever, as in a real job. Every rank enters the collective and applies its update at its own time. These
+times are functions of rank, step and time. They are computed only when needed (a beat, a kill, a park), without events
+of their own, so a healthy step of 100,000 ranks costs one event. Everything that ends a step is an event with its own
+time. A rank that dies between the collective and its own update has one update less than its peers. A repair must mend
+that.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """How a rank stands still."""
+    """How a rank stands still, and since when."""
 
     doing: Doing
     since: int
 
 
 class Member:
-    """The training side of one process: what model it holds, and in which group it stands."""
+    """The training side of one process: the model that it holds, and the group in which it trains."""
 
     __slots__ = (
         "damage",
@@ -58,10 +59,10 @@ class Member:
         self.rank = rank
         self.pid = pid
         self.node = node
-        self.part = part  # of the model
-        self.updates = -1  # as in the messages: -1 is no model at all
+        self.part = part  # its part of the model
+        self.updates = -1  # as in the messages: -1 means no model
         self.model = 0
-        self.damage = 0  # what is different in its model from what the crowd has trained; 0: nothing
+        self.damage = 0  # the difference of its model from what the crowd has trained; 0: none
         self.taken = False  # its model came from another rank
         self.group: Group | None = None
         self.stand: Stand | None = None  # it stands still
@@ -73,7 +74,7 @@ class Member:
         self.updates, self.model, self.damage, self.taken = 0, FRESH, 0, False
 
     def out_of_reach(self) -> bool:
-        """No word of the manager's can have reached it, or not for long."""
+        """Whether messages of the manager cannot reach it, or could not until just now."""
         return False
 
     def __repr__(self) -> str:
@@ -81,7 +82,7 @@ class Member:
 
 
 class Group:
-    """One epoch's communicators: who has joined, who has resumed, and how far its collectives have come."""
+    """One epoch's communicators: the members that joined, the members that resumed, and the collectives done."""
 
     __slots__ = (
         "base",
@@ -102,29 +103,29 @@ class Group:
         self.key = key
         self.members: dict[int, Member] = {}
         self.resumed: dict[int, Member] = {}
-        self.base = -1  # the updates that all resumed with
+        self.base = -1  # the number of updates with which all members resumed
         self.done = -1  # updates whose collective has completed
         self.models = (0, 0)  # before and after update `done`
         self.completed_at = 0
         self.broken = False
-        self.token = 0  # of the step that is planned; an older one is void
+        self.token = 0  # of the planned step; older tokens are void
         self.waits = False  # the step is due, but the network holds it
 
     def full(self) -> bool:
-        """Every rank of the job has joined."""
+        """Whether every rank of the job has joined."""
         return len(self.members) == self.crowd.world_size
 
     def running(self) -> bool:
-        """Steps are being made."""
+        """Whether the group makes steps."""
         return not self.broken and len(self.resumed) == self.crowd.world_size
 
     def join(self, member: Member) -> None:
-        """The member takes part in making the communicators: its first collective of this epoch."""
+        """The member helps to make the communicators, which is its first collective of this epoch."""
         self.crowd.watch.acts(self.key, member.rank, member.pid)
         self.members[member.rank] = member
 
     def resume(self, member: Member, updates: int) -> None:
-        """The member goes on from `updates`; the last to do so starts the first step."""
+        """The member continues from `updates`. The last member to resume starts the first step."""
         crowd = self.crowd
         crowd.watch.resumes(self.key, member, updates, self.base)
         if self.base < 0:
@@ -159,13 +160,13 @@ class Group:
             self._plan()
 
     def go_on(self) -> None:
-        """The network holds nothing any more: complete the step that waited."""
+        """The network is whole again: complete the step that waited."""
         if self.waits and not self.broken:
             self.waits = False
             self.crowd.loop.after(self.crowd.pace.wire_ns, self._complete, self.token)
 
     def breaks(self) -> None:
-        """A member takes no further part: no later collective of this group can complete."""
+        """A member drops out, so no later collective of this group can complete."""
         if not self.broken:
             self.broken = True
             if self is self.crowd.current:
@@ -178,7 +179,7 @@ class Group:
         return self.done
 
     def settle(self, member: Member, abandon: bool) -> None:
-        """The member leaves the group with the model it holds; without `abandon` it first ends an update it is in."""
+        """The member leaves the group with the model it holds. Without `abandon` it first ends its current update."""
         held = self.held_by(member, self.crowd.loop.now)
         if not abandon:
             held = self.done
@@ -198,7 +199,7 @@ class Group:
 
 
 class Crowd:
-    """All groups of a job, and how its training has come along."""
+    """All groups of a job, and the progress of its training."""
 
     def __init__(self, loop: Loop, watch: Watch, world_size: int, pace: Pace, salt: int) -> None:
         self.loop = loop
@@ -211,7 +212,7 @@ class Crowd:
         self.steps = 0
         self.heals_ns: list[int] = []
         self.last_progress_at = 0
-        self.trained_at = -1  # when the first step since all began with fresh parameters was made; -1: not yet
+        self.trained_at = -1  # when the first step since the last start with fresh parameters was made; -1: not yet
         self.began_at = 0  # when the current group's last member resumed
         self.cut_nodes: dict[str, int] = {}
         self.when_completed: Callable[[Group], None] | None = None
@@ -228,7 +229,7 @@ class Crowd:
         return found
 
     def weights(self, group: Group) -> int:
-        """The sum of the members' weights: that of the whole job, if everybody is there exactly once."""
+        """The sum of the members' weights. It is that of the whole job if every rank is there exactly once."""
         if len(group.resumed) == self.world_size:
             return self._weights
         return sum(weight(rank) for rank in group.resumed) & MASK
@@ -238,7 +239,7 @@ class Crowd:
         return mix(self._salt ^ (step << 20) ^ rank) % self.pace.apply_ns
 
     def started(self, group: Group) -> None:
-        """All ranks have resumed in this group: from now on it is the job."""
+        """All ranks have resumed in this group: from now on it is the job's current group."""
         self.current = group
         self.began_at = self.loop.now
         if group.base == 0:
@@ -247,12 +248,12 @@ class Crowd:
                 self.when_fresh()
 
     def stopped(self) -> None:
-        """Training stands still from now on, until a group of a new epoch completes a step."""
+        """Training stops now, until a group of a new epoch completes a step."""
         if self._stopped_at < 0:
             self._stopped_at = self.loop.now
 
     def completed(self, group: Group) -> None:
-        """A step's collective completed: note it, check the model, and whether this was a heal."""
+        """A step's collective completed: count it, check the model, and note a heal if training had stopped."""
         if group is not self.current:
             self.watch.stepped_apart(group.key, group.done, group.models[1], self._excused(group))
             return
@@ -268,23 +269,23 @@ class Crowd:
             self.when_completed(group)
 
     def _excused(self, group: Group) -> bool:
-        """Nobody could tell these ranks that the job goes on without them."""
+        """Whether some of these ranks could not be told that the job continues without them."""
         return any(member.out_of_reach() for member in group.resumed.values())
 
     def training(self) -> bool:
-        """Steps are being made right now."""
+        """Whether the job makes steps right now."""
         return self.current is not None and self.current.running()
 
     def held(self, group: Group) -> bool:
-        """The data network is cut between members of the group."""
+        """Whether the data network is cut between members of the group."""
         return bool(self.cut_nodes) and any(member.node in self.cut_nodes for member in group.resumed.values())
 
     def cut(self, node: str) -> None:
-        """The node's data network is gone: collectives wait."""
+        """The node's data network is cut: collectives wait."""
         self.cut_nodes[node] = self.cut_nodes.get(node, 0) + 1
 
     def mend(self, node: str) -> None:
-        """The node's data network is back: what waited goes on."""
+        """The node's data network is back: waiting collectives continue."""
         left = self.cut_nodes.get(node, 0) - 1
         if left > 0:
             self.cut_nodes[node] = left

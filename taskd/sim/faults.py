@@ -1,6 +1,6 @@
 """The faults of a scenario as they strike: which rank, which node, for how long, and what else goes wrong with it.
 
-A fault only does what the world could do (end a process, cut a cable, stop a clock, say an old datagram again); it
+A fault only does what the real world could do (end a process, cut a cable, stop a clock, repeat an old datagram). It
 never touches the core. What a fault harms is marked as harmed, so that a checker can tell a right verdict from a
 false alarm.
 """
@@ -27,11 +27,11 @@ OF_ONE = {
     "raise": error_faults.waits,
     "still": lambda world, victim: world.stands.strike(victim),
 }
-"""Faults of one rank that live elsewhere."""
+"""Faults of one rank that are implemented elsewhere."""
 
 
 class Faults:
-    """Strikes by the scenario's plan until it is told to stop; then heals what can heal."""
+    """Strikes by the scenario's plan until `stop` is called, which heals what can heal."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Faults:
         self._wait_for_repair(self.world.loop.now + REACTION_NS)
 
     def _wait_for_repair(self, until: int) -> None:
-        """Strike again once somebody is at work on a repair, a random while later so that every stage is hit."""
+        """Strike again after a repair has begun, a random time later so that every stage is hit."""
         world = self.world
         if not self._active or world.loop.now > until:
             return
@@ -144,7 +144,7 @@ class Faults:
         world.loop.after(rng.randint(50 * MS, 8 * SECOND), world.manager.restart)
 
     def _orphan(self) -> None:
-        """Mostly in the middle of a repair."""
+        """The manager dies and never comes back, mostly in the middle of a repair."""
         self._kill()
         self.world.loop.after(self.world.rng.randint(0, 3_000) * MS, self._forsake)
 
@@ -185,7 +185,7 @@ class Faults:
         world.loop.after(duration_ns, self._heal, node, full)
 
     def _cut(self, node: SimNode, full: bool) -> None:
-        """Nothing passes between the manager, or anybody, and this node."""
+        """Cut the node off from the manager. `full`: cut its data network, too."""
         world = self.world
         node.cut()
         world.network.cut(node.name, NAME)
@@ -195,7 +195,7 @@ class Faults:
             world.crowd.cut(node.name)
 
     def _starve(self) -> None:
-        """Nothing of this node runs for a while; every connection of it stays, and others wait for its ranks."""
+        """No process of a node runs for a while. All its connections stay, and other ranks wait for its ranks."""
         world, rng = self.world, self.world.rng
         candidates = [node for node in world.nodes.values() if node.well_heard()]
         if not candidates:
@@ -210,7 +210,7 @@ class Faults:
         world.loop.after(duration_ns, self._heal, node, True)
 
     def _waits(self, witness: SimWorker) -> None:
-        """What a rank says that waits for an operation: that it is late, or that it ended after its time limit."""
+        """Send the evidence of a rank that waits for an operation: it is late, or it has reached its time limit."""
         who = (witness.rank, witness.incarnation)
         if not witness.alive or self.world.over():
             return
@@ -224,7 +224,7 @@ class Faults:
         return [worker for worker in self.world.workers() if worker.home is not node and worker.group is not None]
 
     def _accuse(self, node: SimNode) -> None:
-        """A rank elsewhere sees its collective fail against the node that is cut off."""
+        """A rank on another node may see its collective fail against the node that is cut off."""
         world, rng = self.world, self.world.rng
         accused = [worker for worker in node.workers.values() if worker.group is not None]
         witnesses = self._witnesses(node)
@@ -232,7 +232,7 @@ class Faults:
             world.accuse(rng.choice(witnesses), rng.choice(accused), rng.randint(200 * MS, 3 * SECOND))
 
     def _notice(self, node: SimNode) -> None:
-        """Both ends of a cut connection give it up."""
+        """Both ends of a cut connection notice the cut and give the connection up."""
         world = self.world
         if world.network.is_cut(node.name, NAME):
             world.manager.connection_lost(node.name)
@@ -268,11 +268,11 @@ class Faults:
         self._plan(plan)
 
     def _plan(self, what: str) -> None:
-        """One rank will fail in the repair that another one's death begins."""
+        """Kill one rank, and plan that another rank fails in the repair that follows."""
         planned, victim = self._victim(), self._victim()
         if planned is not None and victim is not None:
             planned.plan = what
-            planned.harmed = what != "slow"  # who is slow is well: what it holds must not be lost
+            planned.harmed = what != "slow"  # a slow rank is not harmed: its state must not be lost
             victim.die(-9, "killed by a fault")
 
     def _setup(self) -> None:
@@ -310,7 +310,7 @@ class Faults:
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """No more faults: the network heals, sleepers wake, agents and the manager are started again."""
+        """End all faults: the network heals, a sleeping manager wakes, agents and the manager are started again."""
         world = self.world
         self._active = False
         world.planted.clear()

@@ -1,8 +1,8 @@
-"""Virtual time: one heap of actions, one clock that jumps from each to the next.
+"""Virtual time: one heap of actions, and one clock that jumps from each action to the next.
 
-Nothing waits and nothing runs at the same time as anything else, so a whole job of minutes passes in a fraction of a
-second and the same seed always gives the same order: actions of one instant run in the order in which they were
-planned. An action that may be void by the time it is due checks that itself. The loop knows nothing of what it runs.
+Nothing waits, and no two actions run at the same time. So a job of minutes passes in a fraction of a second. The same
+seed always gives the same order: actions of one instant run in the order in which they were planned. An action that may
+be void when it is due has to check that itself. The loop does not know what it runs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 Action = Callable[..., None]
 
 KEPT_LINES = 240
-"""How many of the last lines of the story a failure prints from."""
+"""How many of the last lines of the story are kept, for a failure's report."""
 
 
 class Loop:
-    """The clock, what is planned, and the last lines of what happened."""
+    """The clock, the planned actions, and the last lines of the story."""
 
     __slots__ = ("_heap", "_planned", "events", "now", "trace")
 
@@ -31,7 +31,7 @@ class Loop:
         self._planned = 0
 
     def at(self, when_ns: int, action: Action, *arguments: Any) -> None:
-        """Run the action at this time; never in the past."""
+        """Run the action at this time, or now if the time is past."""
         self._planned += 1
         heappush(self._heap, (max(when_ns, self.now), self._planned, action, arguments))
 
@@ -41,7 +41,7 @@ class Loop:
         heappush(self._heap, (self.now + delay_ns, self._planned, action, arguments))
 
     def run(self, until_ns: int, enough: Callable[[], bool] | None = None) -> bool:
-        """Run what is due up to this time; True as soon as `enough` (asked after every action) holds."""
+        """Run the actions due up to this time. Return True as soon as `enough` holds (checked after every action)."""
         heap = self._heap
         while heap and heap[0][0] <= until_ns:
             self.now, _, action, arguments = heappop(heap)
@@ -53,7 +53,7 @@ class Loop:
         return False
 
     def tell(self, who: str, what: Any) -> None:
-        """One line of the story, kept for a failure's last lines. `what` is formatted only if it is printed."""
+        """Add one line to the story, for a failure's report. `what` is formatted only if it is printed."""
         self.trace.append((self.now, who, what))
 
     def story(self, lines: int) -> list[str]:

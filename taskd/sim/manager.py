@@ -1,7 +1,8 @@
 """The simulated shell of the manager: delivers, journals, wakes the core at its deadlines; dies, restarts and sleeps.
 
-The machine inside is the production core.manager.Manager. The journal is the list of events in the order in which they
-were handed over, which is what the real shell writes to SQLite; a crash may cost its unsynced tail or all of it.
+The state machine inside is the production core.manager.Manager. The journal is the list of events in the order in which
+the core got them. The real shell writes the same list to SQLite. A crash may lose the journal's unsynced tail, or the
+whole journal.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ MENDED = (Outcome.HEALED.value, Outcome.STARTED_OVER.value)
 MAX_TICKS_AT_ONCE = 16
 """A deadline that is still due after this many ticks would keep the real loop spinning."""
 SNAPSHOT_EVENTS = 300
-"""Fewer than a real manager waits for, so that schedules meet snapshots at every stage of a repair."""
+"""A snapshot after this many events. The number is smaller than in a real manager, so that stories have snapshots at
+every stage of a repair."""
 TAIL = 200
-"""The most events that a journal's unsynced tail holds."""
+"""The largest number of events in a journal's unsynced tail."""
 
 
 class SimManager:
-    """One manager process after the other, and the journal that they share."""
+    """The manager's successive processes, and the journal that they share."""
 
     def __init__(self, world: Setting) -> None:
         self.world = world
         self.journal: list[tuple[int, Any]] = []
-        self.past: tuple[int, list[Any]] = (0, [])  # a snapshot, in place of so many events; 0: there is none
+        self.past: tuple[int, list[Any]] = (0, [])  # a snapshot that replaces this many events; 0: there is none
         self.alive = True
         self.awake = True
         self.gone = False
         """It is dead, and never comes back."""
         self._away_ns = 0
         self._away_since = -1  # -1: it runs
-        self.began_ns = 0  # when the present process began, and with it every clock of what is open
+        self.began_ns = 0  # when the present process began, and with it the clocks of open incidents
         self.told = Counter[str]()
         self.heard = 0
         self.notes = Counter[str]()
@@ -77,7 +79,7 @@ class SimManager:
         self.handle(ConnectionLost(node))
 
     def handle(self, event: Any) -> None:
-        """Hand an event to the core now, or when the manager runs again; a dead one hears nothing."""
+        """Give an event to the core now, or when the manager runs again. A dead manager gets no events."""
         if not self.alive:
             return
         if not self.awake:
@@ -88,7 +90,7 @@ class SimManager:
         self.journal.extend((now, row) for row in self.core.to_journal())
         for row in self.core.to_journal():
             self.world.wrote(row)
-        ours = self.world.machines.manager is Manager  # no snapshot holds a test's own
+        ours = self.world.machines.manager is Manager  # a test's own manager has no snapshots
         if ours and len(self.journal) >= self.past[0] + SNAPSHOT_EVENTS:
             self.past = (len(self.journal), taken(self.core))
         self._carry_out(effects)
@@ -117,7 +119,7 @@ class SimManager:
                 world.job_ended(effect)
 
     def _check_heal(self, number: int) -> None:
-        """What the manager calls healed must train. A redo that took all its time is closed without proof."""
+        """Check that a healed job really trains. A redo that took all its time is closed without proof."""
         incident = next((found for found in self.incidents() if found["id"] == number), None)
         if incident is None or incident["outcome"] not in MENDED or incident["kind"] == "rail":
             return
@@ -160,7 +162,7 @@ class SimManager:
     # ---- faults ------------------------------------------------------------------------------------------------
 
     def crash(self, lost_events: int) -> None:
-        """The process dies, and with it what the journal had not yet synced, be it the snapshot."""
+        """The process dies and loses the journal's unsynced end, perhaps with the snapshot."""
         if self._away_since < 0:
             self._away_since = self.world.loop.now
         self.alive, self.awake = False, True
@@ -170,7 +172,7 @@ class SimManager:
             self.past = self.past if self.past[0] <= len(self.journal) else (0, [])
 
     def restart(self) -> None:
-        """A new process reads the journal and goes on."""
+        """A new process reads the journal and continues."""
         if self.alive or self.gone:
             return
         world = self.world
@@ -188,7 +190,7 @@ class SimManager:
         world.manager_is_back()
 
     def sleep(self, duration_ns: int) -> None:
-        """The process does not run for a while; what arrives waits in its queue."""
+        """The process does not run for a while. Arriving events wait in its queue."""
         self.awake = False
         self._away_since = self.world.loop.now
         self.world.loop.after(duration_ns, self._awaken, self.core)
@@ -198,7 +200,7 @@ class SimManager:
             self.wake()
 
     def wake(self) -> None:
-        """The process runs again and finds what arrived meanwhile."""
+        """The process runs again and handles the events that arrived meanwhile."""
         if self.awake or not self.alive:
             return
         self.awake = True
@@ -206,7 +208,7 @@ class SimManager:
         self._wake_at = 0
         waiting, self._queue = self._queue, []
         self.world.loop.tell(NAME, f"awake again, {len(waiting)} events waited")
-        if len(waiting) % 2:  # a shell may find its timer before its queue, so every other time it does
+        if len(waiting) % 2:  # a shell may see its timer before its queue: here in half of the cases
             self.handle(Tick())
         for event in waiting:
             self.handle(event)
@@ -217,13 +219,13 @@ class SimManager:
 
     @property
     def away_ns(self) -> int:
-        """How long no manager has run in all."""
+        """How long no manager has run, in total."""
         return self._away_ns + (self.world.loop.now - self._away_since if self._away_since >= 0 else 0)
 
     # ---- what an operator sees ---------------------------------------------------------------------------------
 
     def incidents(self) -> list[dict[str, Any]]:
-        """The core's own records, for the summary, the budgets and what ended."""
+        """The core's own records, for the summary, the budgets and closed incidents."""
         return self.world.guarded(self.core.incidents, self.world.loop.now, who=NAME)
 
     def rails(self) -> list[dict[str, Any]]:
@@ -232,11 +234,11 @@ class SimManager:
         return list(facts["rails"])
 
     def open_incidents(self) -> list[dict[str, Any]]:
-        """Those that are not closed."""
+        """The incidents that are not closed."""
         return [incident for incident in self.incidents() if incident["outcome"] == "open"]
 
     def check_bounds(self) -> None:
-        """No list that the manager keeps for people is longer than its bound."""
+        """Check that no list that the manager keeps for people is longer than its bound."""
         incidents = self.incidents()
         still_open = sum(1 for incident in incidents if incident["outcome"] == "open")
         if len(incidents) > limits.MAX_KEPT_INCIDENTS or still_open > limits.MAX_OPEN_INCIDENTS:

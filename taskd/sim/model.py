@@ -1,10 +1,10 @@
-"""The numbers that a simulated job trains. Alone, since ranks and checkers need the same numbers and nothing else.
+"""The numbers that a simulated job trains. A module of its own: ranks and checkers need the same numbers and no more.
 
-The model is one 64-bit hash instead of parameters. After every update the hash is a mix of the hash before, the step,
-and what each rank contributed in the collective; a rank's contribution depends on its own model, so a rank that is
-behind, twice there or missing gives another hash. Because the contributions are weighted sums, the hash that a job
-without faults has after n updates is known without running it: that is the `Oracle`. No rank's model is compared with
-another's copy of the same mistake.
+The model is one 64-bit hash instead of parameters. After every update the hash is a mix of the previous hash, the step,
+and the contribution of each rank in the collective. A rank's contribution depends on its own model. So a rank that is
+behind, missing or there twice gives another hash. The contributions are weighted sums, so the hash that a job without
+faults has after n updates is known without running it: that is the `Oracle`. The checkers compare with the oracle, not
+with another rank, which may have the same mistake.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def updated(model: int, step: int, weights: int) -> int:
 
 
 class Oracle:
-    """What the run without faults would hold after each update."""
+    """The model that a run without faults would hold after each update."""
 
     __slots__ = ("_models", "_weights")
 

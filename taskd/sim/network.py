@@ -1,8 +1,8 @@
-"""A network with a seed: datagrams between named endpoints that are late, lost, doubled, overtaken or cut off.
+"""A network with a seed: it makes datagrams between named endpoints late, lost, doubled, out of order or cut off.
 
-It is worse than the TCP that the shells use, on purpose: the core promises that a message lost, repeated or
-overtaken changes nothing for longer than one repetition. It carries the message objects themselves; whether they
-also survive the wire's encoding is the simulated shells' business.
+It is worse than the TCP that the shells use, on purpose. The core promises that a lost, repeated or overtaken message
+changes nothing for longer than one repetition. The network carries the message objects themselves. The simulated shells
+check that the messages also survive the wire's encoding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ US = 1_000
 MS = 1_000_000
 
 KEPT_DATAGRAMS = 512
-"""Old datagrams that may be said again; the oldest go first."""
+"""How many old datagrams are kept for a replay. The oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Weather:
     """How bad the network is. Shares are of all datagrams."""
 
     name: str
-    delay_ns: int  # the least
-    jitter_ns: int  # spread evenly above it
+    delay_ns: int  # the smallest delay
+    jitter_ns: int  # added delay, evenly spread from 0 to this
     lost: float
     doubled: float
-    late: float  # share that comes `late_ns` after all others: what is overtaken most
+    late: float  # share with up to `late_ns` more delay, which later datagrams overtake most
     late_ns: int
 
 
@@ -46,7 +46,7 @@ WEATHERS = (
 
 @dataclass(slots=True)
 class Traffic:
-    """What became of the datagrams."""
+    """Counts of what happened to the datagrams."""
 
     sent: int = 0
     lost: int = 0
@@ -72,7 +72,7 @@ class Network:
         self._endpoints[name] = receive
 
     def send(self, source: str, target: str, datagram: Any) -> None:
-        """Send one; whether and how often it arrives is the weather's choice."""
+        """Send a datagram. The weather decides whether and how often it arrives."""
         weather, rng, traffic = self.weather, self._rng, self.traffic
         traffic.sent += 1
         self._old.append((source, target, datagram))
@@ -100,7 +100,7 @@ class Network:
             receive(source, datagram)
 
     def replay(self, count: int) -> int:
-        """Say old datagrams again, as an attacker or a queue that was forgotten would; returns how many."""
+        """Send old datagrams again, as an attacker or a forgotten queue would. Return how many."""
         chosen = self._rng.sample(list(self._old), min(count, len(self._old)))
         for source, target, datagram in chosen:
             self.traffic.replayed += 1
@@ -113,7 +113,7 @@ class Network:
             self._cuts[pair] = self._cuts.get(pair, 0) + 1
 
     def mend(self, one: str, other: str) -> None:
-        """Take one cut between the two away."""
+        """Remove one cut between the two."""
         for pair in ((one, other), (other, one)):
             left = self._cuts.get(pair, 0) - 1
             if left > 0:

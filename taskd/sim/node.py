@@ -1,8 +1,8 @@
-"""The simulated shell of a node: its agent, the workers on it, and how they see each other die.
+"""The simulated shell of a node: its agent, its workers, and how they notice each other's death.
 
-The machine inside is the production core.agent.Agent. A launcher starts workers and takes them along when it dies; a
-side agent only watches, and is started again by its workers. What a worker says reaches the agent in order, as on the
-socket between them; between agent and manager there is the network, which promises nothing.
+The state machine inside is the production core.agent.Agent. A launcher starts workers, and they die with it. A side
+agent only watches, and its workers start it again. A worker's messages reach the agent in order, as on the socket
+between them. Between agent and manager there is the network, which guarantees nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from taskd.sim.worker import SimWorker
 
 MS = 1_000_000
 HEARD_NS = 3_000 * MS
-"""Some report of a node arrives within this time in any weather."""
+"""At least one report of a node arrives within this time, in any weather."""
 FENCED_NS = 10_000 * MS
-"""A node that was cut off has ended whoever was replaced meanwhile this long after it can be reached again."""
+"""After a cut, a node can be reached again. Within this time it has ended its ranks that were replaced meanwhile."""
 MIN_TICK_NS = 1 * MS
-"""The loop's poll counts in milliseconds: a deadline that stays due makes it look again after one, not at once."""
+"""The real loop's poll counts in milliseconds, so a deadline that stays due is checked again after one, not at once."""
 
 
 class SimNode:
@@ -47,7 +47,7 @@ class SimNode:
         self.world = world
         self.name = name
         self.up = True
-        self.workers: dict[int, SimWorker] = {}  # by process
+        self.workers: dict[int, SimWorker] = {}  # by process number
         self.holders: dict[int, int] = {}  # rank -> the process that the agent has let in
         self.core: Any = None
         self.life = 0
@@ -55,16 +55,16 @@ class SimNode:
         self.left = False
         self._tick_at = 0
         self.disturbed = False  # a fault has struck the node as a whole
-        self.accused = False  # somebody has seen a collective break that a rank of it took part in
-        self.cuts = 0  # that keep it from the manager now
-        self.silent_since = -1  # since when they do; -1: never yet
+        self.accused = False  # a rank has reported a failed collective against a rank of this node
+        self.cuts = 0  # how many cuts separate it from the manager now
+        self.silent_since = -1  # when the last such time began; -1: never yet
         self.mended_at = -FENCED_NS
         world.network.attach(name, self.receive)
 
     # ---- the agent's process -----------------------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        """A new agent process: it knows nothing, and its life is another one."""
+        """Start a new agent process, with an empty memory and a new life number."""
         world = self.world
         if self.core is not None or not self.up or self.left:
             return
@@ -84,14 +84,14 @@ class SimNode:
                 world.loop.after(world.rng.randint(1 * MS, 100 * MS), worker.say_hello)
 
     def stop_agent(self) -> None:
-        """The agent's process dies; the manager may notice its connection break."""
+        """The agent's process dies. The manager may notice the broken connection."""
         self.core = None
         for worker in self.workers.values():
             worker.line_broke()
         self.world.loop.tell(self.name, "its agent dies")
 
     def connect(self, life: int) -> None:
-        """The connection to the manager is there, if both live and nothing is cut."""
+        """Connect to the manager, if both live and nothing is cut."""
         if self.core is None or life != self.life:
             return
         if self.world.manager_lives() and not self.world.network.is_cut(self.name, NAME):
@@ -103,7 +103,7 @@ class SimNode:
             self._step(Disconnected())
 
     def _look(self, life: int) -> None:
-        """One scan of the pages, as often as the interval says."""
+        """Scan the beat pages once, and again after each interval."""
         if self.core is None or life != self.life:
             return
         now = self.world.loop.now
@@ -117,13 +117,13 @@ class SimNode:
     # ---- events ------------------------------------------------------------------------------------------------
 
     def receive(self, source: str, datagram: tuple[int, Any]) -> None:
-        """A datagram of the manager has arrived; `life` 0 means whichever agent runs here."""
+        """A datagram of the manager has arrived. Its `life` 0 means any agent that runs here."""
         life, message = datagram
         if self.core is not None and life in (0, self.life):
             self._step(Heard(message))
 
     def worker_says(self, worker: SimWorker, message: Any) -> None:
-        """A worker's message is on its way over the node's socket; without a connection it is lost."""
+        """Send a worker's message over the node's socket. Without a connection it is lost."""
         if self.core is not None and worker.connected:
             loop = self.world.loop
             worker.said_at = max(worker.said_at, loop.now + self.world.rng.randint(20_000, 300_000))
@@ -134,7 +134,7 @@ class SimNode:
             self._step(WorkerSaid(message), worker)
 
     def worker_died(self, worker: SimWorker, exit_code: int, reason: str) -> None:
-        """A process of this node has ended; its agent sees it within some milliseconds."""
+        """A process of this node has ended. Its agent sees that within some milliseconds."""
         self.workers.pop(worker.pid, None)
         if self.core is not None and self.up:
             delay_ns = self.world.rng.randint(0, 5 * MS)
@@ -201,7 +201,7 @@ class SimNode:
             world.loop.tell(self.name, effect)
 
     def _relay(self, effect: Relay, speaker: SimWorker | None) -> None:
-        """Hand a message to workers: a welcome to the one that said hello, anything else to whoever holds the rank."""
+        """Send a message to workers: a welcome to the process that said hello, others to the process of the rank."""
         message = effect.message
         if isinstance(message, Order):
             self.world.watch.relays(self.name, self.life, message.epoch)
@@ -217,7 +217,7 @@ class SimNode:
             self._pass_on(worker, message)
 
     def _pass_on(self, worker: SimWorker, message: Any) -> None:
-        """A message to a worker is on its way over the node's socket."""
+        """Send a message to a worker over the node's socket."""
         loop = self.world.loop
         worker.heard_at = max(worker.heard_at, loop.now + self.world.rng.randint(20_000, 300_000))
         loop.at(worker.heard_at, worker.hear, message)
@@ -225,7 +225,7 @@ class SimNode:
     # ---- processes ---------------------------------------------------------------------------------------------
 
     def spawn(self, life: int, effect: Spawn) -> None:
-        """The launcher forks a worker, unless it cannot."""
+        """The launcher forks a worker, unless a planted fault prevents it."""
         if self.core is None or life != self.life or not self.up:
             return
         self.world.restarts[effect.rank] += 1
@@ -237,7 +237,7 @@ class SimNode:
         self.adopt(worker)
 
     def adopt(self, worker: SimWorker) -> None:
-        """A process has begun here: a launcher's own child is reported at once, another's when it says hello."""
+        """A process has begun here. A launcher's own child is reported at once, any other when it says hello."""
         self.workers[worker.pid] = worker
         self.world.codes.pop(worker.rank, None)
         if not self.world.scenario.launches:
@@ -247,7 +247,7 @@ class SimNode:
             self._step(Started(worker.rank, worker.incarnation, worker.pid))
 
     def cut(self) -> None:
-        """The manager hears nothing of this node from now on."""
+        """From now on no message passes between the manager and this node."""
         if not self.cuts:
             self.silent_since = self.world.loop.now
         self.cuts += 1
@@ -257,22 +257,22 @@ class SimNode:
         self.cuts, self.mended_at = self.cuts - 1, self.world.loop.now
 
     def well_heard(self) -> bool:
-        """Nothing keeps it from the manager, nor did so just now."""
+        """Whether the node is not cut off from the manager, and was not just now."""
         return not self.cuts and self.world.loop.now - self.mended_at > HEARD_NS
 
     def given_up(self, text: str) -> None:
-        """The manager takes this node for lost."""
+        """The manager declares this node lost. Check that more than a short starvation has struck it."""
         struck = self.disturbed or self.accused or not self.up or self.core is None
         starved_ns = self.world.loop.now - self.silent_since
         if self.silent_since >= 0 and starved_ns + HEARD_NS < limits.SILENCE_ALONE_NS and not struck:
             raise Violation("starved-stays", f"{text}, after it was starved for {starved_ns // MS} ms and nothing else")
 
     def out_of_reach(self) -> bool:
-        """No word of the manager can have come here, or not for long: who is replaced may still be at work."""
+        """Whether the manager cannot reach it, or could not until just now. Replaced ranks may still run here."""
         return self.cuts > 0 or self.world.loop.now - self.mended_at < FENCED_NS
 
     def _end(self, effect: End) -> None:
-        """A launcher ends what it started; a side agent has no right to."""
+        """End a process. Only a launcher may do that, for the workers it started; a side agent may not."""
         if not self.world.scenario.launches:
             return
         for worker in list(self.workers.values()):
@@ -286,12 +286,12 @@ class SimNode:
             worker.die(-9, f"{self.name} is lost")
 
     def leave(self) -> None:
-        """The agent ends in good order; a launcher is gone for good, and its workers with it."""
+        """The agent ends in good order. A launcher is then gone for good, and so are its workers."""
         self.core = None
         if self.world.scenario.launches:
             self.left = True
             self.kill_workers()
-        elif any(worker.alive for worker in self.workers.values()):  # started in this very moment: it starts another
+        elif any(worker.alive for worker in self.workers.values()):  # just started: it starts a new agent
             for worker in self.workers.values():
                 worker.line_broke()
             self.world.loop.after(20 * MS, self.start_agent)

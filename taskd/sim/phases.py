@@ -1,8 +1,8 @@
-"""The phases of a story, and what each of them asks of the job.
+"""The phases of a story, and what each of them demands of the job.
 
-Safety first: faults strike as planned while the checkers watch. Then faults stop and everything that can heal is
-healed: now the job must train again, or must have ended for a reason that the faults had earned. Last comes a quiet
-while in which a healthy job has to say next to nothing, and for some seeds the orderly end of training.
+The first phase checks safety: faults strike as planned while the checkers watch. Then faults stop and everything that
+can heal is healed. Now the job must train again, or must have ended for a reason that the faults justify. Last comes a
+quiet time in which a healthy job sends almost no messages. For some seeds the orderly end of training follows.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 
 START_NS = 20 * SECOND
-"""All set-ups of a healthy start end well within this."""
+"""All set-ups of a healthy start end well within this time."""
 QUIET_NS = 5 * SECOND
 END_NS = 60 * SECOND
 RETURN_NS = 3 * SECOND
-"""Until then everything that comes back after the faults is there."""
+"""Within this time, everything that comes back after the faults is there."""
 LEASE_NS = limits.ABANDONED_NS + limits.STOP_GRACE_NS + RETURN_NS
-"""Within this, ranks that wait for a manager which never comes back have ended."""
+"""Within this time, ranks that wait for a manager that never comes back have ended."""
 RECHECK_NS = 100 * MS
 STEPS_AFTER = 3
-"""So many steps after the faults mean that the job trains again."""
+"""After this many steps since the faults, the job counts as training again."""
 RUNGS = 3
-"""In place or respawn, other node, exit."""
+"""The rungs of the ladder: in place or respawn, other node, exit."""
 ATTEMPT_NS = (
     limits.DEADLINE_SETUP_NS
     + limits.DEADLINE_REBUILD_NS
@@ -40,9 +40,9 @@ ATTEMPT_NS = (
     + limits.DEADLINE_SPARE_NS
 )
 STUCK_NS = limits.LONGEST_STAGE_NS
-"""And so long an attempt waits, besides, for a survivor that hangs and may hold the last whole state."""
+"""An attempt waits this much longer for a hanging survivor that may hold the last whole state."""
 COMES_UP_NS = 10 * SECOND
-"""Within this a newcomer shows the last of what it shows before its set-up, and what it shows begins its time anew."""
+"""Within this time, a newcomer shows its last work before the set-up. Each such sign starts its allowance again."""
 PHASE_NS = {
     "spare": limits.DEADLINE_SPARE_NS,
     "quiesce": limits.DEADLINE_SETUP_NS,
@@ -52,9 +52,9 @@ PHASE_NS = {
     "resume": limits.DEADLINE_SETUP_NS,
     "redo": limits.DEADLINE_REDO_NS,
 }
-"""How long each phase of an incident may take. A quiesce waits for newcomers' set-ups, and so does a common start."""
+"""How long each phase of an incident may take. A quiesce waits for newcomers' set-ups, and so does a start of all."""
 SLACK_NS = 2 * SECOND
-"""A deadline is noticed at the next tick, and the rows are looked at once a second."""
+"""A deadline is noticed at the next tick, and the phases are checked once a second."""
 
 
 class Play:
@@ -63,10 +63,10 @@ class Play:
     def __init__(self, world: World) -> None:
         self.world = world
         self._faults = Faults(world)
-        self._phases_ms: dict[tuple[int, int], int] = {}  # as they were a second ago, by incident and place
+        self._phases_ms: dict[tuple[int, int], int] = {}  # durations a second ago, by incident and place
 
     def run(self) -> None:
-        """The whole story; raises the first Violation."""
+        """Play the whole story. Raises the first Violation."""
         self.world.start()
         self._watch_budgets()
         self.world.loop.run(START_NS if not self.world.scenario.faults else 0, self.world.crowd.training)
@@ -83,22 +83,22 @@ class Play:
 
     @property
     def _stuck_ns(self) -> int:
-        """What the deadlines of an attempt are longer by, since a survivor may be stuck."""
+        """How much longer the deadlines of an attempt are, since a survivor may be stuck."""
         return STUCK_NS if self.world.struck["stuck"] else 0
 
     @property
     def _budget_ns(self) -> int:
-        """The sum of an incident's deadlines, times its attempts: none may stay open longer."""
+        """The sum of an attempt's deadlines, times the attempts: no incident may stay open longer."""
         attempts = RUNGS * (limits.MAX_ATTEMPTS + 1)
         return attempts * (ATTEMPT_NS + self._stuck_ns) + limits.DEADLINE_REDO_NS
 
     @property
     def _liveness_ns(self) -> int:
-        """Without new faults a repair that is under way may have to miss its deadlines once, and then succeeds."""
+        """How long the job may take to recover. Without new faults a repair misses its deadlines once at most."""
         return limits.SILENCE_ALONE_NS + 2 * ATTEMPT_NS + self._stuck_ns
 
     def _watch_budgets(self) -> None:
-        """Every second: no incident is open for longer than its budget, no list is too long."""
+        """Check every second that no incident is open longer than its budget, and that no list is too long."""
         if self.world.manager.alive:
             self.world.manager.check_bounds()
             self.world.rail_checks.look()
@@ -113,8 +113,8 @@ class Play:
             self.world.loop.after(1 * SECOND, self._watch_budgets)
 
     def _check_phases(self, incident: dict[str, Any]) -> None:
-        """No phase takes longer than its deadline, which a new manager begins again; its sleep does not count. One that
-        is over took what it took: of that, nobody knows how much was this manager's."""
+        """Check that no phase takes longer than its deadline. A new manager starts the deadline again, and its sleep
+        does not count. A finished phase is skipped: it is unknown how much of it belongs to the present manager."""
         lived_ns = self.world.loop.now - self.world.manager.began_ns
         for number, phase in enumerate(incident["phases"]):
             before = self._phases_ms.get((incident["id"], number))
@@ -134,7 +134,7 @@ class Play:
         self._faults.stop()
 
     def _live(self) -> None:
-        """The job trains again with no incident open, or it is over and its agents have left."""
+        """Demand that the job trains again with no incident open, or that it is over and its agents have left."""
         self.world.loop.run(self.world.loop.now + RETURN_NS, self.world.over)
         crowd, began, deadline = self.world.crowd, self.world.crowd.steps, self.world.loop.now + self._liveness_ns
         while self.world.loop.now < deadline:
@@ -151,7 +151,7 @@ class Play:
         raise Violation(rule, f"{self._liveness_ns // SECOND} s after the last fault: {standing}")
 
     def _nobody_waits(self) -> None:
-        """Without a manager the job may train or end, but no rank stays where only a manager could let it go."""
+        """Without a manager the job may train or end. But no rank may stay in a state that only a manager can end."""
         self.world.loop.run(self.world.loop.now + LEASE_NS)
         for worker in self.world.workers():
             if worker.core.state is not WorkerState.RUNNING and not worker.harmed:
@@ -159,7 +159,7 @@ class Play:
                 raise Violation("lease", f"{worker} is {state}, {LEASE_NS // SECOND} s after the last of the managers")
 
     def _standing(self) -> str:
-        """How things stand, for a complaint."""
+        """The state of the job, for the text of a violation."""
         crowd = self.world.crowd
         trains = "the job trains" if crowd.training() else f"no step since {crowd.last_progress_at / 1e9:.1f} s"
         still_open = [f"{incident['id']} ({incident['strategy']})" for incident in self.world.manager.open_incidents()]
@@ -168,7 +168,7 @@ class Play:
         )
 
     def _all_leave(self) -> None:
-        """After the end of the job no process and no agent of it stays."""
+        """Demand that no process and no agent stays after the end of the job."""
         if self.world.loop.run(self.world.loop.now + END_NS, self._empty):
             return
         staying = [node.name for node in self.world.nodes.values() if node.core is not None]
@@ -180,7 +180,7 @@ class Play:
         return not any(node.core is not None or node.workers for node in self.world.nodes.values())
 
     def _quiet(self) -> None:
-        """A healthy job: one message per node and beat, hardly an answer, no order, steps all the time."""
+        """Check a healthy job: one message per node and beat, hardly an answer, no order, and steps all the time."""
         asides, sent = self.world.asides, self.world.network.traffic.sent
         orders, steps = self.world.orders, self.world.crowd.steps
         told = sum(self.world.manager.told.values())
@@ -200,7 +200,7 @@ class Play:
             )
 
     def _end(self) -> None:
-        """Training comes to its end: every rank leaves with code 0, and so does the job."""
+        """Training ends: every rank leaves with code 0, and so must the job."""
         self.world.ending = True
         if not self.world.loop.run(self.world.loop.now + END_NS, self.world.over):
             raise Violation("live", f"all ranks have ended in good order, but the job has not: {self._standing()}")

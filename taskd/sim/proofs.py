@@ -1,9 +1,10 @@
-"""Proofs in the simulated job: what ranks tell of their models, bits that flip in one of them, and what must be found.
+"""Proofs in the simulated job: the digests that ranks report, bits that flip in a model, and what must be found.
 
-After the first steps, after those that follow a repair, and every few, each rank tells digests of what it holds: the
-model that the crowd trains, and what has been damaged of it on this rank alone. Whoever takes a damaged rank's state
-takes the damage along. The checks know who is damaged: a difference is never said of a job in which all are alike, a
-rank that is sound is not accused by a sound majority, and ranks that are unlike do not stay so unsaid.
+Each rank reports digests of its state after the first step, after the steps that follow a repair, and every few steps.
+The state is the model that the crowd trains, and the damage of this rank alone. A rank that takes a damaged rank's
+state also takes the damage. The checks know which ranks are damaged. They demand three things. No difference is
+reported in a job in which all ranks are alike. A sound majority does not accuse a sound rank. Ranks that differ do not
+stay unreported.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ LAYOUT = 7
 
 
 class SimProofs:
-    """Tells proofs, and checks what is found."""
+    """Sends proofs for the ranks, and checks what the manager finds."""
 
     def __init__(self, world: Setting) -> None:
         self.world = world
         self.struck = 0
         self.found = 0
-        self.said = False  # that something is not the same on all ranks, however that was put
+        self.said = False  # whether any difference between ranks was reported, in any form
 
     def refused(self) -> None:
-        """A rank says that going on would be wrong, or will: what anybody holds is in doubt then, too."""
+        """A rank says that going on would be wrong, or will say so. This also puts all states in doubt."""
         self.found += 1
 
     # ---- what ranks tell ---------------------------------------------------------------------------------------
 
     def completed(self, group: Group) -> None:
-        """All ranks of a group have made an update, or will in a moment."""
+        """All ranks of a group have made an update, or will in a moment. Let them send proofs if one is due."""
         repaired = group.key > 0 and group.done - group.base <= limits.PROOF_REPAIRED
         if group.done == 1 or repaired or group.done % EVERY == 0:
             for member in list(group.resumed.values()):
@@ -61,7 +62,7 @@ class SimProofs:
     # ---- the fault ---------------------------------------------------------------------------------------------
 
     def flip(self) -> None:
-        """A bit of what one rank holds becomes another one."""
+        """Flip a bit in the state of one rank."""
         world = self.world
         group = world.crowd.current
         if group is None or not group.running():
@@ -75,7 +76,7 @@ class SimProofs:
     # ---- the checks --------------------------------------------------------------------------------------------
 
     def verdict(self, event: ManagerEvent) -> None:
-        """The manager has written this down."""
+        """Check a verdict that the manager has journaled."""
         if not isinstance(event, ProofVerdict):
             return
         self.said |= bool(event.units)
@@ -91,7 +92,7 @@ class SimProofs:
             raise Violation("proof-true", f"{sorted(damaged)} are damaged, and it is said that {event.reason}")
 
     def unsaid(self) -> str:
-        """Ranks that train on unlike each other although nobody has said so."""
+        """Why the story is wrong: ranks that differ train on, and no difference was reported. Empty: it is not."""
         group = self.world.crowd.current
         if group is None or not group.running() or self.said:
             return ""

@@ -1,7 +1,7 @@
 """Faults of rails as they strike: cables that break, flap or lie, ranks that cannot follow, and an operator's orders.
 
-Like the other faults they only do what the world could do. Every cable is whole again when the faults stop, and the
-operator has put back what he took out, as soon as the manager lets him.
+Like the other faults they only do what the real world could do. When the faults stop, every cable is whole again. The
+operator then puts back what he took out, as soon as the manager allows it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 KINDS = ("down", "down", "down", "silent", "slow", "hollow", "stutter", "gone")
 RAIL_FAULTS = frozenset({"rail", "flap", "operator", "unable"})
-"""They take no rank along, so they excuse nothing that happens to one."""
+"""Faults that harm no rank, so they do not excuse the end of a rank."""
 
 
 class RailFaults:
-    """Strikes at the cables of the world, if it has any."""
+    """Breaks and heals the cables of the world, if it has any."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -31,7 +31,7 @@ class RailFaults:
         return rng.choice(sorted(self.world.nodes)), rng.choice(self.world.cables.names)
 
     def breaks(self) -> None:
-        """One rail of a node, for a while; sometimes the same rail of every node, or all rails of one."""
+        """Break one rail of a node for a while; sometimes the same rail of every node, or all rails of one node."""
         world, rng = self.world, self.world.rng
         if world.cables is None:
             return
@@ -49,7 +49,7 @@ class RailFaults:
             world.loop.after(lasts + rng.randint(0, 500) * MS, self._heal, *place)
 
     def flaps(self) -> None:
-        """A loose cable."""
+        """Break and heal one rail several times, like a loose cable."""
         if self.world.cables is None:
             return
         node, rail = self._pick()
@@ -61,7 +61,7 @@ class RailFaults:
             self.world.loop.after(at, self._heal, node, rail)
 
     def operator(self) -> None:
-        """Takes a rail out, of one node or of all, and puts it back later."""
+        """An operator takes a rail out, on one node or on all, and puts it back later."""
         if self.world.cables is None:
             return
         node, rail = self._pick()
@@ -71,8 +71,8 @@ class RailFaults:
             self.world.loop.after(self.world.rng.randint(100, 20_000) * MS, self._put_back, rail, where)
 
     def hinders(self) -> None:
-        """A rank that cannot take a rail out or put it back for a while, only says so, or does not answer; and a reason
-        to ask it."""
+        """Hinder a rank for a while: it cannot take a rail out or put it back, falsely reports success, or does not
+        answer. Then give the manager a reason to send it a rail order."""
         workers = [worker for worker in self.world.workers() if not worker.finished]
         if self.world.cables is None or not workers:
             return
@@ -118,7 +118,7 @@ class RailFaults:
             self.world.cables.heals(node, rail, self.world.loop.now)
 
     def stop(self) -> None:
-        """Every cable is whole; what is out by order is put back, one after the other."""
+        """Heal every cable. Put the rails that are out by order back, one after the other."""
         self.active = False
         if self.world.cables is not None:
             for node, rail in list(self.world.cables.broken):

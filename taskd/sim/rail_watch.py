@@ -1,10 +1,10 @@
-"""What must hold of rails in every story, looked at from outside the core.
+"""The rules about rails that must hold in every story, checked from outside the core.
 
-- *rails-obeyed*: a rank that can be told leaves a rail that is ordered out.
+- *rails-obeyed*: a rank that orders can reach leaves a rail that is ordered out.
 - *rails-steady*: a rail that was lent comes back no faster than its back-off allows.
 - *rails-return*: when all cables are whole again, every rail comes back, and its incident closes.
 
-It does not know how the core decides, and never looks into it beyond what operators are shown.
+It does not know how the core decides. It reads only what operators are shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taskd.sim.watch import Violation
 MS = 1_000_000
 SECOND = 1_000_000_000
 TOLD_NS = 10 * SECOND
-"""A rank that is in reach has heard of an order after this, whatever the weather."""
+"""A rank in reach has got an order after this time, in any weather."""
 PROVED = "have proved themselves"
 WINDOW_NS = 60 * SECOND
 MOST_RETURNS = 6
@@ -30,7 +30,7 @@ MOST_RETURNS = 6
 
 
 class RailChecks:
-    """Follows orders as they are given, and looks at the ranks every second."""
+    """Records orders as they are given, and checks the ranks every second."""
 
     def __init__(self, manager: SimManager, nodes: Mapping[str, SimNode], cables: Cables | None) -> None:
         self.world, self._manager, self._nodes, self._cables = manager.world, manager, nodes, cables
@@ -38,12 +38,12 @@ class RailChecks:
         self._returns: dict[tuple[str, str], deque[int]] = defaultdict(deque)
 
     def manager_restarted(self) -> None:
-        """It may have lost what it knew of the past of a rail."""
+        """The manager may have lost what it knew of a rail's past."""
         self._returns.clear()
         self._out_since.clear()
 
     def ordered(self, node: str, order: RailOrder) -> None:
-        """The manager tells a node how its rails shall stand."""
+        """The manager sends a node a rail order."""
         now = self.world.loop.now
         for key in [key for key in self._out_since if key[0] == node and key[1] not in order.out]:
             since = self._out_since.pop(key)
@@ -64,7 +64,7 @@ class RailChecks:
             raise Violation("rails-steady", f"rail {key[1]} of {key[0]} came back {len(returns)} times in a minute")
 
     def look(self) -> None:
-        """Does every rank that can know of it follow?"""
+        """Check that every rank that can know of an order follows it."""
         world = self.world
         manager = self._manager
         if self._cables is None or not manager.alive or not manager.awake or world.over():
@@ -83,7 +83,7 @@ class RailChecks:
                 world.watch.actions += 1
 
     def unwell(self) -> str:
-        """After the last fault: which rail is not back; empty: all are."""
+        """After the last fault: a rail that is not back. Empty: all are."""
         if self._cables is None or not self._manager.alive:
             return ""
         for row in self._manager.rails():

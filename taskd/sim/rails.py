@@ -1,8 +1,8 @@
-"""Cables, and a transport that behaves like csrc/rail: what nodes would report of their rails, and who carries what.
+"""Cables, and a transport that behaves like csrc/rail: the rail reports of nodes, and which rail carries which traffic.
 
-A line is up where neither end has a fault on that rail, and suspect where one stutters; traffic goes, evenly, over the
-good lines that neither of the two ranks was ordered to leave. Reports are made from that when a node speaks. It knows
-nothing of the core's decisions, which is the point: the checkers compare the two.
+A line is up if neither end has a fault on that rail, and suspect if one end stutters. Traffic is spread evenly over the
+good lines that neither of the two ranks was ordered to leave. A node's reports are made from that when the node sends.
+The module does not know the core's decisions, on purpose: the checkers compare the two.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from taskd.core.messages import RailOrder, RailReport, RailsFollowed
 from taskd.core.types import RailState
 
 BYTES = 64 << 20
-"""What one pair of ranks sends each other per second of training."""
+"""How much one pair of ranks sends each other per second of training."""
 AWAKE_NS = 20 * MS
-"""So long the transport takes to connect again."""
+"""How long the transport takes to connect again."""
 
 
 class Carrier(Protocol):
-    """A process, as far as its rails are concerned."""
+    """A process, with what matters for its rails."""
 
     rank: int
     rails: RailHands
 
     @property
     def training(self) -> bool:
-        """It sends."""
+        """Whether the process trains, and so sends."""
 
 
 @dataclass(slots=True)
 class RailHands:
-    """What one process does about rail orders: as worker/rails.py, with an honest answer for each."""
+    """What one process does about rail orders: as worker/rails.py, with one answer for each order."""
 
     order: tuple[int, int] = (0, 0)
     out: frozenset[str] = frozenset()
     wanted: frozenset[str] = frozenset()  # as ordered
     unable: str = ""  # why this process can take no rail out
-    stuck: str = ""  # why it can put none back
+    stuck: str = ""  # why it can put no rail back
     false: bool = False  # it reports success and does nothing
     deaf: bool = False  # it does not answer
-    hindered_until: int = 0  # by one of these
+    hindered_until: int = 0  # when the last of these troubles ends
 
     def follow(self, rank: int, incarnation: int, order: RailOrder) -> RailsFollowed:
-        """Carry an order out, or say why not."""
+        """Carry out an order, or say why not."""
         wanted = frozenset(order.out)
         trouble = self.unable if order.out else ""
         if self.stuck and self.out - wanted:
@@ -68,8 +68,8 @@ class _Line:
     bytes: int = 0
     hedged: int = 0
     moved: set[tuple[int, int]] = field(default_factory=set)
-    others: dict[tuple[int, int], int] = field(default_factory=dict)  # what went over other rails since it was due
-    outs: dict[int, frozenset[str]] = field(default_factory=dict)  # of each rank, when it was looked at last
+    others: dict[tuple[int, int], int] = field(default_factory=dict)  # bytes over other rails instead
+    outs: dict[int, frozenset[str]] = field(default_factory=dict)  # by rank: its `out` at the last report
 
 
 class Cables:
@@ -82,8 +82,8 @@ class Cables:
         self._looked: dict[str, int] = {}
 
     def breaks(self, node: str, rail: str, how: str, now: int) -> None:
-        """A fault: down, silent (one way), stutter; slow carries less, hollow nothing, and nobody tells of one that is
-        gone."""
+        """A fault begins: down, silent (one way), stutter, slow (carries less), hollow (carries nothing), or gone (not
+        reported)."""
         self.broken[node, rail] = how
         self._settle(node, rail, now)
 
@@ -111,7 +111,7 @@ class Cables:
         return {self.broken.get((node, rail)), self.broken.get((peer, rail))}
 
     def reports(self, node: str, crews: dict[str, list[Carrier]], now: int) -> tuple[RailReport, ...]:
-        """What this node's agent reads from its ranks' counters now. Traffic since it looked last is made up here."""
+        """What this node's agent reads from its ranks' counters now. Makes up the traffic since the last read."""
         elapsed, self._looked[node] = now - self._looked.get(node, now), now
         found = []
         for peer, theirs in crews.items():
@@ -122,8 +122,8 @@ class Cables:
         return tuple(found)
 
     def carries(self, node: str, peer: str, out: frozenset[str]) -> list[str]:
-        """Over which rails two ranks send when one of them was told to leave these: the last one left is used in any
-        case."""
+        """The rails over which two ranks send, if they were ordered to leave the rails `out`. If no other rail is left,
+        they use a rail of `out` all the same."""
         up = [name for name in self.names if self._up(node, name, peer)]
         good = [name for name in up if "stutter" not in self._faults(node, name, peer)]
         return [name for name in good if name not in out] or good or up
@@ -138,7 +138,7 @@ class Cables:
         present = {(one.rank, other.rank) for one, other in pairs}
         line.moved &= present
         for rank, out in {one.rank: one.rails.out for one, _ in pairs}.items():
-            if line.outs.get(rank) != out:  # the rank was told something new: it has yet to prove it
+            if line.outs.get(rank) != out:  # the rank has a new order, so its traffic counts anew
                 line.outs[rank] = out
                 line.moved = {pair for pair in line.moved if pair[0] != rank}
                 line.others = {pair: count for pair, count in line.others.items() if pair[0] != rank}
@@ -181,7 +181,7 @@ class Cables:
 
 
 def crews_of(carriers: Iterable[tuple[str, Carrier]], wanted: Callable[[Carrier], bool]) -> dict[str, list[Carrier]]:
-    """Processes by node."""
+    """The wanted processes, by node."""
     crews: dict[str, list[Carrier]] = {}
     for node, carrier in carriers:
         if wanted(carrier):

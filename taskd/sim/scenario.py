@@ -1,8 +1,8 @@
-"""What one seed means: the shape of the job, its pace, its network, and which fault strikes when.
+"""The scenario of one seed: the shape of the job, its pace, its network, and which fault strikes when.
 
-Everything is drawn here from one `random.Random(seed)` before the first event, except choices that need to know what is
-there at that moment (which rank to kill): those come from a second generator that is seeded by the first. The same
-options therefore always give the same scenario, on every machine and every Python.
+Almost everything is drawn here from one `random.Random(seed)` before the first event. Some choices need to know what is
+there at that moment (which rank to kill). They come from a second generator that is seeded by the first. So the same
+options always give the same scenario, on every machine and every Python.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FAULTS = {
 """Every kind of fault by the name that `--faults` takes."""
 
 WEIGHTS = {"kill": 4, "kills": 2, "double": 3, "node": 2, "manager": 2, "partition": 2}
-"""How often a kind is drawn; once is what the others get."""
+"""The weight with which a kind is drawn. Other kinds have weight 1."""
 FAULTS_PER_MINUTE = 8
 RAILS = ("red", "blue")
 RAIL_RANKS = 12
@@ -59,7 +59,7 @@ REACTION_NS = 15 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller chooses. A seed with the same other options is one story."""
+    """What a caller chooses. Equal options, with an equal seed, give the same story."""
 
     ranks: int
     minutes: float
@@ -67,14 +67,14 @@ class Options:
     kinds: tuple[str, ...] = tuple(FAULTS)
 
     def command(self) -> str:
-        """The one command that plays this story again."""
+        """The command that plays this story again."""
         named = "" if self.kinds == tuple(FAULTS) else f" --faults {','.join(self.kinds) or 'none'}"
         return f"taskd sim --ranks {self.ranks} --minutes {self.minutes:g} --seed {self.seed}{named}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong at a time; on whom is decided when it strikes."""
+    """Something that goes wrong at a time. Its victim is chosen when it strikes."""
 
     at_ns: int
     kind: str
@@ -82,12 +82,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One story's fixed facts."""
+    """The fixed facts of one story."""
 
     options: Options
-    launches: bool  # the agents are launchers, which can start workers; else side processes beside somebody's launcher
+    launches: bool  # the agents are launchers, which start workers; else side processes of an external launcher
     per_node: int
-    nodes: int  # that hold ranks at first
+    nodes: int  # nodes that hold ranks at first
     spares: int
     interval_ns: int  # how often an agent looks and reports
     pace: Pace
@@ -101,14 +101,15 @@ class Scenario:
     salt: int
 
     def part_of(self, rank: int) -> int:
-        """Of the model: in some stories ranks hold two parts of it in turn, in most all of it."""
+        """The part of the model that this rank holds. In some stories ranks alternate between two parts; in most, every
+        rank holds the whole model."""
         ranks = self.options.ranks
         divided = self.salt % 4 == 0 and ranks >= 4 and ranks % 2 == 0
         return 1 + rank % 2 if divided else 0
 
     @property
     def cover(self) -> Cover:
-        """What the ranks know of a death."""
+        """What the ranks expect after a death."""
         return Cover.HEALED if self.salt % 5 else Cover.STARTS_OVER
 
     @property
@@ -118,7 +119,7 @@ class Scenario:
 
 
 def draw(options: Options) -> tuple[Scenario, random.Random]:
-    """The scenario of these options, and the generator for what is decided on the way."""
+    """The scenario of these options, and the generator for choices during the story."""
     rng = random.Random(options.seed)
     per_node = min(rng.choice((1, 2, 4, 8, 8)), options.ranks) if options.ranks <= 256 else 64
     if options.ranks > 32:
@@ -156,7 +157,7 @@ def _range(rng: random.Random, low: int, high: int) -> tuple[int, int]:
 
 
 def _faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """When what strikes: some stories have one fault, some a storm."""
+    """Draw the faults and their times: some stories have one fault, some have many."""
     if not options.kinds:
         return ()
     most = max(1, round(options.minutes * FAULTS_PER_MINUTE))

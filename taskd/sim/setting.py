@@ -1,8 +1,8 @@
-"""What the processes of a story stand in: loop, network, chance, the crowd, and the books that are kept of the job.
+"""The setting of a story's processes: loop, network, random numbers, the crowd, and the records of the job.
 
-Manager, nodes and workers see the story through this class alone, and so need not know each other or the whole. What
-only the whole can do for them (start a job again, judge an end) is left open here, and world.py does it.
-It does NOT know who is in the story.
+Manager, nodes and workers see the story only through this class. So they need not know each other or the whole. Some
+tasks need the whole story (start a job again, judge an end). They are abstract here, and world.py implements them.
+It does NOT know which processes are in the story.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from taskd.sim.watch import Violation, Watch
 from taskd.wire.codec import Envelope, WireError, decode, encode
 
 NAME = "manager"
-"""Of the manager, in the network and in the story."""
+"""The manager's name in the network and in the story."""
 JOB = "sim"
 WIRE_SHARE = 8
-"""One message of this many goes through the wire's encoding and back; orders always."""
+"""One message in this many goes through the wire's encoding and back. Orders always do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Who makes the core's machines: the production classes, or in tests broken ones that the checkers must catch."""
+    """The classes of the core's state machines: the production ones, or broken ones that the checkers must catch."""
 
     manager: Callable[..., Manager] = Manager
     agent: Callable[..., Agent] = Agent
@@ -43,7 +43,7 @@ class Machines:
 
 
 class Setting(ABC):
-    """Everything of one story but the processes."""
+    """Everything of one story except the processes."""
 
     def __init__(self, options: Options, machines: Machines) -> None:
         self.machines = machines
@@ -56,11 +56,11 @@ class Setting(ABC):
         self.ended: EndJob | None = None
         self.orders = 0
         self.restarts = Counter[int]()
-        self.codes: dict[int, int] = {}  # of the ranks whose last process has ended
-        self.generation = 0  # of starts by a launcher that is not ours
+        self.codes: dict[int, int] = {}  # exit codes of the ranks whose last process has ended
+        self.generation = 0  # how often an external launcher has started the job
         self.struck = Counter[str]()  # faults, by kind
-        self.planted = Counter[str]()  # faults that wait for somebody to do something
-        self.asides = 0  # messages with proofs, or of ranks that are still, that agents have sent
+        self.planted = Counter[str]()  # faults that wait for a process to do something
+        self.asides = 0  # messages with proofs, or about still ranks, that agents have sent
         self._pids = 1_000
         self._checked = 0
 
@@ -74,22 +74,22 @@ class Setting(ABC):
         return self.rng.randint(*span)
 
     def strikes(self, kind: str) -> bool:
-        """Whether a planted fault of this kind strikes whoever asks; each strikes once."""
+        """Whether a planted fault of this kind strikes the caller. Each planted fault strikes once."""
         if not self.planted[kind]:
             return False
         self.planted[kind] -= 1
         return True
 
     def over(self) -> bool:
-        """The job has ended."""
+        """Whether the job has ended."""
         return self.ended is not None
 
     def first_group(self, epoch: int) -> Group:
-        """The group that a set-up outside of any repair makes."""
+        """The group that is made by a set-up outside of a repair."""
         return self.crowd.group(epoch if self.scenario.launches else -self.generation)
 
     def guarded(self, function: Callable[..., Any], *arguments: Any, who: str) -> Any:
-        """Call a machine of the core: whatever it is told, it must not raise."""
+        """Call a state machine of the core. It must not raise, for any input."""
         try:
             return function(*arguments)
         except Violation:
@@ -99,7 +99,7 @@ class Setting(ABC):
             raise Violation("core", f"{who} raised {type(error).__name__} ({error}) when told {told}") from error
 
     def check_wire(self, message: Any) -> None:
-        """A share of all messages is encoded and decoded by the production codec: bounds hold, nothing changes."""
+        """Encode and decode a share of all messages with the production codec. Bounds must hold, nothing may change."""
         self._checked += 1
         if self._checked % WIRE_SHARE and not isinstance(message, Order):
             return
@@ -114,7 +114,7 @@ class Setting(ABC):
 
     @abstractmethod
     def worker_started(self, worker: Any) -> None:
-        """A worker was started in the place of another."""
+        """A worker was started in place of another one."""
 
     @abstractmethod
     def worker_died(self, worker: Any, exit_code: int) -> None:
@@ -126,11 +126,11 @@ class Setting(ABC):
 
     @abstractmethod
     def manager_lives(self) -> bool:
-        """Whether an agent can connect to it."""
+        """Whether the manager lives, so that an agent can connect."""
 
     @abstractmethod
     def with_rails(self, node: str, message: Any) -> Any:
-        """A report, with what the node's agent reads of its rails."""
+        """The report with the rail counters that the node's agent reads."""
 
     # ---- what the manager tells the story ----------------------------------------------------------------------
 
@@ -140,15 +140,15 @@ class Setting(ABC):
 
     @abstractmethod
     def rails_ordered(self, node: str, order: RailOrder) -> None:
-        """The manager tells a node how its rails shall stand."""
+        """The manager sends a node a rail order."""
 
     @abstractmethod
     def given_up(self, node: str, text: str) -> None:
-        """The manager takes a node for lost."""
+        """The manager declares a node lost."""
 
     @abstractmethod
     def job_ended(self, end: EndJob) -> None:
-        """The manager's word that the job is over."""
+        """The manager says that the job is over."""
 
     @abstractmethod
     def manager_restarts(self) -> None:

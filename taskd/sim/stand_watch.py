@@ -1,9 +1,9 @@
-"""Ranks that stand still in the simulated job, for a while: who does, and what must be said of it, and what must not.
+"""Ranks that stand still for a while in the simulated job, and the checks of what the manager must and must not report.
 
-Whoever stands still keeps the others waiting in the step's collective. One that is ordered to park in a repair goes on:
-one that cannot is the fault `stuck`. The checks know who stands: a hang is said only where somebody does, nobody else
-is named, one that is stopped in a job that nothing else troubles is named soon, and nobody else is given up. It does
-NOT show anything to agents (stands.py).
+A rank that stands still keeps the others waiting in the step's collective. If it is ordered to park in a repair, it
+does so. (A rank that cannot park is the fault `stuck`.) The checks know which ranks stand still. They demand four
+things. A hang is reported only if a rank stands still. No other rank is named. A rank that is stopped in an otherwise
+healthy job is named soon. Only a stopped rank is given up. It does NOT show anything to agents (stands.py).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from taskd.sim.worker import RAISED, SimWorker
 MS = 1_000_000
 SECOND = 1_000_000_000
 NAMED_NS = 15 * SECOND
-"""A rank that is stopped is named within this, in any weather: each node has to be heard, and each may be unheard for
+"""A stopped rank is named within this time, in any weather. All nodes have to be heard, and each may be unheard for
 some seconds."""
 BEHIND_NS = 6 * SECOND
-"""What was so is still said so long after, for the same reason."""
+"""The manager may still report an old state for this long, for the same reason."""
 STEADY_STEPS = 2 * limits.STILL_WARM_STEPS
 OUTSIDE = (Doing.STOPPED, Doing.TRACED)
 KINDS = (*OUTSIDE, Doing.STOPPED, Doing.SLEEPS, Doing.BLOCKED, Doing.HOLDS_GIL, Doing.WORKS)
 
 
 class StandWatch:
-    """Who stands still, and who was said to."""
+    """The ranks that stand still, and the ranks that the manager has named."""
 
     def __init__(
         self, world: Setting, manager: SimManager, nodes: Mapping[str, SimNode], trouble: Callable[[], int]
     ) -> None:
-        """`trouble`: how often anything has gone wrong so far."""
+        """`trouble`: how often something has gone wrong so far."""
         self.world, self.manager, self.nodes, self._trouble = world, manager, nodes, trouble
-        self._standing: dict[int, SimWorker] = {}  # by process
-        self._last_at = -BEHIND_NS  # when somebody has gone on last
+        self._standing: dict[int, SimWorker] = {}  # by process number
+        self._last_at = -BEHIND_NS  # when a rank has last stopped standing still
         self._named: set[int] = set()
 
     # ---- the fault ---------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class StandWatch:
         if group is None or not group.running() or group is not world.crowd.current or victim.pid in self._standing:
             return
         now, rng = world.loop.now, world.rng
-        alone = not self._standing and now - self._last_at > BEHIND_NS  # else it belongs to a hang that was said
+        alone = not self._standing and now - self._last_at > BEHIND_NS  # else part of an earlier hang
         doing = rng.choice(KINDS) if now < comes(group, victim.rank) else Doing.STOPPED
         duration_ns = rng.choice((500, 3_000, 8_000, 20_000, 70_000)) * MS
         world.loop.tell(f"rank {victim.rank}", f"stands still for {duration_ns // MS} ms: {doing.name}")
@@ -67,14 +67,14 @@ class StandWatch:
             world.loop.after(NAMED_NS, self._check_named, victim, self._trouble())
 
     def _steady(self, group: Group) -> bool:
-        """Nothing else troubles the job, and its manager has known it for long."""
+        """Whether the job is otherwise healthy, and its manager has known it for long enough."""
         crowd = self.world.crowd
         lived_ns = self.world.loop.now - max(self.manager.began_ns, crowd.began_at)
         long = lived_ns > STEADY_STEPS * crowd.step_ms * MS and group.done - group.base > STEADY_STEPS
         return long and self._heard() and not self.manager.open_incidents()
 
     def _heard(self) -> bool:
-        """The manager hears every node."""
+        """Whether the manager hears every node."""
         manager = self.manager
         runs = manager.alive and manager.awake
         return runs and all(node.well_heard() for node in self.nodes.values() if node.workers)
@@ -87,14 +87,14 @@ class StandWatch:
             self.world.crowd.mend(worker.node)
 
     def stop(self) -> None:
-        """All go on."""
+        """Let all ranks go on."""
         for pid in list(self._standing):
             self._goes_on(pid)
 
     # ---- the checks --------------------------------------------------------------------------------------------
 
     def verdict(self, event: ManagerEvent) -> None:
-        """The manager has written this down."""
+        """Check a verdict that the manager has journaled."""
         if not isinstance(event, HangVerdict) or event.finding is HangFinding.GOES_ON:
             return
         if event.finding is HangFinding.GIVEN_UP:
@@ -105,12 +105,12 @@ class StandWatch:
         standing = {worker.rank for worker in self._standing.values()}
         standing |= {one.rank for one in members if isinstance(one, SimWorker) and one.plan == RAISED}
         if self.world.loop.now - self._last_at < BEHIND_NS:
-            return  # what has just gone on is still on its way
+            return  # the news that a rank has gone on is still on its way
         if not standing or not set(event.ranks) <= standing:
             raise Violation("hang-true", f"ranks {sorted(standing)} stand still, and it is said: {event.reason}")
 
     def _check_given_up(self, event: HangVerdict) -> None:
-        """Whoever is replaced was stopped."""
+        """Check that a rank that is given up was stopped."""
         for rank in event.ranks:
             if self.world.scenario.cover is not Cover.HEALED:
                 raise Violation("hang-true", f"rank {rank} is given up, and all start over for it")

@@ -1,8 +1,8 @@
-"""A rank that stands still in the simulated job, as its node's agent sees it, and how those are seen who wait for it.
+"""What a node's agent sees of a rank that stands still in the simulated job, and of the ranks that wait for it.
 
-A page tells when its rank has made progress last: when it applied its update, or came to the step's collective. After
-that its agent looks at the process. Larger stories tell nothing of this. It does NOT choose who stands still, and
-checks nothing (stand_watch.py).
+A beat page shows when its rank last made progress: it applied its update, or came to the step's collective. If there is
+no progress after that, the agent inspects the process. Larger stories leave this out. The module does NOT choose which
+rank stands still, and checks nothing (stand_watch.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_RANKS = 64
 
 
 def seen(worker: SimWorker, now: int) -> Reading:
-    """What a page says, with what its agent adds where it shows no progress."""
+    """What a page shows, and what the agent adds if the page shows no progress."""
     reading, group, crowd, stand = worker.reading(now), worker.group, worker.world.crowd, worker.stand
     if group is None or crowd.world_size > MOST_RANKS:
         return reading

@@ -1,7 +1,7 @@
-"""Plays one story and says how it went: `simulate(options)` gives a Result, whatever happens in it.
+"""Plays one story and returns how it went: `simulate(options)` returns a Result in any case.
 
-A violation ends the story; the result then holds the rule, the sentence, the last lines before it and the one command
-that plays it again. It prints nothing.
+A violation ends the story. The result then holds the rule, the sentence, the last lines before it, and the command that
+plays the story again. It prints nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskd.sim.watch import RULES, Violation
 from taskd.sim.world import World
 
 KEPT_STORY = 60
-"""So many last lines come with a failure."""
+"""How many last lines of the story come with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Result:
     story: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: the same for the same options, on every machine."""
+        """The result for `--json`. The same options give the same result on every machine."""
         failed = {"rule": self.rule, "means": RULES.get(self.rule, ""), "text": self.text, "story": self.story}
         return {
             "ok": self.ok,
@@ -43,7 +43,7 @@ class Result:
         }
 
     def complaint(self) -> str:
-        """What was violated, the last lines, and how to see it again."""
+        """The violated rule, the last lines, and the command to play the story again."""
         means = f" ({RULES[self.rule]})" if self.rule in RULES else ""
         lines = [
             f"{self.rule}{means}",
@@ -106,7 +106,7 @@ def count(words: Any) -> dict[str, int]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """The smallest value that at least `percent` of all do not exceed."""
+    """The smallest of the values such that at least `percent` % of all values are not larger."""
     if not values:
         return None
     return round(sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)], 1)

@@ -1,7 +1,8 @@
-"""The checkers: rules about what simulated workers do and what agents see, outside of the core and blind to its fields.
+"""The checkers: rules about what simulated workers do and what agents see. They are outside the core and read no fields
+of it.
 
-Every rule is told of actions at the moment they happen (a rank enters a collective, applies an update, parks, resumes)
-and raises a Violation at the first that must not be. Whether the core believes the same does not matter here.
+Every rule gets the actions at the moment they happen (a rank enters a collective, applies an update, parks, resumes).
+It raises a Violation at the first action that is not allowed. What the core believes does not matter here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from taskd.sim.model import Oracle
 
 
 class Violation(Exception):
-    """A rule was broken: `rule` is its name, the text one sentence about this case."""
+    """A rule was broken. `rule` is its name, `text` is one sentence about this case."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")
@@ -48,11 +49,11 @@ RULES = {
     "hang-named": "a rank that is stopped in a job that nothing else troubles is named",
     "core": "no machine of the core raises, whatever it is told",
 }
-"""Every rule by name."""
+"""Every rule, by its name."""
 
 
 class Actor(Protocol):
-    """A training process, as far as the rules look at it."""
+    """A training process, with the fields that the rules read."""
 
     rank: int
     pid: int
@@ -64,11 +65,11 @@ class Actor(Protocol):
 
     @property
     def group(self) -> object | None:
-        """In which it trains."""
+        """The group in which it trains."""
 
 
 class Watch:
-    """What has been seen, as far as the rules need it."""
+    """The actions seen so far, as far as the rules need them."""
 
     def __init__(self, world_size: int) -> None:
         self.oracle = Oracle(world_size)
@@ -93,11 +94,11 @@ class Watch:
             raise Violation("one-incarnation", f"processes {other} and {pid} of rank {rank} both act in epoch {key}")
 
     def comes_parked(self, member: Actor, epoch: int) -> None:
-        """A newcomer starts in an epoch: it parks at the end of its set-up without being told."""
+        """A newcomer starts in an epoch. It parks at the end of its set-up without an order."""
         self._following[member.pid] = (epoch, Park)
 
     def parks(self, epoch: int, member: Actor) -> None:
-        """A process stands still, with the updates it then holds."""
+        """A process has parked, with the updates that it holds."""
         self.actions += 1
         self._parked.setdefault(epoch, {})[member.rank] = (member.part, member.updates)
 
@@ -118,7 +119,7 @@ class Watch:
             raise Violation("parked-first", f"{member} rebuilds epoch {epoch} and still trains")
 
     def resumes(self, key: int, member: Actor, updates: int, base: int) -> None:
-        """A process goes on with the step after `updates`; `base` is where the others went on, -1 for the first."""
+        """A process continues with the step after `updates`. `base`: where the others continued; -1 for the first."""
         self.actions += 1
         if base >= 0 and updates != base:
             raise Violation("one-point", f"{member} resumes epoch {key} from {updates} updates, others from {base}")
@@ -134,13 +135,13 @@ class Watch:
                 )
 
     def apart(self) -> bool:
-        """Whether those that have parked last, of several parts of the model, hold no update that all parts have."""
+        """Whether the ranks of the newest epoch have parked without an update that all parts of the model hold."""
         epoch = max(self._parked, default=-1)
         parts = {part for part, _ in self._parked.get(epoch, {}).values()}
         return parts != {0} and self._newest(epoch) < 0
 
     def _newest(self, epoch: int) -> int:
-        """Among those that have parked in it, the newest that some member of each part holds; -1: there is none."""
+        """The newest update that members of every part have parked with. -1: the parts differ, or none has parked."""
         newest: dict[int, int] = {}
         for part, held in self._parked.get(epoch, {}).values():
             newest[part] = max(newest.get(part, -1), held)
@@ -161,7 +162,7 @@ class Watch:
         self.best = max(self.best, done)
 
     def stepped_apart(self, key: int, done: int, model: int, excused: bool) -> None:
-        """A whole group goes on in an old epoch: only where nobody could tell its ranks that they were replaced."""
+        """A whole group makes a step in an old epoch. Allowed only if its ranks could not be told of the new one."""
         self.actions += 1
         if model != self.oracle.model(done):
             raise Violation(
@@ -171,13 +172,13 @@ class Watch:
             raise Violation("updates-once", f"epoch {key} made update {done} after epoch {self._stepping} had begun")
 
     def healed(self, incident: dict[str, Any], began_at: int, progress_at: int) -> None:
-        """The manager has closed an incident as healed: the job must have made a step in a group begun since."""
+        """The manager has closed an incident as healed. The job must have made a step in a group begun since then."""
         self.actions += 1
         if began_at < incident["opened_at_ns"] or progress_at <= began_at:
             raise Violation("healed", f"incident {incident['id']} is closed as healed, and no step has been made since")
 
     def holds(self, member: Actor) -> None:
-        """A process has left its group with a model: it must be the right one for its updates."""
+        """A process has left its group with a model. It must be the right model for its updates."""
         if member.updates >= 0 and member.model != self.oracle.model(member.updates):
             raise Violation(
                 "same-model", f"{member} holds another model than a run without faults after {member.updates}"
@@ -186,7 +187,7 @@ class Watch:
     # ---- what workers are told ---------------------------------------------------------------------------------
 
     def told(self, member: Actor, effect: WorkerEffect) -> None:
-        """A worker's machine asks its process for something: in one order only, and never for an older epoch."""
+        """A worker's state machine asks its process for something: in a fixed order, and never for an older epoch."""
         self.actions += 1
         if isinstance(
             effect, Quit | Reach | LetGo
@@ -208,7 +209,7 @@ class Watch:
         self._following[member.pid] = (epoch, type(effect))
 
     def relays(self, node: str, life: int, epoch: int) -> None:
-        """An agent hands an order of this epoch to its workers."""
+        """An agent passes an order of this epoch to its workers."""
         self.actions += 1
         seen = self._seen_by_agents.get((node, life), 0)
         if epoch < seen:

@@ -1,8 +1,8 @@
-"""The simulated shell of a worker: a process that says hello, sets up, trains in the crowd, and follows its machine.
+"""The simulated shell of a worker: a process that says hello, sets up, trains in the crowd, and follows commands.
 
-The machine inside is the production core.worker.Worker; this shell takes the random time that parking, rebuilding,
-fetching and resuming take, fails where a fault was planted, and tells the checkers what the process really does. A
-newer command interrupts what it is doing, as the machine may ask for it at any stage.
+The commands come from the state machine inside, the production core.worker.Worker. For parking, rebuilding, fetching
+and resuming, this shell takes a random time. It fails where a fault was planted, and tells the checkers what the
+process really does. A newer command interrupts the current one, since it may come at any stage.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from taskd.sim.setting import JOB, Setting
 
 MS = 1_000_000
 WORK_NS = 2_000 * MS
-"""How much of it an agent sees as one more piece of work."""
+"""How much processor time counts as one more unit of work for an agent."""
 HELLO_AGAIN_NS = 1_000 * MS
-"""A hello that nobody has acknowledged is said again after this."""
+"""A hello without acknowledgement is sent again after this time."""
 RAISED = "raised"
-"""The plan of a worker whose step an error has left: it goes no further until it parks."""
+"""The plan of a worker whose step has raised an error: it does not continue until it parks."""
 
 
 class Home(Protocol):
-    """The node on which a process runs, as far as it, and whoever meets it, has to know it: a SimNode."""
+    """The node on which a process runs (a SimNode), with the fields that a worker and its callers use."""
 
     name: str
     world: Setting
@@ -60,12 +60,12 @@ class SimWorker(Member):
         self.finished = False
         self.acknowledged = False
         self.connected = False  # to the agent that runs now
-        self.hellos = 0  # the last one's number; only it is repeated
+        self.hellos = 0  # the number of the last hello; only that one is repeated
         self.plan = ""  # a fault planted for the next stage
-        self._works_since = node.world.loop.now  # it uses its processor, as in its set-up; -1: it waits, or hangs
-        self._worked_ns = 0  # before that
-        self.busy = 0  # token of the command under way; older ones are void
-        self.said_at = self.heard_at = 0  # when the last message on the node's socket arrives: the next is not sooner
+        self._works_since = node.world.loop.now  # since when it uses its processor; -1: it waits, or hangs
+        self._worked_ns = 0  # processor time before that
+        self.busy = 0  # token of the command under way; older tokens are void
+        self.said_at = self.heard_at = 0  # when the last socket message arrives: the next one does not arrive earlier
         world = self.world
         self.core = world.machines.worker(rank, incarnation, epoch, newcomer)
         if newcomer:
@@ -76,7 +76,7 @@ class SimWorker(Member):
     # ---- talking to the agent ----------------------------------------------------------------------------------
 
     def say_hello(self) -> None:
-        """Introduce this process to the node's agent, the first one or the one that runs now."""
+        """Send a hello to the node's agent: the first agent, or the one that runs now."""
         if not self.alive or self.leaving:
             return
         world = self.world
@@ -106,11 +106,11 @@ class SimWorker(Member):
             self.say_hello()
 
     def line_broke(self) -> None:
-        """The agent is gone; a new one will be told hello."""
+        """The agent is gone. A new agent will get a hello."""
         self.acknowledged = self.connected = False
 
     def hear(self, message: Any) -> None:
-        """The agent's word: a welcome, an order, a stop."""
+        """Take a message of the agent: a welcome, an order, a stop."""
         if not self.alive or self.finished:
             return
         if isinstance(message, RailOrder):
@@ -153,13 +153,13 @@ class SimWorker(Member):
             self.die(1, "no repair is made for its error")
 
     def _done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
-        """What was asked for is done (or not): tell the machine, and the agent."""
+        """A command is done, or has failed: tell the state machine, and so the agent."""
         if not self.alive or token != self.busy:
             return
         self._step(Done(epoch, stage, self.updates, ok, reason, self.part))
 
     def reading(self, now: int) -> Reading:
-        """What the slot of its beat page says."""
+        """What the rank's slot in the beat page shows."""
         group = self.group
         works_ns = self._worked_ns + (now - self._works_since if self._works_since >= 0 else 0)
         work = works_ns // WORK_NS
@@ -170,7 +170,7 @@ class SimWorker(Member):
         return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms, work)
 
     def _works(self, works: bool) -> None:
-        """Whether it uses its processor from now on; in a healthy job nobody looks at that."""
+        """Set whether the process uses its processor from now on. In a healthy job this is not read."""
         now = self.world.loop.now
         if self._works_since >= 0:
             self._worked_ns += now - self._works_since
@@ -178,11 +178,11 @@ class SimWorker(Member):
 
     @property
     def training(self) -> bool:
-        """It sends to its peers."""
+        """Whether it trains, and so sends to its peers."""
         return self.group is not None
 
     def out_of_reach(self) -> bool:
-        """Its node is cut off from the manager, or was until just now."""
+        """Whether its node is cut off from the manager, or was until just now."""
         return self.home.out_of_reach()
 
     # ---- set-up and the first epoch ----------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class SimWorker(Member):
 
     def _fail_set_up(self) -> None:
         """The set-up raises, says that it failed, is killed, or never ends."""
-        # A first set-up that hangs is a hang like any other, which nothing but a person or a timeout ends as yet.
+        # A hang in a first set-up is an ordinary hang. So far only a person or a timeout ends it.
         choices = ("raises", "fails", "is killed", "hangs") if self.newcomer else ("raises", "is killed")
         choice = self.world.rng.choice(choices)
         self.world.loop.tell(f"rank {self.rank}", f"its set-up {choice}")
@@ -225,8 +225,8 @@ class SimWorker(Member):
         world = self.world
         if not self.set_up:
             if self.newcomer:
-                return  # it goes on with its set-up and parks at the end of it
-            self.set_up = True  # the first set-up is given up: it holds no model
+                return  # it continues its set-up and parks at the end
+            self.set_up = True  # the first set-up is abandoned: the process holds no model
         if self.group is not None:
             self.group.breaks()
         delay_ns = world.between(world.scenario.park_ns)
@@ -260,7 +260,7 @@ class SimWorker(Member):
         self._done(token, epoch, Stage.PARKED, not torn, "inside its update" if torn else "")
 
     def _rebuild(self, order: Order) -> None:
-        """Join the epoch's rendezvous; it completes for everybody when the last one is there."""
+        """Join the epoch's rendezvous. It completes for all ranks when the last one has joined."""
         world, rng = self.world, self.world.rng
         group = world.crowd.group(order.epoch)
         group.join(self)
@@ -284,13 +284,13 @@ class SimWorker(Member):
                 member.is_built(order.epoch)
 
     def is_built(self, epoch: int) -> None:
-        """All ranks are at the rendezvous."""
+        """All ranks have joined the rendezvous."""
         self.world.loop.after(
             self.world.rng.randint(1 * MS, 40 * MS), self._built, self.busy, self.world.crowd.group(epoch), epoch
         )
 
     def _built(self, token: int, group: Group, epoch: int) -> None:
-        """The communicators stand, unless a member died meanwhile: then some notice and others wait."""
+        """The communicators are ready, unless a member died meanwhile. Then some ranks notice and others wait."""
         if all(member.alive for member in group.members.values() if isinstance(member, SimWorker)):
             self._done(token, epoch, Stage.REBUILT)
         elif self.world.rng.random() < 0.5:
@@ -308,7 +308,7 @@ class SimWorker(Member):
         world.loop.after(delay_ns, self._restored, self.busy, order, source, "")
 
     def _restored(self, token: int, order: Order, source: int, reason: str) -> None:
-        """Copy the source's model, if it still lives and holds what was agreed."""
+        """Copy the source's model, if the source still lives and holds the agreed updates."""
         if not self.alive or token != self.busy:
             return
         if source >= 0 and not reason:
@@ -333,7 +333,7 @@ class SimWorker(Member):
         self._done(token, effect.epoch, Stage.RUNNING)
 
     def first_step_made(self, group: Group) -> None:
-        """The first update after a repair is applied: this, too, is said."""
+        """The first update after a repair is applied: report this, too."""
         if self.group is group and self.alive:
             self.harmed = False
             self._step(Done(group.key, Stage.RUNNING, group.done, True, ""))
@@ -342,7 +342,7 @@ class SimWorker(Member):
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The training loop ended: say so, and exit with code 0."""
+        """The training loop ended: report this, and exit with code 0."""
         if not self.alive or self.finished:
             return
         self.finished = self.leaving = True
@@ -353,7 +353,7 @@ class SimWorker(Member):
         self.world.loop.after(self.world.rng.randint(0, 50 * MS), self.die, 0, "the training loop ended")
 
     def die(self, exit_code: int, reason: str) -> None:
-        """The process ends, whatever it was doing."""
+        """End the process at once."""
         if not self.alive:
             return
         if self.group is not None:

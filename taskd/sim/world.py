@@ -1,7 +1,7 @@
 """One simulated job: the loop, the network, manager, nodes and crowd together, and what they ask of each other.
 
-It starts the workers as the job's launcher does at the very beginning (or, where the launcher is not taskd's, again
-whenever one has died), and knows which ends were earned. How a story goes from start to end is in `phases`.
+It starts the workers at the very beginning, as the job's launcher does. If the launcher is external, it starts them
+again each time a worker has died. It knows which ends of a job are justified. The course of a story is in `phases`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 
 KNOWN_NS = limits.FULL_REPORT_NS + 2 * SECOND
-"""A manager that runs has heard this long after the first step that the job has begun to train."""
+"""This long after the first step, a running manager knows that the job has begun to train."""
 
 
 class World(Setting):
-    """Everything of one story but its faults."""
+    """Everything of one story except its faults."""
 
     def __init__(self, options: Options, machines: Machines) -> None:
         super().__init__(options, machines)
@@ -44,7 +44,7 @@ class World(Setting):
         self.ending = False
         self.capacity_short_at = -1
         self.harms: list[int] = []
-        self.wasted: dict[int, int] = {}  # when an agent ended a process that held so many updates
+        self.wasted: dict[int, int] = {}  # time at which an agent ended a process -> the updates that it held
         self.returning: set[str] = set()  # lost nodes and dead launchers that will come back
         self._relaunching = False
         self.nodes: dict[str, SimNode] = {}
@@ -64,26 +64,26 @@ class World(Setting):
         return [worker for node in self.nodes.values() for worker in node.workers.values() if worker.alive]
 
     def with_rails(self, node: str, message: Any) -> Any:
-        """A report, with what the node's agent reads of its rails."""
+        """The report with the rail counters that the node's agent reads."""
         if self.cables is None or not isinstance(message, Report):
             return message
         crews = crews_of(((worker.home.name, worker) for worker in self.workers()), lambda worker: worker.training)
         return replace(message, rails=self.cables.reports(node, crews, self.loop.now))
 
     def manager_lives(self) -> bool:
-        """Whether an agent can connect to it."""
+        """Whether the manager lives, so that an agent can connect."""
         return self.manager.alive
 
     # ---- what shells tell --------------------------------------------------------------------------------------
 
     def worker_started(self, worker: SimWorker) -> None:
-        """A worker was started in the place of another."""
+        """A worker was started in place of another one."""
         if self.strikes("setup"):
             worker.plan = "setup"
             worker.harmed = True
 
     def worker_died(self, worker: SimWorker, exit_code: int) -> None:
-        """Peers may see their collective fail; a launcher outside of taskd starts the whole job again."""
+        """A process has ended. Peers may see their collective fail. An external launcher starts the whole job again."""
         crowd = self.crowd
         if exit_code and crowd.current is not None and worker.rank in crowd.current.resumed and self.rng.random() < 0.5:
             witnesses = [other for other in crowd.current.resumed.values() if other.group is crowd.current]
@@ -112,9 +112,9 @@ class World(Setting):
             witness.home.worker_says(witness, evidence)
 
     def ends(self, worker: SimWorker, reason: str) -> None:
-        """An agent ends a process: never one that trains in the newest group and that nothing has harmed."""
+        """An agent ends a process. It must not be an unharmed one that trains in the newest group."""
         if self.proofs.found and "goes on as incarnation" in reason:
-            return  # what anybody holds is in doubt then, and all start over
+            return  # every rank's state is in doubt then, and all start over
         group = worker.group
         trains = group is not None and group is self.crowd.current and group.running() and self.crowd.last_progress_at
         if trains and not worker.harmed and not worker.home.disturbed and not self.over():
@@ -124,11 +124,11 @@ class World(Setting):
             self.wasted[self.loop.now] = max(held, self.wasted.get(self.loop.now, 0))
 
     def _known_to_train(self) -> bool:
-        """A step was made, and the manager has had the time to hear of it."""
+        """Whether a step was made, and the manager has had the time to hear of it."""
         return self.crowd.trained_at >= 0 and self.loop.now - self.crowd.trained_at > KNOWN_NS
 
     def started_from_nothing(self) -> None:
-        """All ranks begin again with fresh parameters: only where no rank that held more was ended for it."""
+        """All ranks start over with fresh parameters. No rank with more updates may have been ended for that."""
         repairs = [incident for incident in self.manager.incidents() if incident["kind"] != "rail"]
         since = max((incident["opened_at_ns"] for incident in repairs), default=0)
         held = max((held for at, held in self.wasted.items() if at >= since), default=0)
@@ -138,7 +138,7 @@ class World(Setting):
             )
 
     def job_ended(self, end: EndJob) -> None:
-        """The manager's word that the job is over: with code 0 at its end, or with a reason that was earned."""
+        """The manager says that the job is over: with code 0 at the end of training, or with a justified reason."""
         self.ended = end
         self.loop.tell("job", end)
         if end.exit_code == 0:
@@ -148,7 +148,7 @@ class World(Setting):
             raise Violation("live", f"the job was given up without need: {end.reason}")
 
     def _earned(self) -> bool:
-        """Whether the ladder had really ended: too many restarts, no room, attempts used up, or no set-up succeeds."""
+        """Whether the ladder had really ended: too many restarts, no room, no attempts left, or no set-up succeeds."""
         codes = self.codes.values()
         if len(codes) == self.scenario.options.ranks and min(codes) > 0 and not self._known_to_train():
             return True
@@ -161,13 +161,13 @@ class World(Setting):
         return any(self._used_up(incident) for incident in self.manager.incidents())
 
     def _used_up(self, incident: dict[str, Any]) -> bool:
-        """Attempts may be used up only where as many things went wrong: a repair that fails by itself is no excuse."""
+        """Whether an incident has used up its attempts because of enough faults. A repair may not fail by itself."""
         since = incident["opened_at_ns"] - limits.SILENCE_ALONE_NS
         went_wrong = sum(1 for at in self.harms if at >= since)
         return bool(incident["attempts"] >= limits.MAX_ATTEMPTS and went_wrong >= limits.MAX_ATTEMPTS)
 
     def harm(self) -> None:
-        """Something goes wrong now that a repair may fail by."""
+        """Note that something goes wrong now that may make a repair fail."""
         self.harms.append(self.loop.now)
 
     def count_capacity(self) -> None:
@@ -190,15 +190,15 @@ class World(Setting):
         self.stands.verdict(event)
 
     def rails_ordered(self, node: str, order: RailOrder) -> None:
-        """The manager tells a node how its rails shall stand."""
+        """The manager sends a node a rail order."""
         self.rail_checks.ordered(node, order)
 
     def given_up(self, node: str, text: str) -> None:
-        """The manager takes a node for lost."""
+        """The manager declares a node lost."""
         self.nodes[node].given_up(text)
 
     def manager_restarts(self) -> None:
-        """What was known of rails may be lost with the one before."""
+        """A new manager has read the journal. What the old one knew of rails may be lost."""
         self.rail_checks.manager_restarted()
 
     def manager_is_back(self) -> None:
@@ -207,7 +207,7 @@ class World(Setting):
             self.loop.after(self.rng.randint(1 * MS, 200 * MS), node.connect, node.life)
 
     def node_returns(self, node: SimNode) -> None:
-        """A lost node is there again, empty, with a new agent."""
+        """A lost node comes back, empty and with a new agent."""
         if not self.over() and node.core is None and not node.left:
             self.returning.discard(node.name)
             node.up = True
@@ -218,7 +218,7 @@ class World(Setting):
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Nodes come up one after the other; each starts its workers."""
+        """Start the nodes one after the other, and the workers on them."""
         for node in self.nodes.values():
             self.loop.after(self.rng.randint(0, 300 * MS), node.start_agent)
         self._place_workers(500 * MS)
@@ -232,13 +232,13 @@ class World(Setting):
             )
 
     def _start_worker(self, node: SimNode, rank: int, generation: int) -> None:
-        gone = node.left or (self.scenario.launches and node.core is None)  # a dead launcher starts nobody
+        gone = node.left or (self.scenario.launches and node.core is None)  # a dead launcher starts no worker
         if generation == self.generation and node.up and not gone and not self.over():
             worker = SimWorker(node, rank, int(self.scenario.launches), 0, newcomer=False)
             node.adopt(worker)
 
     def _relaunch(self) -> None:
-        """Somebody else's launcher ends all workers and starts them again, once all nodes are there."""
+        """The external launcher ends all workers and starts them again, once all nodes are there."""
         if not self._relaunching and not self.over():
             self._relaunching = True
             self.loop.after(self.rng.randint(50 * MS, 2 * SECOND), self._relaunch_now)

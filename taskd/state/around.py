@@ -1,16 +1,17 @@
-"""What the loops around one over steps() set, in the function that it stands in and in those that have called that.
+"""The values that outer loops set: loops around a loop over steps(), in the same function or in its callers.
 
     for epoch in session.epochs(10):
         train(weight)  # here is the loop over steps()
         score = evaluate()
         best, weight = max(best, score), 1.0 + score
 
-A newcomer comes by the epochs that are over without their weights, so it reckons `best` and `weight` otherwise, and
-what is reckoned from them. What is plain of that (plain.py) is noted when a loop begins, and given to a newcomer in
-that loop: variables, attributes, items of lists and dicts, and the arguments of the functions on the way.
+A newcomer runs through the finished epochs without their trained weights. So it computes other values for `best` and
+`weight`, and for all that depends on them. Each rank notes the plain values among these (plain.py) when a loop begins,
+and a newcomer gets them in that loop. They are variables, attributes, items of lists and dicts, and the arguments of
+the functions on the way.
 
-It does NOT see what stands between two loops that no other one is around, what flow.py does not follow, and values
-that are no plain ones. What a loop goes over (`epoch`) is never given: giving it would not move what gives it.
+It does NOT see code between two loops that have no common outer loop, code that flow.py does not follow, and values
+that are not plain. The variable of a loop (`epoch`) is never given: setting it would not advance its iterator.
 """
 
 from __future__ import annotations
@@ -33,57 +34,57 @@ from taskd.state.sources import loops_at, node_of
 
 _FRAMES = 16
 _MOST = 256
-"""Places of one function."""
+"""At most this many places of one function are noted."""
 
 
 class Sets(NamedTuple):
-    """What the loops around one line set."""
+    """What the loops around one line set and use."""
 
     places: tuple[Place, ...] = ()
     goes_over: tuple[Place, ...] = ()
-    """What they are at."""
+    """The variables of these loops (`epoch` in `for epoch in ...`)."""
     arguments: tuple[Place, ...] = ()
-    """Of the function that the line stands in."""
+    """The arguments of the function that contains the line."""
     kept: tuple[Place, ...] = ()
-    """What of that they keep for later, whatever it is."""
+    """Places that keep a value for a later turn or for the code after the loops. The value may be of any kind."""
     uses: tuple[Place, ...] = ()
-    """What each of their turns finds and uses."""
+    """Places that a turn of the loops finds already set, and uses."""
     names: tuple[Place, ...] = ()
-    """All that stand in them, and in the loop over steps()."""
+    """All names in these loops and in the loop over steps()."""
 
 
 class _Way(NamedTuple):
     """One function on the way from the outermost loop to the one over steps()."""
 
     prefix: str
-    """How its names begin, for all but the last one."""
+    """The prefix of its names. The last function on the way has none."""
     script: Script
     places: tuple[Place, ...]
     sets: Sets
 
 
 class Around:
-    """Of one session."""
+    """The outer loops of one session."""
 
     def __init__(self) -> None:
         self._sets: dict[tuple[CodeType, int], Sets] = {}
 
     def sets(self, known: Set[int]) -> Noted:
-        """What is plain of what they set. `known`: objects that are put back in another way, by id."""
+        """Return the plain values that the loops set. `known`: ids of objects that are restored in another way."""
         return _noted((way.prefix, way.script.everything(way.places, known)) for way in self._ways())
 
     def goes_over(self) -> Noted:
-        """What is plain of what they go over."""
+        """Return the plain values of the loop variables."""
         return _noted((way.prefix, way.script.everything(way.sets.goes_over, frozenset())) for way in self._ways())
 
     def kept(self, known: Set[int]) -> list[Thing]:
-        """What is no plain value of what they keep from one turn to a later one, or to what is behind them."""
+        """Return the values that are not plain and that the loops keep for a later turn or for the code after them."""
         found = [(way.prefix, way.script.everything(way.sets.kept, known)) for way in self._ways()]
         things = [(prefix + name, value) for prefix, values in found for name, value in values.items()]
         return [(name, value) for name, value in things if packed(value) is None]
 
     def uses(self) -> list[Thing]:
-        """What each of their turns finds and uses, whatever it is, and the code that may be run there."""
+        """Return what a turn of the loops finds and uses, of any kind, and the code that may run there."""
         things = list[Thing]()
         for way in self._ways():
             things += [(way.prefix + name, value) for name, value in reached(way.script.rooted(way.sets.uses)).items()]
@@ -92,12 +93,12 @@ class Around:
         return things
 
     def makes(self, name: str) -> bool:
-        """Whether they make what the function of the loop over steps() has under this name."""
+        """Whether the outer loops set this name, or what it is a part of, in the function of the loop over steps()."""
         texts = {place.text for place in self._ways()[-1].places}
         return any(name[:at] in texts for at in (len(name), *(one.start() for one in re.finditer(r"[.\[]", name))))
 
     def give(self, noted: Noted, known: Set[int]) -> list[str]:
-        """Let it be this, where something else that is plain stands, or nothing. The names of what was not so."""
+        """Set the places to the noted values, except where a value stands that is not plain. Return what changed."""
         given, noted = list[str](), {name: data for name, data in noted.items() if can_be_given(data)}
         for way in self._ways():
             there = way.script.everything(way.places, known)
@@ -110,7 +111,7 @@ class Around:
         return sorted(given)
 
     def _ways(self) -> list[_Way]:
-        """From the outermost loop inward."""
+        """Return the functions on the way, from the outermost loop inward."""
         found, script = list[tuple[Script, Sets]](), Script.asking()
         while script is not None and len(found) < _FRAMES:
             found.append((script, self._of(script, innermost=not found)))
@@ -118,7 +119,7 @@ class Around:
         ways, inside, met = list[_Way](), False, set[str]()
         for script, sets in reversed(found):
             prefix = "" if script is found[0][0] else f"{script.place}: "
-            if prefix not in met:  # else it calls itself
+            if prefix not in met:  # a recursive function counts once
                 ways.append(_Way(prefix, script, (sets.arguments if inside else ()) + sets.places, sets))
             met.add(prefix)
             inside = inside or bool(sets.places or sets.goes_over)
@@ -139,7 +140,7 @@ def _noted(found: Iterable[tuple[str, dict[str, Any]]]) -> Noted:
 
 
 def _sets_around(script: Script, innermost: bool) -> Sets:
-    """`innermost`: the loop over steps() itself stands there, too."""
+    """Find what the outer loops set. `innermost`: this function also contains the loop over steps() itself."""
     code, line = script.loop
     home = node_of(code, script.space)
     if home is None or any(map(gives_locals, ast.walk(home))):
@@ -168,7 +169,7 @@ def _sets_around(script: Script, innermost: bool) -> Sets:
 
 
 def _exact(places: set[Place], own: frozenset[str]) -> tuple[Place, ...]:
-    """But for what the loops set by themselves."""
+    """Return the exact ones of these places, without the loop variables (`own`)."""
     few = (place for place in places if place.is_exact and (place.path or place.root not in own))
     return tuple(islice(sorted(few, key=lambda place: place.text), _MOST))
 
@@ -178,7 +179,7 @@ def _variables(names: Iterable[str]) -> tuple[Place, ...]:
 
 
 def _targets(loop: Any) -> Iterator[ast.Name]:
-    """What it sets by itself."""
+    """Return the variables of this loop."""
     for part in ast.walk(loop.target) if not isinstance(loop, ast.While) else ():
         if isinstance(part, ast.Name):
             yield part

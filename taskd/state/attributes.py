@@ -1,11 +1,12 @@
-"""Plain attributes of optimizers: what one of the script's own counts beside its state.
+"""Plain attributes of optimizers: numbers that a script's own optimizer counts beside its state.
 
-An update moves them like the state, on all ranks alike. So they are put back with a step that is given up, and a rank
-that takes the state of another one takes them, too.
+An update moves them like the state, in the same way on all ranks. So they are put back when a step is given up, and a
+rank that takes the state of another rank takes them, too.
 
 Failure modes: an attribute is a rank's own (its number, a seed, a path): its set-up differs, so it is left; it was or
 became a tensor, a list or an object on one side: so it is left there, and never deleted. *Not kept:* what is not plain
-(a proof finds who was led astray), and what is set up alike on all and moves differently on each, like a clock.
+(a proof finds a rank that went wrong by it), and what is set up equal on all ranks and moves differently on each, like
+a clock.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ from typing import Any
 PLAIN = (bool, int, float, str, type(None))
 Space = dict[str, Any]
 Told = dict[str, list[Space]]
-"""By the name of its owner: what was plain at its set-up, and what is now."""
+"""By the name of the owner: its plain attributes at its set-up, and those now."""
 
 
 @dataclass(slots=True, frozen=True)
 class Own:
-    """What one object had at a moment."""
+    """The attributes of one object at one moment."""
 
     plain: Space
     names: frozenset[str]
-    """Of all attributes."""
+    """The names of all attributes."""
 
 
 class Attributes:
-    """Of some objects, by name."""
+    """The attributes of some objects, by name."""
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
         self._owners = owners
         self._set_up: dict[str, Own] = {}
 
     def look(self) -> None:
-        """A loop begins: whoever is there for the first time has been set up."""
+        """A loop begins: note the set-up of each object that is new."""
         for name, owner in self._owners.items():
             if name not in self._set_up:
                 self._set_up[name] = _own(owner)
 
     def note(self) -> dict[str, Own]:
-        """All, as they are now."""
+        """Return all attributes as they are now."""
         return {name: _own(owner) for name, owner in self._owners.items()}
 
     def put_back(self, noted: dict[str, Own]) -> None:
-        """Let them be as this rank has noted them; what is new since then is no more."""
+        """Set the attributes back to what this rank has noted. Plain attributes that are new are deleted."""
         for name, before in noted.items():
             space = _space_of(self._owners[name])
             for key in _plain(space).keys() - before.names:
@@ -55,11 +56,11 @@ class Attributes:
             space.update(before.plain)
 
     def tell(self) -> Told:
-        """For a rank that lacks them."""
+        """Return the attributes for a rank that lacks them."""
         return {name: [own.plain, _plain(_space_of(self._owners[name]))] for name, own in self._set_up.items()}
 
     def take(self, told: Told) -> None:
-        """What another rank has told, of what began alike on both and is plain on both."""
+        """Take another rank's attributes, if they began equal on both ranks and are plain on both."""
         for name, (set_up, now) in told.items():
             mine = self._set_up.get(name)
             if mine is None:

@@ -1,12 +1,12 @@
 """Averages of a model, whose weights all ranks share and whose buffers are this rank's own.
 
-`torch.optim.swa_utils.AveragedModel` averages or copies the buffers of its model, and under DistributedDataParallel
-each rank has its own. A rank that takes another one's average takes too much: the buffers of its own average come from
-memory, or from the record of its life before. They may be one update behind, when the others have done a step that
-this rank left after its backward. Then the average itself makes that update once more, and only the buffers of the
-result are used.
+`torch.optim.swa_utils.AveragedModel` averages or copies the buffers of its model. Under DistributedDataParallel each
+rank has its own buffers. A rank that takes another rank's average gets that rank's buffers, too. So the buffers of its
+own average come from memory, or from the record of its predecessor (the process that a newcomer replaces). They may be
+one update behind, if the others have finished a step that this rank left after its backward. Then the average makes
+that update again, and only the buffers of the result are used.
 
-It keeps no parameters: those of an average are the same on all ranks (replica.py).
+This module does NOT keep parameters: those of an average are the same on all ranks (replica.py).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from taskd.state.replica import Replica, follows
 
 
 class Averages:
-    """Those among the registered objects."""
+    """The averages among the registered objects."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
     def note(self) -> dict[str, list[torch.Tensor]]:
-        """Of each: how many updates it holds, and its buffers."""
+        """Return, for each average, its number of updates and its buffers."""
         return {
             name: [tensor.detach().clone() for tensor in (item.n_averaged, *item.module.buffers())]
             for name, item in self._all().items()
         }
 
     def take_up(self, noted: dict[str, list[torch.Tensor]]) -> None:
-        """Another rank's averages have come in: give each its own buffers again, as they are after the updates that it
-        holds now. The models' buffers are in place. Raises PeerError where that cannot be known."""
+        """Another rank's averages have arrived: give each average this rank's buffers again, in their state after the
+        updates that it has now. The models' buffers are in place already. Raises PeerError if they are not known."""
         for name, item in self._all().items():
             count, *buffers = noted[name]
             for buffer, own in zip(item.module.buffers(), buffers, strict=True):
@@ -60,7 +60,7 @@ class Averages:
 
 
 def _sources(item: Any, models: dict[str, torch.nn.Module]) -> list[torch.nn.Module]:
-    """The models that this one may be an average of. A wrapper and what it wraps are one."""
+    """Return the models of which this may be an average. A wrapper and its module count as one."""
     wanted = _form(item.module)
     found = {next((one.data_ptr() for one in model.parameters()), 0): model for model in models.values()}
     return [model for model in found.values() if _form(model) == wanted]

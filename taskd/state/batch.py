@@ -1,15 +1,15 @@
-"""How a batch was handed out, so that a step which is done again finds it like that.
+"""Notes how a batch was handed out, so that a step that is done again finds it in that state.
 
 Loops write into their batch: `batch["x"] = batch["x"] / 255` puts another tensor there, `x.div_(255)` changes the one
-that is there. Which objects stand in which container is noted when the batch is handed out and put back in place; a
-tensor that was written into is known by its version, and then the batch has to be loaded once more. The same holds
-where a batch has something in it of which nobody can tell whether it was changed: an array, an object that keeps its
-contents in another way.
+that is there. When a batch is handed out, this module notes which objects are in which container. Later it puts them
+back in place. A tensor that was written into is recognized by its version. Then the batch has to be loaded again. The
+same holds for a batch with something in it whose changes cannot be seen: an array, or an object that keeps its contents
+in another way.
 
-Whether a batch that was loaded once more is the same is told by a digest of it: of its layout, its numbers and its
-text, and of some elements of what lies in this process' memory.
+A digest shows whether a batch that was loaded again is the same. It covers the layout, the numbers and the text, and
+some elements of the tensors and arrays in this process' memory.
 
-It copies no contents, and does not load.
+This module does NOT copy contents and does not load.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from taskd.state.plain import is_scalar
 from taskd.state.strange import strange
 
 MOST = 4096
-"""Objects that are looked at in one batch; one that has more of them is loaded again instead."""
+"""At most this many objects of one batch are looked at. A batch with more is loaded again instead."""
 _PLAIN: tuple[type, ...] = (
     bool, int, float, complex, str, bytes, range, slice, type(None), type, enum.Enum, date, PurePath,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer, FunctionType, ModuleType,
 )  # fmt: skip
 _OF_PYTHON = 1 << 9
-"""Of a class: it was made by Python code (Py_TPFLAGS_HEAPTYPE)."""
+"""The flag of a class that was made by Python code (Py_TPFLAGS_HEAPTYPE)."""
 
 
 class Handed:
-    """One batch, as it was when this was made."""
+    """One batch in its state when this object was made."""
 
     def __init__(self, batch: Any) -> None:
         self._puts: list[Callable[[], None]] = []
@@ -61,21 +61,21 @@ class Handed:
             todo.extend(self._look(item))
 
     def written(self) -> list[torch.Tensor]:
-        """The tensors that somebody has written into since."""
+        """Return the tensors that were written into since."""
         return [tensor for tensor, version in self._tensors if tensor._version != version]
 
     def tensors(self) -> list[torch.Tensor]:
-        """All that there were in it."""
+        """Return all tensors that were in it."""
         return [tensor for tensor, _ in self._tensors]
 
     def put_back(self) -> bool:
-        """Every container has its contents again; False if that is not all that it takes."""
+        """Give every container its contents again. Return False if that does not restore the whole batch."""
         for put in self._puts:
             put()
         return self.known and not self.written()
 
     def _look(self, item: Any) -> Iterable[Any]:
-        """Note one object; what stands in it."""
+        """Note one object, and return the objects in it."""
         if isinstance(item, torch.Tensor):
             if item.is_inference():
                 self.known = False
@@ -102,7 +102,7 @@ class Handed:
 
 
 def digest(batch: Any) -> int:
-    """Of what is in a batch, the same in every process."""
+    """Return a digest of a batch's contents, the same in every process."""
     words: list[str] = []
     numbers: list[Any] = []
     todo: deque[Any] = deque((batch,))
@@ -138,7 +138,7 @@ def _refill(container: Any, fill: Callable[[Any], Any], contents: Any) -> None:
 
 
 def _is_plain_object(item: Any) -> bool:
-    """Whether all that it holds stands in its `__dict__`."""
+    """Whether all contents of this object are in its `__dict__`."""
     kinds = [kind for kind in type(item).__mro__ if kind is not object]
     return hasattr(item, "__dict__") and all(
         kind.__flags__ & _OF_PYTHON and not vars(kind).get("__slots__") for kind in kinds

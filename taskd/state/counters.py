@@ -1,19 +1,19 @@
-"""Which variables a script counts in its loop, read from its source: `global_step += 1`, `self.tokens += n`.
+"""Finds the variables that a script counts in its loop, in its source: `global_step += 1`, `self.tokens += n`.
 
-A step that is done again has to find a count as the first attempt found it. Other variables are better left alone: what
-is set anew in each step needs no help, and a number may stand for an object that nobody puts back (a descriptor, the
-place of an iterator, a guard of what is done once). So a counter is what the body of the loop moves from its own value
-(`n += ...`, `n = n + ...`, `best = min(best, loss)`), or a function of the same module that the body calls, or a method
-of the same `self`. Doubtful, and left alone, is a counter that is also set to something other than a number
-(`n = unknown()`), or that moves under a condition together with what every step uses
-(`if i == len(data): it = iter(data); i = 0`), and all locals of a function that calls `locals()`.
+A step that is done again must find a count as the first attempt found it. Other variables are better left alone. A
+variable that each step sets anew needs no help. A number may stand for an object that no repair puts back (a
+descriptor, the position of an iterator, a flag of something that is done once). So a counter is a variable that moves
+from its own value (`n += ...`, `n = n + ...`, `best = min(best, loss)`): in the body of the loop, in a function of the
+same module that the body calls, or in a method of the same `self`. Some counters are doubtful and left alone: one that
+is also set to something other than a number (`n = unknown()`), one that moves under a condition together with something
+that every step uses (`if i == len(data): it = iter(data); i = 0`), and all locals of a function that calls `locals()`.
 
-What the loop counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) is told by flow.py, which follows
-all functions and methods of the script. It is put back where it is counted and nothing else; and so is what the loop
-only reads there, for what is not followed (`getattr(one, name)()`) may count it. The rest (elsewhere.py) is
-only found, to be said, and so is what the loop counts to by `enumerate`.
+Counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) are found by flow.py, which follows all
+functions and methods of the script. Such a count is put back if the loop counts it and sets it in no other way. A
+number that the loop only reads there is put back, too, because code that is not followed (`getattr(one, name)()`) may
+count it. All other counts (elsewhere.py) are only reported, and so is the variable that counts in `enumerate`.
 
-Of variables it does NOT see what functions of other modules count, and nothing of code without a source.
+It does NOT see variables that functions of other modules count, and nothing of code without a source.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from taskd.state.statements import (
 )
 
 Look = Callable[[Place], Any]
-"""What is at a place when the loop begins."""
+"""Returns the value at a place when the loop begins."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Of one loop."""
+    """The counters of one loop."""
 
     local: list[str] = field(default_factory=list)
     attributes: list[str] = field(default_factory=list)
     module: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Of a function that calls `locals()`: what a frame says of its locals is written into the dict that this gives."""
+    """Locals of a function that calls `locals()`. Reading the frame would change the dict that it returned."""
     places: list[Place] = field(default_factory=list)
-    """In other objects, dicts and lists."""
+    """Counts in other objects, dicts and lists."""
     elsewhere: list[Place] = field(default_factory=list)
-    """What may be a count, and is none of these."""
+    """Places that may hold a count and are none of the above."""
     methods: list[Method] = field(default_factory=list)
-    """They may count in their object."""
+    """Methods that may count in their object."""
 
     def add(self, variable: Variable) -> None:
-        """One more."""
+        """Add one variable."""
         owner, name = variable
         {SELF: self.attributes, MODULE: self.module, HERE: self.local}[owner].append(name)
 
@@ -78,26 +78,26 @@ class Loop(NamedTuple):
     counts: Counters
     doubtful: Counters
     handed_on: Counters
-    """Others that one step finds as another one has left them."""
+    """Other variables that one step finds as another step has left them."""
     carried: tuple[Place, ...] = ()
-    """What steps find so, or as it was changed in place, and use, whatever it is."""
+    """Places of any kind that a step finds as another step has set or changed them, and uses."""
     perhaps: tuple[Place, ...] = ()
-    """Where that hangs on conditions."""
+    """Places for which that depends on conditions."""
     shown: frozenset[str] = frozenset()
-    """What of the counts in other places is only shown."""
+    """Counts in other places that are only shown."""
     found: tuple[Place, ...] = ()
-    """What the loop finds when it begins, and uses."""
+    """Places that the loop finds already set when it begins, and uses."""
     written: tuple[Place, ...] = ()
-    """What it may set, or change in place."""
+    """Places that it may set or change in place."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a row of statements does to variables."""
+    """What a sequence of statements does to variables."""
 
     counted: set[Variable] = field(default_factory=set)
     doubtful: set[Variable] = field(default_factory=set)
-    """Counted or not, they are set in another way."""
+    """Variables that are set in another way, whether they are counted or not."""
     called: set[Variable] = field(default_factory=set)
     elsewhere: set[Place] = field(default_factory=set)
     methods: set[Method] = field(default_factory=set)
@@ -105,7 +105,7 @@ class _Found:
     shares_locals: bool = False
 
     def look_at(self, block: Sequence[ast.stmt], used: set[Variable], conditional: bool) -> None:
-        """At these statements and those inside of them. `used`: what is read whenever the whole is run."""
+        """Look at these statements and those inside them. `used`: variables that are read under no condition."""
         replaced, counted = set[Variable](), set[Variable]()
         for statement in block:
             by_itself = moved_by(statement)
@@ -124,7 +124,7 @@ class _Found:
             self.doubtful |= counted | numbers
 
     def of(self, code: CodeType) -> _Found:
-        """The same with names of the module as such."""
+        """Return the same findings, with variables of the module marked as such."""
         own = own_names(code)
 
         def home(variables: set[Variable]) -> set[Variable]:
@@ -134,7 +134,7 @@ class _Found:
 
 
 def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loop:
-    """What the innermost loop of this code around this line does. `space`: its module."""
+    """Return what the innermost loop around this line does. `space`: the globals of its module."""
     home = node_of(code, space)
     loops = loops_at(home, line)
     if home is None or not loops:
@@ -173,18 +173,18 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
 
 
 def _in_module(space: dict[str, Any], own: frozenset[str], place: Place) -> Any:
-    """What is there, but for what the function has, which may not be looked at."""
+    """Return what is at this place. Locals of the function must not be looked at, so they give NOTHING."""
     root = vars(sys.modules[place.module]) if place.module else space.get(place.root, NOTHING)
     return NOTHING if place.root in own else place.found(root)
 
 
 def _may_move(place: Place, look: Look) -> bool:
-    """Whether it is a number in an object, dict or list, which what is not followed here may count."""
+    """Whether it is a number in an object, dict or list. Code that is not followed here may count it."""
     return bool(place.path) and place.is_exact and type(look(place)) in NUMBERS and _is_apart(place, look)
 
 
 def _is_apart(place: Place, look: Look) -> bool:
-    """Whether no iterator is beside it, which nobody puts back with it."""
+    """Whether no iterator is stored beside it. A repair would put back the number without the iterator."""
     space = getattr(look(replace(place, path=place.path[:-1])), "__dict__", None)
     return not any(hasattr(type(value), "__next__") for value in space.values()) if type(space) is dict else True
 
@@ -194,7 +194,7 @@ def _by_text(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def _sorted(found: _Found, hidden: frozenset[str]) -> Loop:
-    """`hidden`: names that cannot be looked at."""
+    """Sort the findings into a Loop. `hidden`: names that cannot be looked at."""
     loop = Loop(Counters(), Counters(), Counters())
     for variable in sorted(found.counted | found.handed_on):
         if found.shares_locals and variable[0] != MODULE:
@@ -210,7 +210,7 @@ def _sorted(found: _Found, hidden: frozenset[str]) -> Loop:
 
 
 def _variable(place: Place, own: frozenset[str]) -> Variable | None:
-    """If it is one."""
+    """Return this place as a variable, if it is one."""
     match place.path:
         case () if not place.module:
             return (HERE if place.root in own else MODULE), place.root
@@ -221,7 +221,7 @@ def _variable(place: Place, own: frozenset[str]) -> Variable | None:
 
 
 def of_function(function: FunctionType) -> list[str]:
-    """What a method moves of its `self`, whatever it has been taken from."""
+    """Return the attributes of `self` that a method moves from their own value, whatever class it is from."""
     node = node_of(function.__code__, function.__globals__)
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
@@ -229,7 +229,7 @@ def of_function(function: FunctionType) -> list[str]:
 
 
 def _counted(loop: Any, code: CodeType, space: dict[str, Any], shares_locals: bool, look: Look) -> _Found:
-    """By the body of the loop, and by the functions of its module, and methods of its `self`, that it calls."""
+    """Return what the loop's body counts, and the functions of its module and methods of its `self` that it calls."""
     body = _found_in(loop.body, code, numbered(loop))
     body.shares_locals = shares_locals
     todo, met = [*body.called], {code}
@@ -251,7 +251,7 @@ def _counted(loop: Any, code: CodeType, space: dict[str, Any], shares_locals: bo
 
 
 def _function(called: Variable, space: dict[str, Any], look: Look) -> FunctionType | None:
-    """The function of this module that this is."""
+    """Return the function of this module that this variable holds."""
     owner, name = called
     if owner:
         found = look(Place("self", "self"))
@@ -264,7 +264,7 @@ def _function(called: Variable, space: dict[str, Any], look: Look) -> FunctionTy
 
 
 def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _Found:
-    """`number`: a variable that is counted and set by somebody else."""
+    """Return what a block does. `number`: a variable that the loop's header counts and sets, not the block."""
     found = _Found()
     found.look_at(block, used_by(block), False)
     if number:

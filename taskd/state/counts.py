@@ -1,13 +1,14 @@
-"""Numbers in what a script loads from that move while it is loaded from: a sampler's own epoch, a loader's position.
+"""Numbers in a loader that move while the script loads from it: a sampler's own epoch, a loader's position.
 
-Nobody registered them, and a newcomer's begin anew. So the numbers of a loader, of its samplers, its dataset and of
-what these have are looked at before and behind the first and the last loads of an epoch, and those that have moved are
-kept: the next newcomer sets them, and whoever opens an epoch again begins with those of its beginning.
+They are not registered, and those of a newcomer start anew. So this module looks at the numbers of a loader, of its
+samplers, of its dataset and of their parts, before and after the first and the last loads of an epoch. Numbers that
+have moved are kept. The next newcomer sets them. A rank that opens an epoch again starts with the numbers from the
+beginning of that epoch.
 
-Failure modes: a number that the script sets (`set_epoch`, a step in options that a dataset knows, too) must stay what
-the script says, so one that moves at other times than in a load is left; one that comes into being late (`self.file`,
-and the flag that says that it is open) belongs to what else is made then, so it is left, too. *Not seen:* what is no
-number (a list that grows), what is far inside, and an iterator, which nobody can tell the place of (`hides`).
+Failure modes: a number that the script sets (`set_epoch`, a step in options that the dataset shares) must stay as the
+script sets it, so a number that moves outside of a load is left alone; a number that appears late (`self.file`, and the
+flag that it is open) belongs to other things that are made then, so it is left alone, too. *Not seen:* what is no
+number (a list that grows), what is nested deeply, and an iterator, whose position nobody can tell (`hides`).
 """
 
 from __future__ import annotations
@@ -27,48 +28,48 @@ from taskd.state.rng import is_generator
 
 _DEEP = 5
 _FEW = 64
-"""Items of one list or dict."""
+"""A list or dict with more items is not looked into."""
 _MOST = 256
-"""Objects that are looked at."""
+"""At most this many objects are looked at."""
 _ITERATORS = ("builtins", "itertools")
 """Modules of iterators that are not written in Python."""
 Numbers = dict[str, float]
-"""By where they are."""
+"""Numbers by their path in the loader."""
 _Found = tuple[str, Any, Any, Any]
-"""Where something is, whose it is and under which key, and what it is."""
+"""The path of something, its owner, its key there, and its value."""
 
 
 class Counts:
-    """Of one loader."""
+    """The moving numbers of one loader."""
 
     def __init__(self) -> None:
         self.moving: set[str] = set()
-        """Where those are that were seen to move."""
+        """Paths of the numbers that were seen to move."""
         self._before: Numbers = {}
 
     def begin(self, loader: Any) -> None:
-        """It is about to be loaded from."""
+        """Loading is about to begin."""
         self._before = numbers_in(loader)
 
     def end(self, loader: Any) -> None:
-        """It was loaded from, and nothing else was done."""
+        """Loading has ended, and nothing else was done since `begin`."""
         before, now = self._before, numbers_in(loader)
         both = before.keys() & now.keys()
         self.moving |= {name for name in both if before[name] != now[name] and type(before[name]) is type(now[name])}
 
     def of(self, numbers: Numbers) -> Numbers:
-        """Those that move."""
+        """Return those of these numbers that move."""
         return {name: number for name, number in numbers.items() if name in self.moving}
 
 
 def numbers_in(loader: Any) -> Numbers:
-    """All that are near."""
+    """Return all numbers that the search reaches."""
     found = ((name, part) for name, owner, _, part in _walk(loader) if not isinstance(owner, (tuple, type(None))))
     return {name: part for name, part in found if type(part) in NUMBERS}
 
 
 def put(loader: Any, numbers: Numbers) -> None:
-    """Let them be these again."""
+    """Set the numbers of this loader back to these."""
     wanted = [
         (name, owner, key)
         for name, owner, key, part in _walk(loader)
@@ -84,7 +85,7 @@ def put(loader: Any, numbers: Numbers) -> None:
 
 
 def hides(loader: Any) -> str:
-    """Where there is an iterator in it, or nothing."""
+    """Return the path of an iterator in this loader, or an empty text."""
     return next((name for name, _, _, part in _walk(loader) if _is_iterator(part)), "")
 
 
@@ -94,7 +95,7 @@ def _is_iterator(part: Any) -> bool:
 
 
 def _walk(loader: Any) -> Iterator[_Found]:
-    """What is near comes first."""
+    """Return the parts of this loader, the least nested first."""
     todo: deque[tuple[str, Any, int]] = deque([("", loader, _DEEP)])
     seen = {id(loader)}
     while todo:
@@ -116,7 +117,7 @@ def _parts(path: str, owner: Any) -> Iterator[_Found]:
         for name, cell in zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False):
             try:
                 yield f"{path}.{name}", cell, name, cell.cell_contents
-            except ValueError:  # nothing is in it yet
+            except ValueError:  # the cell is still empty
                 continue
         return
     if isinstance(owner, MethodType):
@@ -134,5 +135,5 @@ def _parts(path: str, owner: Any) -> Iterator[_Found]:
 
 
 def _is_set_otherwise(owner: Any, key: str) -> bool:
-    """The epoch of a sampler is the script's, and what a loader of torch's keeps of its processes is noted apart."""
+    """Whether other code restores this: the script sets a sampler's epoch, a DataLoader's iterator is noted apart."""
     return (key == "epoch" and hasattr(owner, "set_epoch")) or (key == "_iterator" and isinstance(owner, DataLoader))

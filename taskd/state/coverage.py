@@ -1,13 +1,14 @@
-"""Finds what a step changes and nobody registered: the one mistake that a repair would turn into wrong weights.
+"""Finds what a step changes without being registered: the one mistake that a repair would turn into wrong weights.
 
-A newcomer takes over what was registered. Whatever else its script trains would start anew there and silently differ
-from then on, so such a job must not be healed in place, and the user is told at the first step. Four things are seen:
-an optimizer that steps (torch tells of every one), a module that has other contents than when its loop began, after the
-first step or when the next loop begins, a scheduler or scaler that has moved (movers.py), and a DistributedDataParallel
-around registered modules, which is not a mistake but must be known, because its buckets are part of the state and its
-hook may keep some of its own. All are found once, when a loop begins, among all objects that live then.
-What is registered must also be the same on every rank, else nobody could give a newcomer what the dead rank had: shards
-are seen by their types, and by the ranks over which DistributedDataParallel spans.
+A newcomer takes over what was registered. Anything else that its script trains would start anew there and silently
+differ from then on. So such a job must not be healed in place, and the user is told at the first step. Four things are
+seen: an optimizer that steps (torch reports every one); a module whose contents differ from those at the loop's
+beginning, after the first step or when the next loop begins; a scheduler or scaler that has moved (movers.py); and a
+DistributedDataParallel around registered modules. The last is not a mistake. But it must be known, because its buckets
+are part of the state, and its hook may keep state of its own. All are found once, when a loop begins, among all objects
+that exist then.
+What is registered must also be the same on every rank. Otherwise no rank could give a newcomer what the dead rank had.
+Shards are recognized by their types, and by the ranks of a DistributedDataParallel's process group.
 
 What it does NOT see: tensors that a loop keeps where flow.py does not look, and modules made later in the loop whose
 optimizer is registered. It repairs nothing.
@@ -35,7 +36,7 @@ from taskd.state.strange import STARTS_OVER, strange
 _UNKNOWN = "where nothing is put back or done again"
 _CONSEQUENCE = f"{STARTS_OVER}; name it in taskd.session().register()"
 _SAMPLE = 32
-"""Elements of each tensor that are compared: a version alone does not grow when a script writes through `.data`."""
+"""Elements of each tensor that are compared. The version is not enough: writing through `.data` does not raise it."""
 _DEPTH = 8
 _MOST_NAMES = 6
 _TAKES = (
@@ -51,7 +52,7 @@ _HANDED_ON = (
 
 @dataclass(slots=True)
 class _Tensor:
-    """One tensor outside of what is registered, and how it was. It may be thrown away at any time."""
+    """One tensor that is not registered, and how it was. The script may free the tensor at any time."""
 
     tensor: weakref.ref[torch.Tensor]
     version: int
@@ -68,7 +69,7 @@ class _Tensor:
         return tensor._version != self.version or not torch.equal(_sample(tensor), self.sample)
 
     def is_at(self, places: Set[int]) -> bool:
-        """Whether its contents lie at one of these."""
+        """Whether its contents lie at one of these addresses."""
         tensor = self.tensor()
         return tensor is not None and tensor.data_ptr() in places
 
@@ -77,40 +78,40 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     row = tensor.detach()
     while row.dim() > 1:
         row = row[0]
-    # As bytes, because not-a-number is unequal to itself.
+    # As bytes, because NaN is unequal to itself.
     return row.reshape(-1)[:_SAMPLE].cpu().clone().view(torch.uint8)
 
 
 @dataclass(slots=True)
 class Coverage:
-    """What is registered (`replica`, and `local`, the rank's own objects) against what lives and moves."""
+    """Compares what is registered (`replica`, and the rank's own objects in `local`) with what exists and changes."""
 
     replica: Replica
     local: dict[str, Any]
     flaws: list[str] = field(default_factory=list)
-    """What was found, one sentence each."""
+    """The flaws that were found, one sentence each."""
     _outside: list[tuple[str, list[_Tensor]]] = field(default_factory=list)
     _movers: list[Mover] = field(default_factory=list)
     _told: set[int] = field(default_factory=set)
     _held: dict[str, Held] = field(default_factory=dict)
-    """What the loop hands on, by its name there."""
+    """What the loop hands on, by its name in the loop."""
     _put_back: set[str] = field(default_factory=set)
-    """What of it was registered."""
+    """Names of things handed on that were registered."""
     _unsure: set[str] = field(default_factory=set)
-    """What of it may have moved, and was not."""
+    """Names of things handed on that may have moved and were not registered."""
     _looks: int = 0
-    """At what this loop hands on."""
+    """How often this loop's handed-on things were looked at."""
 
     def look(self) -> list[str]:
-        """Find the modules that live now: those around registered ones, and those that nobody registered. What is wrong
-        with the registered ones already."""
+        """Find the modules that exist now: wrappers of registered ones, and modules that are not registered. Return the
+        flaws that can be seen already."""
         for held in self._held.values():
             held.begin()
         self._looks = 0
         known = self.known_places()
         found_out = self._changed("the loop, or what stands between two of them,", known)
         alive = living(torch.nn.Module, *movers.KINDS)
-        # One whose constructor has not come to Module's has no contents yet.
+        # A module whose constructor has not called Module.__init__ yet has no contents.
         found = [item for item in alive if issubclass(type(item), torch.nn.Module) and "_parameters" in vars(item)]
         inner = {id(child) for module in found for child in module.children()}
         trained = {place_of(tensor) for _, tensor in self.replica.tensors()}
@@ -118,10 +119,10 @@ class Coverage:
         for module in found:
             outer, wraps = id(module) not in inner, isinstance(module, DistributedDataParallel)
             if not outer and not wraps:
-                continue  # what it has belongs to the one around it, whose tensors are compared
+                continue  # its tensors belong to the module around it and are compared there
             unknown = [tensor for tensor in _tensors_of(module) if tensor.data_ptr() not in known]
             if wraps and trained.issuperset(tensor.data_ptr() for tensor in _tensors_of(module)):
-                wrappers.append(module)  # not the copy of one that an average holds
+                wrappers.append(module)  # the copy of a wrapper inside an average does not count
             if outer and unknown:
                 outside.append((type(module).__name__, [_Tensor.of(tensor) for tensor in unknown]))
         self.replica.wrappers = wrappers
@@ -132,7 +133,7 @@ class Coverage:
         return found_out
 
     def _shards(self) -> list[str]:
-        """What of the registered objects only this rank, or only some ranks, have; one sentence at most."""
+        """Return a sentence, at most one, about registered objects that only this rank or only some ranks have."""
         for name, optimizer in self.replica.optimizers.items():
             if isinstance(optimizer, _kind("torch.distributed.optim", "ZeroRedundancyOptimizer")):
                 return [f"{name} is sharded ({type(optimizer).__name__}), and shards have no copy: {STARTS_OVER}"]
@@ -147,13 +148,13 @@ class Coverage:
         return []
 
     def standing(self) -> dict[str, int]:
-        """Digests of schedulers and scalers that nobody registered, as they stood when the loop began."""
+        """Return digests of the unregistered schedulers and scalers, as they were when the loop began."""
         return movers.digests(self._movers)
 
     def check(self) -> list[str]:
-        """What has turned out since the last time: what was changed or has moved though nobody registered it."""
+        """Return what is new since the last check: things that were changed or have moved without being registered."""
         if self.flaws:
-            return []  # one is enough, and the others may be its consequences
+            return []  # one flaw is enough, and others may follow from it
         found = self._changed("the step")
         for kind in filter(None, (mover.moved() for mover in self._movers)):
             found.append(f"the step moves a {kind} that is not registered: {_CONSEQUENCE}")
@@ -161,8 +162,8 @@ class Coverage:
         return found
 
     def _changed(self, who: str, known: Set[int] = frozenset()) -> list[str]:
-        """Modules that nobody registered and that have other contents than when this loop began. `known`: places of
-        what was registered since."""
+        """Return a sentence for each unregistered module whose contents have changed since this loop began. `known`:
+        addresses of tensors that were registered since."""
         found = []
         for name, tensors in self._outside if not self.flaws else ():
             if count := sum(tensor.changed() for tensor in tensors if not tensor.is_at(known)):
@@ -171,24 +172,25 @@ class Coverage:
         return found
 
     def takes_from(self, names: list[str]) -> list[str]:
-        """The loop takes what comes next from these, which are no loaders of steps(). A sentence, if that is new."""
+        """Note that the loop takes items from these iterators, beside the loader of steps(). Return a sentence, if that
+        is new."""
         if not names or self.flaws:
             return []
         self.flaws.append(_TAKES.format(names=listed(names), over=STARTS_OVER))
         return self.flaws[-1:]
 
     def outside(self, done: list[str]) -> list[str]:
-        """What of this, done in the loop and outside of its steps, is new."""
+        """Return sentences about actions in the loop and outside of its steps, if they are new."""
         sentences = [f"{what} in the loop and outside of `with step:`, {_UNKNOWN}: {STARTS_OVER}" for what in done]
         found = [sentence for sentence in sentences if sentence not in self.flaws]
         self.flaws += found
         return found
 
     def hands_on(self, held: dict[str, Any], closely: bool = False, again: bool = False) -> list[str]:
-        """What of this, that the loop hands on from step to step by its name, has tensors that have moved, and that
-        nobody registered. For `closely` and `again` see Held.look."""
+        """Look at what the loop hands on from step to step (`held`, by name). Return a sentence if some of it has
+        tensors that have moved and are not registered. For `closely` and `again` see Held.look."""
         if self.flaws:
-            return []  # there will be no repair: one is enough, and looking takes contents from the device
+            return []  # one flaw rules out a repair, and looking would copy from the device
         if closely:
             self._look_again({name: value for name, value in held.items() if name in self._put_back})
         moved, unsure = list[str](), list[str]()
@@ -208,7 +210,7 @@ class Coverage:
         return self.flaws[-1:] if new else []
 
     def handed(self) -> dict[str, int]:
-        """What the step that begins finds of what the loop hands on: by name, a digest."""
+        """Return, by name, a digest of each handed-on thing that the beginning step finds."""
         return {name: held.digest for name, held in self._held.items() if held.looks} if not self.flaws else {}
 
     def _look_again(self, put_back: dict[str, Any]) -> None:
@@ -218,24 +220,24 @@ class Coverage:
             self._held.pop(name)
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
-        """The names of what a repair may leave behind: of this, and of all that hands_on has seen."""
+        """Return the names of things that a repair may leave unrestored: among `held`, and all that hands_on saw."""
         return sorted({*self.unknown(held), *self._unsure})
 
     def unknown(self, held: dict[str, Any]) -> list[str]:
-        """The names of what has tensors that nobody registered."""
+        """Return the names of things with unregistered tensors."""
         known = self.known_places() if held else set[int]()
         places = {name: map(place_of, leaves_of(value)) for name, value in held.items()}
         return sorted(name for name, found in places.items() if any(place not in known for place in found))
 
     def rebase(self) -> None:
-        """What happened so far (a newcomer's rehearsal) changed nothing that counts."""
+        """Forget all changes so far: they come from a newcomer's rehearsal and do not count."""
         for at, (name, tensors) in enumerate(self._outside):
             left = [one.tensor() for one in tensors]
             self._outside[at] = name, [_Tensor.of(tensor) for tensor in left if tensor is not None]
         self._movers = [mover.again() for mover in self._movers]
 
     def steps(self, optimizer: torch.optim.Optimizer) -> str:
-        """An optimizer steps by itself; a sentence when it is not registered and was not seen before."""
+        """An optimizer steps. Return a sentence if it is not registered and was not seen before."""
         if id(optimizer) in self._told or any(optimizer is one for one in self.replica.optimizers.values()):
             return ""
         self._told.add(id(optimizer))
@@ -245,7 +247,7 @@ class Coverage:
         return self.flaws[-1]
 
     def known_places(self) -> set[int]:
-        """Where the contents of registered tensors lie: views and wrappers show the same place."""
+        """Return the addresses of registered tensors. Views and wrappers have the same address."""
         known = {place_of(tensor) for _, tensor in self.replica.tensors()}
         for item in (*self.replica.others.values(), *self.local.values()):
             state = item.state_dict() if hasattr(item, "state_dict") else item
@@ -254,7 +256,7 @@ class Coverage:
 
 
 def listed(names: Iterable[str]) -> str:
-    """In a sentence."""
+    """Return the names as a text for a sentence."""
     shown = sorted(names)
     return ", ".join(shown[:_MOST_NAMES]) + (
         f" and {len(shown) - _MOST_NAMES} more" if len(shown) > _MOST_NAMES else ""
@@ -262,20 +264,20 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _kind(module: str, name: str) -> type | tuple[()]:
-    """A class that no object here has unless somebody has imported its module, which takes a second: nobody for us."""
+    """Return a class if its module is imported already. We do not import it ourselves, because that takes a second."""
     found: type | tuple[()] = getattr(sys.modules.get(module), name, ())
     return found
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Those that have contents to be compared."""
+    """Return the tensors of this module that have contents to compare."""
     for tensor in (*module.parameters(), *module.buffers()):
         if not torch.nn.parameter.is_lazy(tensor) and not strange(tensor) and tensor.numel():
             yield tensor
 
 
 def _tensors_in(value: Any, depth: int) -> Iterator[Any]:
-    """And arrays."""
+    """Return the tensors and arrays in this value."""
     if isinstance(value, torch.Tensor) or is_array(value):
         yield value
     elif depth and isinstance(value, (dict, list, tuple)):

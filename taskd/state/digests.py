@@ -1,14 +1,14 @@
-"""Digests of what a replica holds, unit by unit: what ranks compare to prove that they hold the same.
+"""Computes digests of what a replica holds, unit by unit. Ranks compare them to prove that they hold the same.
 
 Units are parameters, the optimizers' state and settings, the state of schedulers and other registered objects, and the
-modes of modules: what must be alike on all ranks, in an order that is the same on all of them. Buffers of modules are
-this rank's own and are no part of it. A large tensor is several units; where there are too many, neighbours are one.
-Where nothing is registered newly and no optimizer makes new state, the units stay the same ones; a tensor is looked up
-again each time, for optimizers may put another one in its place.
+modes of modules. All of these must be equal on all ranks, and their order is the same on all ranks. Buffers of modules
+are this rank's own and are not included. A large tensor is several units. If there are too many units, neighbours are
+joined. The units stay the same as long as nothing new is registered and no optimizer makes new state. A tensor is
+looked up again each time, because optimizers may replace it.
 
-Tensors of the host are read where they lie, at the speed of memory (csrc/native/digest.hpp); those of a device are
-summed up there, and one number is fetched. What cannot be read (a tensor of a strange class, an object in a state) has
-no digest and is named in `missing`. This module compares nothing.
+Tensors on the host are read in place, at the speed of memory (csrc/native/digest.hpp). Tensors on a device are summed
+up there, and one number is fetched. What cannot be read (a tensor of a strange class, an object in a state) has no
+digest and is named in `missing`. This module does NOT compare anything.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from taskd.state.replica import Replica, follows
 
 _ODD = 0x1E3779B97F4A7C15
 _PLAIN_WEIGHT = 32 << 10
-"""What a value that is no tensor costs, in bytes of a tensor."""
+"""The cost of a value that is not a tensor, in bytes of a tensor."""
 _LEAST_WEIGHT = 16 << 10
 _DEPTH = 6
 _SHOWN = 3
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 States = dict[str, Any]
-"""What objects have said of their state for this proof: none is asked twice."""
+"""The states that objects gave for this proof. No object is asked twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Piece:
 
     @property
     def whole(self) -> str:
-        """The name of what it is, or is a part of."""
+        """The name of the whole value."""
         return self.of or self.name
 
 
@@ -65,21 +65,21 @@ class Digests:
 
     replica: Replica
     read: Callable[[Sequence[tuple[int, int]]], list[int]]
-    """The digests of these places in memory: address and bytes."""
+    """Returns the digests of places in memory, each with its address and its number of bytes."""
     units: list[list[Piece]] = field(default_factory=list)
     number: int = 0
-    """The same on ranks that have the same units."""
+    """A number that is the same on ranks with the same units."""
     harmless: int = 0
     """How many of the first units change no weight by themselves."""
     missing: str = ""
     taken: bool = False
-    """What is held came from another rank in a repair."""
+    """The contents came from another rank in a repair."""
     on_device: bool = False
-    """Some tensor does not lie on the host, so that a digest of it has to be waited for."""
+    """Some tensor is not on the host, so its digest has to be waited for."""
     _signature: tuple[Any, ...] = ()
 
     def look(self) -> bool:
-        """Find the units, where they may have become others. True: they have."""
+        """Find the units again, if they may have changed. Return whether it was done."""
         replica = self.replica
         optimizers = tuple((len(one.state), len(one.param_groups)) for one in replica.optimizers.values())
         signature = (len(replica.models), len(replica.others), optimizers)
@@ -88,7 +88,7 @@ class Digests:
         self._signature = signature
         whole = [*_modes(replica), *_others(replica)]
         harmless = {piece.name for piece in whole}
-        # What may be the cause comes before what follows from it: the first that differs gives an incident its name.
+        # Causes come before their consequences, because the first unit that differs gives an incident its name.
         whole += [*_settings(replica), *_parameters(replica), *_optimizers(replica)]
         states: States = {}
         unread = [(piece.name, why) for piece in whole if (why := _unreadable(piece, states))]
@@ -108,21 +108,21 @@ class Digests:
         return True
 
     def sizes(self) -> list[int]:
-        """What each unit costs, in bytes."""
+        """Return the cost of each unit, in bytes."""
         return [sum(piece.weight for piece in unit) for unit in self.units]
 
     def names(self, first: int, end: int) -> str:
-        """What these units are called, one a line."""
+        """Return the names of these units, one per line."""
         units = self.units[first:end]
         most = min(limits.MAX_NAME, limits.PROOF_NAMES // max(len(self.units), 1)) - 1
         return "\n".join(_shortened(_name(unit), most) for unit in units)
 
     def of(self, first: int, end: int) -> bytes:
-        """The digests of these units, one after another."""
+        """Return the digests of these units, one after another."""
         states: States = {}
         words: list[int] = []
         places: list[tuple[int, int]] = []
-        holders: list[torch.Tensor] = []  # what is read must not go meanwhile
+        holders: list[torch.Tensor] = []  # keeps the tensors alive while they are read
         for piece in (piece for unit in self.units[first:end] for piece in unit):
             value = piece.fetch(states)
             if not isinstance(value, torch.Tensor):
@@ -198,7 +198,7 @@ def _optimizers(replica: Replica) -> Iterator[Piece]:
 
 
 def _setting(optimizer: torch.optim.Optimizer, at: int, key: str, _: States) -> Any:
-    """Of the group that there is now: an optimizer that loads a state makes new ones."""
+    """Return a setting of the current group: an optimizer that loads a state makes new groups."""
     return optimizer.param_groups[at][key]
 
 
@@ -229,7 +229,7 @@ def _state_of(label: str, item: Any, states: States) -> Any:
 def _leaves(
     name: str, value: Any, fetch: Callable[[States], Any], depth: int = _DEPTH, top: bool = False
 ) -> Iterator[Piece]:
-    """The tensors in a value, each by itself, and what else there is: of the top of a state, key by key."""
+    """Return pieces for each tensor in a value, and for the rest. The top of a state is split by its keys."""
     if isinstance(value, torch.Tensor):
         yield _tensor(name, value, fetch)
     elif isinstance(value, (dict, list, tuple)) and depth and (top or _has_tensors(value, depth)):
@@ -256,13 +256,13 @@ def _tensor(name: str, tensor: torch.Tensor, fetch: Callable[[States], Any]) -> 
     form = f"{tensor.dtype}{list(tensor.shape)}"
     try:
         size = tensor.numel() * tensor.element_size()
-    except (RuntimeError, TypeError):  # of a class that has no contents, or not here
+    except (RuntimeError, TypeError):  # its class has no contents, or none here
         size = 0
     return Piece(name, fetch, max(size, _LEAST_WEIGHT), form)
 
 
 def _parts(piece: Piece, most: int, states: States) -> Iterator[Piece]:
-    """A large tensor in pieces of at most this many bytes."""
+    """Split a large tensor into pieces of at most this many bytes."""
     if piece.weight <= most or not piece.form or not isinstance(piece.fetch(states), torch.Tensor):
         yield piece
         return
@@ -277,7 +277,7 @@ def _parts(piece: Piece, most: int, states: States) -> Iterator[Piece]:
 
 
 def _unreadable(piece: Piece, states: States) -> str:
-    """Why no digest of this can be computed; empty: it can."""
+    """Return why no digest of this can be computed. Empty: it can."""
     value = piece.fetch(states)
     if isinstance(value, torch.Tensor):
         if type(value) not in _KINDS:
@@ -308,7 +308,7 @@ def _plain(value: Any) -> int:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Its elements fill their memory, in whatever order: that is the same on all ranks."""
+    """Whether its elements fill their memory without gaps, in any order. The order is the same on all ranks."""
     if tensor.is_contiguous():
         return True
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
@@ -316,7 +316,7 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def _on_device(tensor: torch.Tensor, begin: int, length: int) -> int:
-    """A sum of all words, each mixed with its place by what can be undone: a change of one word is never missed."""
+    """Return a sum of all words, each mixed with its position in an invertible way: no change of one word is missed."""
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     flat = flat[begin:] if length < 0 else flat[begin : begin + length]
     rest = -flat.numel() % limits.DIGEST_WORD
@@ -332,6 +332,6 @@ def _name(unit: list[Piece]) -> str:
 
 
 def _shortened(name: str, most: int) -> str:
-    """Without its middle, if it is too long: both ends say more."""
+    """Return the name without its middle, if it is too long, because both ends say more."""
     name = " ".join(name.split())
     return name if len(name) <= most else f"{name[: most // 2 - 2]}...{name[-(most // 2 - 2) :]}"

@@ -1,7 +1,7 @@
-"""Counts of a script's loop that are no variables of its own: in a dict, of another object, by `enumerate`.
+"""Finds counts of a script's loop that are not its own variables: in a dict, in another object, by `enumerate`.
 
-No repair puts them back, so whoever has such a count is told so, by the name that the source has for it. Here is how
-they are found in the source.
+No repair puts them back. So the user is told, by the name that the source has for the count. This module finds them in
+the source.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _COUNTING = frozenset({"enumerate", "count"})
 
 
 class Method(NamedTuple):
-    """Of an object that is there."""
+    """A method that the loop calls, and the place of its object."""
 
     place: Place
     name: str
 
     def counted(self, root: Any, known: Set[int], moves: Callable[[FunctionType], list[str]]) -> list[str]:
-        """What it moves of its object. `moves`: the names of what a function moves of its `self`."""
+        """Return the numbers that it moves in its object. `moves`: returns what a function moves of its `self`."""
         found = self.place.held(root, known)
         kinds = () if found is None else type(found).__mro__
         function = next((vars(kind)[self.name] for kind in kinds if self.name in vars(kind)), None)
@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
 
 def moved(statement: ast.stmt) -> Iterator[Place]:
-    """Those that a statement moves from their own value."""
+    """Return the places that a statement moves from their own value."""
     if isinstance(statement, ast.AugAssign):
         targets: list[ast.expr] = [statement.target]
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -51,13 +51,13 @@ def moved(statement: ast.stmt) -> Iterator[Place]:
 
 
 def asked(call: ast.Call) -> Method | None:
-    """An object whose method this is."""
+    """Return the method that this calls, if its object has a place."""
     place = place_of(call.func.value) if isinstance(call.func, ast.Attribute) else None
     return None if place is None else Method(place, call.func.attr)  # type: ignore[attr-defined]
 
 
 def numbered(loop: ast.stmt) -> str:
-    """The variable to which a loop counts by itself, `for at, step in enumerate(...)`; empty: it does not."""
+    """Return the variable that the loop itself counts, as in `for at, step in enumerate(...)`; empty: there is none."""
     if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
         return ""
     first = loop.target.elts[0]

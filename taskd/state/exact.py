@@ -1,11 +1,11 @@
-"""Loading a state such that it is there afterwards, in its own numbers.
+"""Loads a state exactly: with its own dtypes, and with a check that the object has taken all of it.
 
-`torch.optim.Optimizer.load_state_dict` casts what it is given to the dtype of the parameter: moments in float32 of a
-bfloat16 parameter come out as bfloat16. Other objects may take up only a part of what they gave. Both would make a
-newcomer that differs from the others. So tensors get their own dtype again, and an object is asked for its state after
-it has loaded one: it must have the same form, and the same numbers and texts beside its tensors.
+`torch.optim.Optimizer.load_state_dict` casts a state to the dtype of the parameter: float32 moments of a bfloat16
+parameter come out as bfloat16. Other objects may take only a part of the state that they gave. In both cases a newcomer
+would differ from the others. So tensors get their own dtype again, and an object is asked for its state after loading.
+It must have the same form, and the same numbers and texts beside its tensors.
 
-It does NOT compare the contents of tensors, which is as dear as moving them.
+It does NOT compare the contents of tensors, which costs as much as moving them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def load(name: str, item: Any, state: Any) -> None:
-    """`item.load_state_dict(state)`, with its tensors in their own dtypes. Raises PeerError if it has another state
-    then."""
+    """Call `item.load_state_dict(state)` and keep the dtypes of its tensors. Raises PeerError if the object has another
+    state after that."""
     item.load_state_dict(state)
     if isinstance(item, torch.optim.Optimizer):
         _keep_dtypes(item, state)
@@ -40,7 +40,7 @@ def _keep_dtypes(optimizer: torch.optim.Optimizer, state: Any) -> None:
 
 
 def _with_dtypes(found: Any, given: Any) -> Any:
-    """What was loaded, but for tensors that have another dtype than they were given with."""
+    """Return what was loaded, with each tensor in the dtype in which it was given."""
     if isinstance(given, torch.Tensor) and isinstance(found, torch.Tensor):
         return found if found.dtype == given.dtype else given.to(found.device)
     if isinstance(given, dict) and isinstance(found, dict):
@@ -52,7 +52,7 @@ def _with_dtypes(found: Any, given: Any) -> Any:
 
 
 def unlike(given: Any, found: Any, path: str) -> str:
-    """The path of the first difference between two states; empty if there is none."""
+    """Return the path of the first difference between two states. Empty: there is none."""
     if isinstance(given, torch.Tensor):
         same = isinstance(found, torch.Tensor) and (given.dtype, given.shape) == (found.dtype, found.shape)
         return "" if same else path
@@ -66,5 +66,5 @@ def unlike(given: Any, found: Any, path: str) -> str:
         pairs = [(f"{path}[{at}]", one, other) for at, (one, other) in enumerate(zip(given, found, strict=True))]
     else:
         plain = isinstance(given, _PLAIN) and isinstance(found, _PLAIN)
-        return path if plain and repr(given) != repr(found) else ""  # not-a-number equals itself in this way
+        return path if plain and repr(given) != repr(found) else ""  # NaN equals itself in this way
     return next(filter(None, (unlike(one, other, where) for where, one, other in pairs)), "")

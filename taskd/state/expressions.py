@@ -1,8 +1,8 @@
-"""What the expressions of a loop read and change: the places in them, and where their values go.
+"""Finds what the expressions of a loop read and change: the places in them, and where their values go.
 
-A call of the script's own function is followed with its parameters standing for what they are given (reach.py); of any
-other call it is only known what it reads. It keeps its notes in a track (track.py), and does NOT know statements: the
-body of a function is followed by whoever follows the loop's (flow.py).
+A call of a function of the script is followed into it, with its parameters standing for their arguments (reach.py). Of
+any other call, only its reads are known. The notes are kept in a track (track.py). This module does NOT know
+statements: flow.py follows the body of a function, as it follows the loop's body.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ _SHOWS = (
     *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
     *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
 )
-"""How functions begin that only show what they are given."""
+"""Prefixes of functions that only show their arguments."""
 KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
-"""Methods that put what they are given into their object."""
+"""Methods that put their arguments into their object."""
 _TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
 EMPTIES = frozenset({"clear", "zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "set_"})
-"""Methods after which nothing is left of what was there."""
+"""Methods that overwrite all that was there."""
 _ADDS = frozenset({"add_", "sub_", "index_add_", "scatter_add_"})
 _HARMLESS = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_", "clip_grad_value_"})
 _FOLLOWED = 200
-"""Calls: functions that call each other would be followed for ever."""
+"""At most this many calls are followed: functions that call each other would be followed for ever."""
 _DEPTH = 8
 ITEM = Place("x[...]", "x", ((False, ANY),))
 _OWN_PATH = 2
-"""Further inside of an object is what belongs to others: a group of an optimizer."""
+"""A longer path inside an object leads to parts that belong to others, such as a group of an optimizer."""
 
 
 Ends = tuple[list[set[Place]], bool]
-"""What is ready at each return of a function, and whether its last statement is one."""
+"""What is ready at each return of a function, and whether its end is never reached."""
 
 
 class Expressions:
-    """Of one loop."""
+    """The expressions of one loop."""
 
     def __init__(
         self, reach: Reach, track: Track, hopeful: bool, follow: Callable[[Sequence[ast.stmt], Sink], Ends]
     ) -> None:
-        """`follow`: the statements of a function, whose value goes there."""
+        """`follow` follows the statements of a function. Its second argument says where the function's value goes."""
         self.reach, self.track, self._hopeful, self._follow = reach, track, hopeful, follow
         self.hidden: list[set[str]] = []
-        """Names of comprehensions, and of functions that stand in the body."""
+        """Names that belong to comprehensions, and to functions defined in the body."""
         self._names = Names()
         self._within: list[object] = []
         self._followed = 0
 
     def again(self) -> None:
-        """From the first statement."""
+        """Begin again at the first statement."""
         self.track.again()
         self._followed = 0
 
     def shows(self, call: ast.Call) -> bool:
-        """Whether it shows what it is given, and does nothing else."""
+        """Whether this call only shows its arguments."""
         return shows(call) and self.reach.called(call.func, self._names) is None
 
     def place(self, node: ast.AST | None) -> Place | None:
@@ -69,8 +69,8 @@ class Expressions:
         return place if place is None or not place.path else self.reach.behind_properties(place)
 
     def one_by_one(self, loop: ast.For | ast.AsyncFor) -> Iterator[None]:
-        """Once for each of the few objects that a loop inside goes over: the name of its target is that one meanwhile.
-        If it goes over something else, once."""
+        """Yield once for each of the few objects that an inner loop goes over. Meanwhile the loop's variable stands for
+        that object. Yield once if the loop goes over something else."""
         name, source = _each_of(loop)
         outer = self._names
         items = self.reach.items(self.place(source)) if name else []
@@ -82,12 +82,12 @@ class Expressions:
             yield
 
     def name(self, name: str) -> None:
-        """It stands for something new."""
+        """This name is set to something new."""
         if (place := self._names.place(Place(name, name))) is not None:
             self.track.sets(place)
 
     def targets(self, node: ast.expr) -> Iterator[Place]:
-        """The places in what is assigned to."""
+        """Return the places in the target of an assignment."""
         if isinstance(node, (ast.Tuple, ast.List)):
             for part in node.elts:
                 yield from self.targets(part)
@@ -102,7 +102,7 @@ class Expressions:
                 yield place
 
     def store(self, target: ast.expr) -> None:
-        """It gets a new value."""
+        """This target gets a new value."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self.store(part)
@@ -115,7 +115,7 @@ class Expressions:
                 self.track.sets(place)
 
     def sink(self, target: ast.expr) -> Sink:
-        """Where a value goes that is assigned to this."""
+        """Return the sink of a value that is assigned to this target."""
         places = [*self.targets(target)]
         for place in places:
             if (place.path and place.base in self.track.aliases) or _belongs_to_others(place):
@@ -123,7 +123,7 @@ class Expressions:
         return tuple(places) if places else EFFECT
 
     def _into(self, places: Sequence[Place]) -> Sink:
-        """Where a value goes that is written into these in place: into what they are a part of, too."""
+        """Return the sink of a value that is written into these in place. It includes what they are a part of."""
         found = dict.fromkeys(places)
         for place in places:
             found |= dict.fromkeys(self.track.meant(place))
@@ -131,7 +131,7 @@ class Expressions:
         return EFFECT if deep or not found else tuple(found)
 
     def sources(self, node: ast.expr) -> Iterator[Place]:
-        """The places that a value is made from."""
+        """Return the places from which a value is made."""
         if (place := self.place(node)) is not None:
             yield place
         elif isinstance(node, ast.Call):
@@ -139,7 +139,7 @@ class Expressions:
                 yield from self.sources(part)
 
     def read(self, node: ast.AST | None, sink: Sink) -> None:
-        """All that is read for this, whose value goes there."""
+        """Note all reads of this expression, whose value goes to this sink."""
         match node:
             case None:
                 pass
@@ -195,10 +195,10 @@ class Expressions:
             if place is not None and name in KEEPS | _TAKES:
                 self.track.changes(place)
         elif isinstance(call.func, ast.Name) and called.function.__closure__:
-            self.read(call.func, sink)  # what it holds is not followed
+            self.read(call.func, sink)  # the contents of its closure are not followed
 
     def _change(self, call: ast.Call, sink: Sink) -> None:
-        """`x.mul_(0.9).add_(y)`, `torch._foreach_mul_(x, 0.9)`, `x.zero_()`."""
+        """Note a change in place: `x.mul_(0.9).add_(y)`, `torch._foreach_mul_(x, 0.9)`, `x.zero_()`."""
         calls, at = [call], call.func
         while isinstance(at, ast.Attribute) and isinstance(at.value, ast.Call):
             calls.append(at.value)
@@ -224,7 +224,7 @@ class Expressions:
                 self.track.reads(source, sink)
 
     def _enter(self, called: Called, call: ast.Call, sink: Sink) -> bool:
-        """Follow a function of the script's own; False: not this time."""
+        """Follow a function of the script. Return False if it is not followed this time."""
         stored = stored_in(called.node)
         given = called.arguments(call, self._names)
         bound = {name: place for name, value in given if (place := self.place(value)) and name not in stored}
@@ -256,7 +256,7 @@ class Expressions:
 
 
 def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:
-    """The name for each thing in something, and what that is: `for one in all`, `all.values()`, `all.items()`."""
+    """Return a loop's variable and what it goes over: `for one in all`, `all.values()`, `all.items()`."""
     target, source, asked = loop.target, loop.iter, ""
     if isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and not source.args:
         asked, source = source.func.attr, source.func.value
@@ -268,28 +268,28 @@ def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:
 
 
 def _belongs_to_others(place: Place) -> bool:
-    """Whether it is so far inside of an object that whoever has that may use it."""
+    """Whether it is so deep inside an object that other code which has the object may use it."""
     return len(place.path) - bool(place.module) - (place.root == "self") >= _OWN_PATH
 
 
 def name_of(call: ast.Call) -> str:
-    """Of the function or method."""
+    """Return the name of the called function or method."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def shows(call: ast.Call) -> bool:
-    """Whether this only shows what it is given."""
+    """Whether this call only shows its arguments, judged by its name."""
     return name_of(call).lstrip("_").startswith(_SHOWS)
 
 
 def changes(call: ast.Call) -> bool:
-    """Whether this changes something in place."""
+    """Whether this call changes something in place."""
     name = name_of(call)
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     return isinstance(call.func, ast.Attribute) and (in_place or name == "clear")
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """The names that are set in it."""
+    """Return the names that are set in this code."""
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}

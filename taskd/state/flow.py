@@ -1,16 +1,16 @@
-"""What a loop hands from one step to the next: read before it is set anew, set by its body, and used for something.
+"""Finds what a loop hands from step to step: places that its body sets, reads before it sets them anew, and uses.
 
-`hidden = model(x, hidden)` is one, and so are averages that are changed in place. A step that is done again begins with
-what its first attempt has left there, and a newcomer with what its set-up has. Statements are followed in their order,
-through the script's functions and methods that the body calls (reach.py). What is only shown, or only summed up to be
-shown, is used for nothing.
+`hidden = model(x, hidden)` is an example, and so are averages that are changed in place. If a step is done again, it
+begins with what its first attempt has left there. A newcomer begins with what its set-up has left there. Statements are
+followed in their order, also into the script's functions and methods that the body calls (reach.py). A value that is
+only shown, or only summed up to be shown, does not count as used.
 
-Of what depends on conditions there are two opinions. The hopeful one: loops inside are run, one of many branches is
-taken, what was asked before is answered alike in the same step, and a function gets to its end. The other one believes
-none of this; what only that finds may be handed on or not.
+Conditions can be judged in two ways. The hopeful way assumes that inner loops are run, that one of many branches is
+taken, that the same condition has the same result within a step, and that a function gets to its end. The other way
+assumes none of this. What only the other way finds may be handed on or not.
 
-Failure modes: something that every step sets before it is read counts as handed on (a healthy job starts over), or what
-is handed on does not (a repair goes wrong silently). It knows no values.
+Failure modes: something that every step sets before it reads it counts as handed on (a healthy job starts over), or
+something that is handed on does not count (a repair goes wrong silently). It does NOT know any values.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _ENDS = frozenset({"exit", "_exit", "abort", "quit"})
 
 
 class Flow:
-    """Through one body."""
+    """Follows the statements of one loop body."""
 
     def __init__(self, reach: Reach, hopeful: bool) -> None:
         self.reach, self.hopeful, self.track = reach, hopeful, Track()
         self.values = Expressions(reach, self.track, hopeful, self._function)
-        self._breaks: list[list[set[Place]]] = []  # what is ready where the loops inside are left
+        self._breaks: list[list[set[Place]]] = []  # for each inner loop: what is ready at each `break`
         self._returns: list[tuple[Sink, list[set[Place]]]] = []
         self._way: Way = ()
         self.counted = set[Place]()
-        """What the loop counts in other places than variables, and nothing else."""
+        """Places other than variables that the loop counts and never sets in another way."""
         self.written = set[Place]()
-        """What it sets, or changes in place."""
+        """Places that it sets or changes in place."""
         self.found = set[Place]()
-        """What it finds when it begins, and what has an effect there."""
+        """Places that it finds already set when it begins, and whose values have an effect."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
-        """Follow its body: once to see what it sets, and once to see what it reads before. Then see what else the
-        function does, whose `home` this is, with what the loop leaves."""
+        """Follow its body: once to see what it sets, and once more to see what it reads before that. Then follow the
+        rest of the function (`home`) to see what it does with what the loop leaves."""
         for _ in range(2):
             self.values.again()
             if not isinstance(loop, ast.While):
@@ -61,12 +61,12 @@ class Flow:
         self.track.exposed = exposed
 
     def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
-        """What its body sets, or changes in place."""
+        """Return the places that its body sets or changes in place."""
         self._follow(loop.body)
         return {place for place in self.track.written if LOCAL not in place.root}
 
     def keeps(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
-        """What its body finds as an earlier turn has left it, or what stands behind the loop does, and uses."""
+        """Return the places where an earlier turn leaves a value that the body, or the code after the loop, uses."""
         for _ in range(2):
             self.values.again()
             self._follow(loop.body)
@@ -75,7 +75,8 @@ class Flow:
         return {place for place in self.track.used() if LOCAL not in place.root}
 
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:
-        """One that is called."""
+        """Follow the body of a called function. Return what is ready at its returns, and whether its end is never
+        reached."""
         breaks, self._breaks = self._breaks, []
         ends = list[set[Place]]()
         self._returns.append((sink, ends))
@@ -86,12 +87,13 @@ class Flow:
 
     @property
     def handed_on(self) -> set[Place]:
-        """All of it."""
+        """All places that are handed on."""
         return {place for place in self.track.exposed if LOCAL not in place.root}
 
     @property
     def used(self) -> set[Place]:
-        """Of this, what matters. What others have, too, may be read anywhere, so it matters unless it is a mere sum."""
+        """The places handed on that matter. Other code may read a place that it can reach, so such a place matters,
+        too, unless it is a mere sum."""
         far = {one for one in self.track.exposed & self.track.altered if not self.reach.is_seen_whole(one)}
         return (self.track.used() | far) & self.handed_on
 
@@ -102,7 +104,7 @@ class Flow:
             self._statement(statement)
 
     def _follow_if(self, block: Sequence[ast.stmt]) -> None:
-        """It is run under a condition."""
+        """Follow a block that is run under a condition."""
         way, self._way = self._way, (*self._way, id(block))
         self._follow(block)
         self._way = way
@@ -173,12 +175,12 @@ class Flow:
     def _either(
         self, blocks: Sequence[Sequence[ast.stmt]], names: Sequence[set[str]] = (), first: Iterable[Place] = ()
     ) -> list[set[Place]]:
-        """One of these is run; what is ready at the end of each. What one of them only leaves the loop with says
-        nothing of what follows."""
+        """Follow blocks of which one is run. Return what is ready at the end of each. A block that leaves the loop says
+        nothing about the code that follows."""
         track = self.track
         before, ends = set(track.ready), list[set[Place]]()
         for at, block in enumerate(blocks):
-            turned = self.hopeful and bool(self._breaks)  # a loop inside has taken the first of them before
+            turned = self.hopeful and bool(self._breaks)  # an inner loop has run the first block in an earlier turn
             track.ready = {*before, *(first if at == 0 else ends[-1] if turned else ())}
             for name in names[at] if names else ():
                 self.values.name(name)
@@ -263,14 +265,14 @@ class Flow:
                 self.track.aliases[name] = [part]
 
     def _set(self, place: Place, value: ast.expr) -> None:
-        """A place gets this value: is it counted, or is it set to something else?"""
+        """Note whether an assignment of this value counts the place, or sets it to something else."""
         if keeps_numbers(value) and place in self.values.places_in(value):
             self.track.counts(place, self._way)
         elif not is_number(value):
             self.track.replaces(place, self._way)
 
     def _sink_of(self, block: Iterable[ast.stmt]) -> Sink:
-        """Where a value goes that decides whether this is run."""
+        """Return where the value of a condition goes: to the places that this block changes, or to an effect."""
         places = list[Place]()
         for node in (part for statement in block for part in _run(statement)):
             sink = self._sink_of_one(node)
@@ -292,14 +294,14 @@ class Flow:
             case ast.Expr(value=ast.Constant()) | ast.Continue() | ast.Pass():
                 sinks = [NOWHERE]
             case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.Match() | ast.Import():
-                sinks = [NOWHERE]  # what is in it comes by itself
+                sinks = [NOWHERE]  # the statements inside it are visited separately
             case _:
                 sinks = [EFFECT]
         return EFFECT if EFFECT in sinks else tuple(place for sink in sinks for place in sink or ())
 
 
 def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
-    """All of it but this loop, and the functions that stand in it."""
+    """Return the statements of the block, without this loop and without the functions and classes in it."""
     for statement in block:
         if statement is loop or isinstance(statement, SCOPES):
             continue
@@ -311,7 +313,7 @@ def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _run(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """This, and the statements in it, but not those of functions."""
+    """Return this statement and those inside it, but not those of functions."""
     yield statement
     for block, _ in blocks_of(statement):
         for inner in block:
@@ -319,7 +321,7 @@ def _run(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:
-    """Whether what follows it is not reached."""
+    """Whether the code after this block is never reached."""
     match block[-1] if block else None:
         case ast.Continue() | ast.Break() | ast.Return() | ast.Raise():
             return True
@@ -335,7 +337,7 @@ def _leaves(block: Sequence[ast.stmt]) -> bool:
 
 
 def _sums(value: ast.expr) -> bool:
-    """Whether this is reckoned by nothing but adding, and may be a mere sum; or is no reckoning."""
+    """Whether this adds and subtracts only, so that it may be a mere sum, or has no operator at all."""
     operators = [node.op for node in ast.walk(value) if isinstance(node, ast.BinOp)]
     return all(isinstance(one, (ast.Add, ast.Sub)) for one in operators)
 

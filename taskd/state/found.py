@@ -1,14 +1,15 @@
-"""What a loop finds when it begins and nobody registered: a teacher that was copied from the model, noise, old targets.
+"""What a loop finds when it begins, though it was not registered: a copied teacher model, noise, old targets.
 
-A newcomer runs the set-up once more, and what stands between the loops that are over. It has no trained weights yet, so
-what is reckoned from weights there comes out otherwise. All ranks would then be led astray alike, and no comparison
-between ranks could show it. Therefore each rank notes, when a loop begins, what is in the tensors that the loop reads
-(counters.py says which names these are). A newcomer compares that with the note of its life before.
+A newcomer runs the set-up again, and the code between the finished loops. It has no trained weights yet. So whatever
+that code computes from weights comes out different. All ranks would then go wrong in the same way, and no comparison
+between ranks could show it. Therefore each rank notes what is in the tensors that a loop reads, when the loop begins
+(counters.py says which names these are). A newcomer compares that with the note of its predecessor, the process that
+it replaces.
 
-Tensors, arrays and modules are looked at, in containers, closures and objects, and some elements of each. What is
-registered is not among them. Of the loader it is what its samples are chosen by: the tensors, arrays and lists of its
-dataset and samplers. Numbers, text and flags are noted apart (plain.py), and those in an object only if it is made anew
-for each loop, since an older one may count in there whatever it likes (leaves.py looks at those).
+Tensors, arrays and modules are looked at, in containers, closures and objects, and some elements of each. Registered
+ones are left out. Of the loader, the search takes what chooses its samples: the tensors, arrays and lists of its
+dataset and samplers. Numbers, text and flags are noted separately (plain.py). Those in an object are noted only if the
+object is made anew for each loop, since an older object may count things of its own (leaves.py looks at those).
 """
 
 from __future__ import annotations
@@ -36,25 +37,26 @@ from taskd.state.strange import strange
 
 _DEPTH = 6
 _LOOKED_AT = 512
-"""Items in one thing, whatever they are."""
+"""At most this many items of any kind are looked at in one thing."""
 _MOST = 64
-"""Tensors of one thing."""
+"""At most this many tensors of one thing."""
 
 _OTHERS = ("taskd.", "torch.utils.data", "torch.distributed", "torch.optim", "torch.cuda", "torch.profiler", "torch._")
 _BARE = ("__main__", "types", "argparse")
-"""Of the standard library: objects that only hold what a script has put there."""
+"""Modules of the standard library whose objects only hold what a script has put there."""
 
 _TIMES_S = 1e7
-"""A number that is so close to the time of day is one."""
+"""A number that is this close to the current time is taken for a time."""
 _CHOOSE = ("dataset", "datasets", "sampler", "batch_sampler")
-"""Attributes of a loader, and of what is in them, that choose its samples."""
+"""Attributes of a loader, and of the objects in them, that choose its samples."""
 
 Findings = dict[str, int]
-"""By the name in the loop, a digest."""
+"""A digest of each thing, by its name in the loop."""
 
 
 def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> Findings:
-    """What is in these. `known`: objects that are registered, by id; `places`: where registered tensors lie."""
+    """Return digests of the tensors in these. `known`: ids of registered objects; `places`: addresses of their
+    tensors."""
     found = Findings()
     for name, value in things:
         leaves = [leaf for leaf in _walk(value, _is_leaf, known) if place_of(leaf) not in places]
@@ -64,7 +66,7 @@ def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> F
 
 
 def loaded_from(loader: Any) -> Findings:
-    """What its samples are chosen by."""
+    """Return digests of what chooses the samples of this loader."""
     if isinstance(loader, (list, tuple)):
         return findings_of([("the loader", loader)], frozenset(), frozenset())
     found, todo, seen = Findings(), [("the loader's ", loader)], set[int]()
@@ -82,11 +84,11 @@ def loaded_from(loader: Any) -> Findings:
 
 
 def plain_in(things: Iterable[Thing], made_anew: Callable[[str], bool]) -> Noted:
-    """What is plain in these, but for times. `made_anew`: whether what has this name is, for each loop."""
+    """Return the plain values in these, except for times. `made_anew`: whether a name is set for each loop."""
     noted, now = Noted(), time.time()
     for name, value in things:
         if is_number(value) and abs(value - now) < _TIMES_S:
-            continue  # which ranks may have taken at one moment
+            continue  # ranks may have read the clock at the same moment
         data = packed(value)
         if data is None and made_anew(name):
             data = packed([*islice(_walk(value, is_number), _MOST)])
@@ -96,13 +98,13 @@ def plain_in(things: Iterable[Thing], made_anew: Callable[[str], bool]) -> Noted
 
 
 def generators_in(things: Iterable[Thing]) -> list[Any]:
-    """The generators of random numbers in these."""
+    """Return the generators of random numbers in these."""
     found = {id(one): one for _, value in things for one in _walk(value, is_generator)}
     return [*found.values()][:_MOST]
 
 
 def iterators_in(things: Iterable[Thing], known: Set[int]) -> list[str]:
-    """The names of what gives something else each time it is asked, but for what is being asked for this very step."""
+    """Return the names of iterators in these, except for a generator that is running now, as it gives this step."""
     return sorted({name for name, value in things if id(value) not in known and _is_iterator(value)})
 
 
@@ -113,7 +115,7 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _digest_of_row(value: Any) -> int | None:
-    """Of a tensor, an array, or a list of plain values; None: it is none."""
+    """Return the digest of a tensor, an array, or a list of plain values. None: it is none of these."""
     if _is_leaf(value):
         return digest_of([value])
     if type(value) not in (list, tuple, range):
@@ -127,7 +129,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _walk(value: Any, wanted: Callable[[Any], bool], known: Set[int] = frozenset()) -> Iterator[Any]:
-    """What is wanted in it."""
+    """Return the parts of this value, at any depth, that are wanted."""
     todo, seen = [(value, _DEPTH)], set[int]()
     while todo and len(seen) < _LOOKED_AT:
         one, depth = todo.pop()
@@ -163,12 +165,12 @@ def _parts(one: Any) -> Iterable[Any]:
 def _items(one: Any) -> list[Any]:
     try:
         return [*islice(one.values() if isinstance(one, dict) else one, _LOOKED_AT)]
-    except RuntimeError:  # it was changed by another thread
+    except RuntimeError:  # another thread has changed it meanwhile
         return []
 
 
 def _is_of_others(kind: type) -> bool:
-    """Whether an object of this class keeps what threads put there, or what is registered."""
+    """Whether objects of this class belong to others: they keep what threads put there, or what is registered."""
     name = str(kind.__module__)
     root = name.partition(".")[0]
     return name.startswith(_OTHERS) or (root in sys.stdlib_module_names and root not in _BARE)
@@ -178,7 +180,7 @@ def _cells(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # nothing is in it yet
+        except ValueError:  # the cell is still empty
             continue
 
 

@@ -1,16 +1,17 @@
-"""Whether what a loop hands from step to step has moved, told by what it contains.
+"""Decides from its contents whether something that a loop hands from step to step has moved.
 
-The rule: it has moved once it has other contents than at an earlier look in the same loop, in the same shape. Once is
-enough, however long ago: a target network that is copied each thousand steps is what no newcomer has. A mask that is
-made anew, for a short batch or for each epoch, has the contents of the one before and has not moved.
+The rule: it has moved once its contents differ from those at an earlier look in the same loop, in the same shape. Once
+is enough, however long ago: no newcomer has a target network that is copied every thousand steps. A mask that is made
+anew, for a short batch or for each epoch, has the contents of the mask before and has not moved.
 
-Between two looks it is asked only whether a tensor is another one or has been written to; contents are compared where
-that is so, in the first looks, and whenever it counts (`closely`): at a loop's end, and after a repair.
+A look usually checks only whether a tensor was replaced or written to. Contents are compared if so, in the first looks
+of a loop, and whenever it is important (`closely`): at a loop's end, and after a repair.
 
-What was made in the loop, has changed its shape, or is another one when the next loop begins, may have moved or not; a
-list that grows and grows has. Numbers that change in lists, dicts and dataclasses (`losses.append(loss.item())`) may
-matter or not.
-Arrays of numpy count as tensors. It knows nothing of what is registered, and sees some elements of what is large.
+Something that was made in the loop, has changed its shape, or has been replaced when the next loop begins may have
+moved or not. A list that grows again and again has moved. Numbers that change in lists, dicts and dataclasses
+(`losses.append(loss.item())`) may matter or not.
+Arrays of numpy count as tensors. This module does NOT know what is registered. It sees only some elements of a large
+tensor.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from taskd.state.tree import bytes_of
 
 _DEPTH = 3
 _MOST = 64
-"""Tensors of one thing."""
+"""At most this many tensors of one thing."""
 _LOOKED_AT = 256
-"""Items in it, whatever they are."""
+"""At most this many items of any kind in one thing."""
 _ELEMENTS = 1024
-"""Of each tensor that are compared, spread over all of it."""
+"""Elements of each tensor that are compared, spread over all of it."""
 _SHAPES = 16
-"""That are remembered."""
+"""Shapes whose contents are remembered."""
 _CLOSE_LOOKS = 3
-"""At the beginning of each loop: a version does not grow when a script writes through `.data`."""
+"""Looks at the beginning of each loop that compare contents: writing through `.data` does not raise the version."""
 _GROWN = 3
-"""Looks: then a list is no memory of what was reckoned once."""
+"""A list that has grown in this many looks in a row has moved: it does not just remember what was computed once."""
 _NOWHERE = -1
 _UNKNOWN = -1
-"""A version: nobody counts who writes into it."""
+"""Stands for the version of a tensor whose writes are not counted."""
 Leaf = Any
 """A tensor, or an array of numpy."""
 
 
 class Mark(NamedTuple):
-    """A tensor, and what tells without looking into it that it may have changed."""
+    """A tensor, with what shows that it may have changed, without a look at its contents."""
 
     leaf: weakref.ref[Leaf]
     version: int
@@ -65,7 +66,7 @@ class Mark(NamedTuple):
         return cls(weakref.ref(leaf), leaf._version if counted else _UNKNOWN, place_of(leaf))
 
     def is_still(self, other: Mark) -> bool:
-        """Another view of the same contents is the same."""
+        """Whether it is the same tensor, or another view of the same memory, and was not written to."""
         at_one_place = self.place == other.place != _NOWHERE
         return self.version == other.version != _UNKNOWN and (at_one_place or self.leaf() is other.leaf())
 
@@ -75,28 +76,28 @@ class Held:
     """One thing that a loop hands on."""
 
     looks: int = 0
-    """In this loop, also while it was nothing."""
+    """Looks in this loop, including those before the thing existed."""
     moved: bool = False
-    """It has."""
+    """It has moved."""
     perhaps: bool = False
-    """It may have."""
+    """It may have moved."""
     digest: int = 0
-    """Of what it was at the last look, the same in every process; 0: nothing."""
+    """A digest of what it was at the last look, the same in every process; 0: nothing."""
     _marks: list[Mark] = field(default_factory=list)
     _contents: dict[Any, int] = field(default_factory=dict)
-    """By shape, those of the last look at each."""
+    """The contents at the last look, by shape."""
     _of_leaves: int = 0
     _counts: int = 0
-    """The numbers in it, and how long its lists are, at the last look."""
+    """A digest of its numbers and the lengths of its lists at the last look."""
     _grown: int = 0
-    """In how many looks, one after the other, the list was longer."""
+    """In how many looks in a row the list was longer than before."""
 
     def begin(self) -> None:
         """A loop begins."""
         self.looks = 0
 
     def look(self, value: Any, closely: bool, again: bool = False) -> None:
-        """Look once more. `again`: its step is done again, so what has come meanwhile has moved."""
+        """Look once more. `again`: the step is done again, so a thing that is new has moved."""
         leaves, numbers = _walk(value)
         marks = list(map(Mark.of, leaves))
         still = len(marks) == len(self._marks) and all(map(Mark.is_still, self._marks, marks))
@@ -119,7 +120,7 @@ class Held:
         before = self._contents.pop(shape, None)
         if before is not None and before != contents:
             self.moved = self.moved or self.looks > 0
-            self.perhaps = True  # if not in the loop, then by what stands between two
+            self.perhaps = True  # if not in the loop, then between two loops
         elif before is None and (self.looks or self._contents):
             self.moved = self.moved or (again and not self._marks)
             self.perhaps = True
@@ -129,12 +130,12 @@ class Held:
 
 
 def leaves_of(value: Any) -> list[Leaf]:
-    """The first tensors and arrays in it. Whoever changes it meanwhile, in another thread, is not looked at."""
+    """Return the first tensors and arrays in it. A container that another thread changes meanwhile is left out."""
     return _walk(value)[0]
 
 
 def _walk(value: Any) -> tuple[list[Leaf], list[float]]:
-    """The first tensors and arrays in it; and its first numbers, text as one, and how long its containers are."""
+    """Return the first tensors and arrays in it, and its first numbers, with texts and lengths as numbers."""
     leaves, numbers = list[Leaf](), list[float]()
     todo, seen = [(value, _DEPTH)], 0
     while todo and seen < _LOOKED_AT:
@@ -160,18 +161,18 @@ def _parts(value: Any) -> list[Any]:
         return []
     try:
         return [*islice(value.values() if isinstance(value, dict) else value, _LOOKED_AT)]
-    except RuntimeError:  # it was changed by another thread
+    except RuntimeError:  # another thread has changed it meanwhile
         return []
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is one of numpy's, of numbers."""
+    """Whether it is a numpy array without Python objects in it."""
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
     return kind is not None and isinstance(value, kind) and not value.dtype.hasobject
 
 
 def place_of(leaf: Leaf) -> int:
-    """Where its contents lie; of what lies nowhere, a number that is no address."""
+    """Return the address of its contents. If it has none, return a number that is no address."""
     if not isinstance(leaf, torch.Tensor):
         place: int = leaf.__array_interface__["data"][0]
         return place
@@ -183,14 +184,14 @@ def _has_no_contents(tensor: torch.Tensor) -> bool:
 
 
 def _shape(leaf: Leaf) -> Any:
-    """What it looks like from outside."""
+    """Return its shape, dtype and device, without a look at its contents."""
     if not isinstance(leaf, torch.Tensor):
         return leaf.shape, leaf.dtype.str
     return None if _has_no_contents(leaf) else (leaf.shape, leaf.dtype, leaf.device)
 
 
 def digest_of(leaves: Iterable[Leaf]) -> int:
-    """Of what these are, the same in every process."""
+    """Return a digest of these, the same in every process."""
     found = 0
     for leaf in leaves:
         found = zlib.crc32(repr((tuple(leaf.shape), leaf.dtype)).encode() if _shape(leaf) else b"", found)
@@ -206,7 +207,7 @@ def _of_numbers(numbers: list[float]) -> int:
 
 
 def _some_of(leaf: Leaf) -> bytes:
-    """Some elements, as bytes, because not-a-number is unequal to itself."""
+    """Return some elements, as bytes, because NaN is unequal to itself."""
     if not isinstance(leaf, torch.Tensor):
         found: bytes = leaf.flat[:: 1 + leaf.size // _ELEMENTS].tobytes()
         return found

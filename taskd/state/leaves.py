@@ -1,14 +1,14 @@
-"""All that is plain of what a script uses between two moments, whichever way it comes to it.
+"""Collects the plain values that a script can reach, in any way, to see which of them changed between two moments.
 
-The source shows most of what is set between two loops (around.py). What it does not show (`setattr`, an object that
-keeps its attributes in another one, `State.get().weight`, a cache) is seen by its values: they are looked at when a
-loop ends and when the next one begins, and what is otherwise then was set between them. It decides nothing.
+The source shows most of what is set between two loops (around.py). It does not show `setattr`, an object that keeps
+its attributes in another one, `State.get().weight`, or a cache. So the values themselves are looked at when a loop ends
+and when the next one begins. A value that is different then was set between the loops. This module decides nothing.
 
-From the names that it is told of it goes on through what can hold a script's values: lists and dicts, objects and
-classes of the script's own, functions with their defaults, closures, caches and the names of their module that their
-code has. Failure modes: a clock that was read is taken for a result; the objects of installed packages are full of
-numbers that nobody reckons with (a progress bar). So times are left out, and of an installed package only what holds
-others' values is looked into. Nothing of the script's own is run.
+The search starts at the given names. It follows whatever can hold a script's values: lists and dicts, objects and
+classes of the script, functions with their defaults, closures, caches and the module's names that their code uses.
+Failure modes: a clock that was read is taken for a result; the objects of installed packages are full of numbers that
+no script computes with (a progress bar). So times are left out. Of an installed package, only objects that hold values
+of others are searched. No code of the script is run.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from taskd.state.sources import passed_over
 Thing = tuple[str, Any]
 """A name in the script, and what is there."""
 _Part = tuple[str, Any, Spot | None]
-"""The same of something else, and where it is."""
+"""A name and a value that were found inside something else, and where the value is stored."""
 NONE: Set[Any] = frozenset()
 
 _DEPTH = 16
 _LOOKED_AT = 512
-"""Items of one list or dict."""
+"""At most this many items of one list or dict are looked at."""
 _MOST = 4096
-"""Objects in all."""
+"""At most this many objects are looked at in all."""
 _LONG = 1 << 16
-"""Items of one that is not looked at whole, but for numbers."""
+"""Of a container with more items only some are looked at, unless it is a list of numbers."""
 _HOLD = (types.SimpleNamespace, Mapping, list, tuple, set, deque)
-"""What of others holds what a script has put there."""
+"""Types of other packages whose objects hold what a script has put there."""
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
 _Cached = type(lru_cache(lambda: None))
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
 GONE = b""
-"""What has moved is not there any more."""
+"""Stands for a value that is not there any more."""
 
 
 def leaves_of(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE) -> Noted:
-    """What is plain in these, by its name there. `known`: objects that are put back in another way, by id; `but`: what
-    is left out: objects, where something is, and names of things."""
+    """Return the plain values in these things, by name. `known`: ids of objects that are restored in another way.
+    `but`: what to leave out: ids of objects, spots, and names of things."""
     noted, seen = Noted(), {one for one in but if type(one) is int}
     todo = deque((name, value, _DEPTH) for name, value in things if name not in but)
     while todo and len(seen) < _MOST:
@@ -74,7 +74,7 @@ def leaves_of(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spo
 
 
 def code_of(name: str, value: Any) -> Iterator[Thing]:
-    """The function, class or cached function that this is, or the class of what it is."""
+    """Return this value if it is a function, class or cached function, else its class if the script defines it."""
     if issubclass(type(value), (FunctionType, type, _Cached)):
         yield name, value
     else:
@@ -82,22 +82,22 @@ def code_of(name: str, value: Any) -> Iterator[Thing]:
 
 
 def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> Noted:
-    """What of `now` was otherwise when the loop before had ended, but for times that were taken meanwhile. `clocks`:
-    what each has said then and says now."""
+    """Return the values that have changed since the previous loop ended, except for times read meanwhile. `clocks`:
+    what each clock said then and says now."""
     moved, spans = {name: data for name, data in now.items() if ended.get(name) != data}, [*clocks]
     gone = dict.fromkeys(ended.keys() - now.keys(), GONE)
     return gone | {name: data for name, data in moved.items() if not _is_time(data, spans)}
 
 
 def moved_meanwhile(begun: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> list[str]:
-    """The names of what was there and has changed, but for times and flags."""
+    """Return the names of values that were there and have changed, except for times and flags."""
     spans = [*clocks]
     moved = [name for name, data in now.items() if begun.get(name, data) != data]
     return sorted(name for name in moved if now[name] not in _FLAGS and not _is_time(now[name], spans))
 
 
 def _shortened(value: Any) -> Any:
-    """Of a long list of what is no number, and of a long dict, some items and how many there are."""
+    """Return some items and the length of a long dict, or of a long list whose items are not scalars."""
     kind = type(value)
     if kind is dict and len(value) > _LONG:
         return [len(value), *islice(value.items(), _LOOKED_AT), *islice(reversed(value.items()), _LOOKED_AT)]
@@ -167,12 +167,12 @@ def _slots(name: str, one: Any) -> Iterator[_Part]:
             if type(slot) is types.MemberDescriptorType and _is_the_scripts(kind):
                 try:
                     yield f"{name}.{attribute}", slot.__get__(one), (id(one), attribute)
-                except AttributeError:  # nothing is in it yet
+                except AttributeError:  # the slot is still empty
                     continue
 
 
 def _of_class(one: Any) -> Iterator[_Part]:
-    """What the class of an object has."""
+    """Return the class of an object, if the script defines it."""
     kind = type(one)
     if _is_the_scripts(kind):
         yield kind.__qualname__, kind, None
@@ -194,7 +194,7 @@ def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
     for free, cell in cells:
         try:
             yield f"{name}.{free}", cell.cell_contents, (id(cell), None)
-        except ValueError:  # nothing is in it yet
+        except ValueError:  # the cell is still empty
             continue
     if passed_over(one.__code__.co_filename, one.__code__.co_name):
         return
@@ -204,7 +204,7 @@ def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
 
 
 def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
-    """What the names of a module stand for that this code has; of other modules of the script's, what it may read."""
+    """Return the module's values that this code names. Of the script's other modules: what the code may read there."""
     names = _names(code)
     for name in names:
         value = space.get(name)
@@ -218,13 +218,13 @@ def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
 
 @lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Of its module, and attributes; and those of the functions that stand in it."""
+    """Return the names of globals and attributes in this code, and in the functions defined inside it."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
     return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
 def _remembered(one: Any) -> Iterator[Any]:
-    """What a cached function has given: what it holds, but for itself and what belongs to it."""
+    """Return the cached results of a function: all that it refers to, except what belongs to the function itself."""
     own = {id(one.__wrapped__), id(vars(one))}
     for held in gc.get_referents(one):
         if id(held) in own or isinstance(held, type):
@@ -242,5 +242,5 @@ def _is_a_scripts_file(module: Any) -> bool:
 
 
 def _is_bare(kind: type) -> bool:
-    """Of the standard library, and only holds what a script has put there."""
+    """Whether it is a class of the standard library whose objects only hold what a script has put there."""
     return kind.__module__ == "argparse"

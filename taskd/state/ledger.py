@@ -1,9 +1,9 @@
-"""What this rank has done beside its steps, kept where its death cannot reach it: a newcomer does none of it again.
+"""Keeps what this rank has done beside its steps, beyond its death, so that a newcomer does none of it again.
 
-The results of what stands between two loops, how many of them all ranks have ended, and what was done once they had;
-and how this life ended, if that was by the script's own failure. Each change is one new version in the record
-(record.py), so the newest that is whole says how far this rank had come. A result is kept as bytes, since the script
-may go on to change what it was given.
+It holds the results of work between two loops, how many pieces of it all ranks have ended, and what was done after
+that. It also holds how a process of this rank ended, if the script itself failed. Each change is a new version in the
+record (record.py), so the newest whole version says how far this rank had come. A result is kept as bytes, because the
+script may change the object later.
 
 It does NOT decide what is done again, and holds nothing that other ranks hold.
 """
@@ -23,33 +23,33 @@ NEVER = -1
 
 @dataclass(slots=True)
 class Ledger:
-    """Of one rank, over all its lives since all ranks were started together."""
+    """The ledger of one rank, continued by each newcomer, since all ranks were started together."""
 
     write: Callable[[int, list[bytes]], None]
     """Takes the number of a version and its bytes."""
     passed: int = 0
     """How many pieces of work between loops all ranks have ended."""
     followed: int = 0
-    """How many have had what follows them."""
+    """For how many of them the work that follows (`then`) is done, too."""
     early: int = 0
-    """The same of those before the first loop."""
+    """The same for work before the first loop."""
     after: bytes = b""
-    """This rank's local state as the last of them has left it."""
+    """This rank's local state after the last piece of work."""
     failed_at: int = NEVER
-    """The step in which, or after which, the script's own failure has ended a life of this rank."""
+    """The step in which, or after which, a failure of the script has ended a process of this rank."""
     failure: str = ""
     owed_of: int = NEVER
-    """The last step that has left something to be done once its update is agreed."""
+    """The last step with something to be done once its update is agreed."""
     owed: list[bytes] = field(default_factory=list)
-    """The values for each of it."""
+    """The values for each thing to be done."""
     paid: int = 0
-    """How much of it is done."""
+    """How many of these things are done."""
     note: Note = field(default_factory=Note)
     _results: list[bytes] = field(default_factory=list)
     _number: int = 0
 
     def adopt(self, found: tuple[int, bytes]) -> None:
-        """Go on from the newest version of the life before. Raises PeerError."""
+        """Continue the newest version of the process that this one replaces. Raises PeerError."""
         self._number, data = found
         parts = tree.unpack(data)
         try:
@@ -63,7 +63,7 @@ class Ledger:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error
 
     def save(self) -> None:
-        """Write how it stands now."""
+        """Write the current state as a new version."""
         parts = {
             "passed": self.passed,
             "followed": self.followed,
@@ -92,5 +92,5 @@ class Ledger:
         self.save()
 
     def result(self, number: int) -> Any:
-        """What the work `number` has given."""
+        """Return the result of the work `number`."""
         return tree.unpack(self._results[number])

@@ -1,8 +1,8 @@
-"""Finds the living objects of some kinds by one walk over all objects that Python's collector knows.
+"""Finds the existing objects of some classes in one walk over all objects that Python's garbage collector knows.
 
-A large job has a million of them, and a newcomer pays for the walk while all others wait for it: so it is one for
-everybody who asks, and no line of Python runs for an object that nobody asked for. What an object is, its type says:
-asking the object itself could wake up something lazy. It judges nothing and keeps nothing.
+A large job has a million of them, and all other ranks wait while a newcomer does the walk. So one walk serves all
+callers, and no line of Python runs for an object of another class. Only the type of an object is looked at: asking the
+object itself could trigger lazy code in it. This module judges nothing and keeps nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def living(*kinds: type) -> list[Any]:
-    """Every object that lives now and whose class is one of these or below one of them."""
+    """Return every existing object whose class is one of these or a subclass."""
     wanted: set[type] = set()
     fresh = list(kinds)
     while fresh:

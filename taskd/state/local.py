@@ -1,9 +1,9 @@
-"""The part of a process' state that belongs to this rank alone, as a step finds it: taken, put back, written down.
+"""The state that belongs to this rank alone, as a step finds it. It is captured, put back, and written to the record.
 
-Random generators, buffers of modules and their modes (modules.py), gradients that are carried from step to step, small
-counters of schedulers and scalers, and whatever the user registered as local. A survivor puts its own copy back from
-memory; a newcomer starts from what the dead rank wrote into its record (record.py). Parameters and optimizers are not
-here: every replica has them (replica.py), and a step that was given up has not touched them.
+It consists of random generators, buffers of modules and their modes (modules.py), gradients that are carried from step
+to step, small counters of schedulers and scalers, and objects that the user registered as local. A survivor puts its
+own copy back from memory. A newcomer starts from what the dead rank wrote into its record (record.py). Parameters and
+optimizers are not here: every replica has them (replica.py), and a step that was given up has not touched them.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ from taskd.state.replica import Replica
 from taskd.state.variables import Variables
 
 _HEAD = struct.Struct("<qI")
-"""The origin of whoever writes, and its loop."""
+"""The origin and the loop of the rank that writes."""
 
 
 @dataclass(slots=True, frozen=True)
 class Buffers:
-    """What is this rank's own of the models, and of their averages (averages.py)."""
+    """This rank's own tensors of the models, and of their averages (averages.py)."""
 
     models: dict[str, torch.Tensor]
     averages: dict[str, list[torch.Tensor]]
 
 
 class Left(NamedTuple):
-    """What a moment has left."""
+    """Marks of a moment, to see whether something has moved since then."""
 
     loop: int
     generators: bytes
     versions: int
-    """Of all buffers."""
+    """The sum of the versions of all buffers."""
     objects: int
-    """A digest of what is registered as this rank's own."""
+    """A digest of the objects that are registered as local."""
 
 
 @dataclass(slots=True)
 class Captured:
-    """One moment. `gradients` None for a parameter: it had none; False: it had one that means nothing (zero it)."""
+    """The state at one moment. A gradient is None: there was none; False: there was one without meaning (zero it)."""
 
     generators: bytes
     buffers: Buffers
     local: dict[str, Any]
     counters: dict[str, Any]
     settings: list[dict[str, Any]]
-    """Of each optimizer's groups: what schedulers set."""
+    """The settings of each optimizer's groups, which schedulers change."""
     own: dict[str, Own]
-    """Of each optimizer: its own attributes."""
+    """The attributes of each optimizer."""
     gradients: list[torch.Tensor | bool | None]
     modules: Noted
 
 
 @dataclass(slots=True)
 class LocalState:
-    """What to capture: the modules and objects that were registered."""
+    """Captures and restores the registered modules and objects of this rank."""
 
     replica: Replica
     objects: dict[str, Any] = field(default_factory=dict)
     origin: int = -1
-    """What this rank and its former lives held before their first step (manifest.contents); -1: not known yet."""
+    """A number for what this rank's processes held before their first step (manifest.contents); -1: not known yet."""
     loop: int = 0
-    """Which of its loops this rank is in, counted from 1."""
+    """The number of the loop in which this rank is, from 1."""
     modules: Modules = field(default_factory=Modules)
     variables: Variables = field(default_factory=Variables)
 
@@ -80,12 +80,12 @@ class LocalState:
         self.variables.known = self.known
 
     def known(self) -> set[int]:
-        """The objects whose contents are put back, by id."""
+        """Return the ids of the objects whose contents are put back."""
         others = (*self.objects.values(), *self.replica.others.values(), *self.replica.optimizers.values())
         return {id(item) for item in (*others, *self._optimizer_groups())}
 
     def capture(self, carried: bool) -> Captured:
-        """This moment. `carried`: the gradients of earlier steps count on, so they are kept as well."""
+        """Capture this moment. `carried`: the gradients of earlier steps still count, so they are kept as well."""
         gradients: list[torch.Tensor | bool | None] = []
         for parameter in self.parameters():
             gradient = parameter.grad
@@ -105,7 +105,7 @@ class LocalState:
         )
 
     def restore(self, moment: Captured) -> None:
-        """Put this rank's own earlier moment back: the step that followed it was given up."""
+        """Put back an earlier moment of this rank, because the step after it was given up."""
         rng.restore(moment.generators)
         self.modules.put_back(moment.modules)
         self._fill(moment.buffers)
@@ -116,7 +116,7 @@ class LocalState:
         for group, settings in zip(self._optimizer_groups(), moment.settings, strict=False):
             for key, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-                    group[key].copy_(value)  # whose place a scheduler or a compiled step may know
+                    group[key].copy_(value)  # a scheduler or a compiled step may know its address
                 else:
                     group[key] = value
         self.replica.attributes.put_back(moment.own)
@@ -129,12 +129,12 @@ class LocalState:
                 parameter.grad.detach().copy_(torch.as_tensor(gradient))
 
     def buffers(self) -> Buffers:
-        """What the modules' buffers hold now."""
+        """Return a copy of what the modules' buffers hold now."""
         found = {name: buffer.detach().clone() for name, buffer in self._buffers()}
         return Buffers(found, Averages(self.replica).note())
 
     def put_back(self, buffers: Buffers) -> None:
-        """Another rank's model has come in: give its buffers what they held here. Raises PeerError."""
+        """Another rank's model has arrived: set its buffers to what they held here. Raises PeerError."""
         self._fill(buffers)
         Averages(self.replica).take_up(buffers.averages)
 
@@ -143,26 +143,26 @@ class LocalState:
             buffer.detach().copy_(buffers.models[name])
 
     def drawn_and_written(self) -> Left:
-        """What tells whether generators, buffers or objects of its own have moved meanwhile."""
+        """Return marks that show later whether generators, buffers or local objects have moved."""
         versions = sum(0 if one.is_inference() else one._version for _, one in self._buffers())
         own = {name: _state_of(item) for name, item in self.objects.items()}
         objects = zlib.crc32(b"".join(tree.pack(own, "what is registered as local"))) if own else 0
         return Left(self.loop, rng.capture(), versions, objects)
 
     def carried_gradients(self) -> dict[str, torch.Tensor]:
-        """All gradients that there are, by the parameter's number."""
+        """Return all existing gradients, by the parameter's number."""
         found = {str(at): one.grad for at, one in enumerate(self.parameters())}
         return {at: gradient.detach() for at, gradient in found.items() if gradient is not None}
 
     def put_gradients(self, gradients: dict[str, torch.Tensor]) -> None:
-        """Go on with these."""
+        """Set the parameters' gradients to these."""
         for at, parameter in enumerate(self.parameters()):
             gradient = gradients.get(str(at))
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
     def clear_gradients(self, moment: Captured) -> None:
-        """The update that followed this moment was made, but its step was not seen to its end: what its gradients
-        were is of no use, and a script that clears them at a step's end must find them cleared."""
+        """Clear the gradients, because the update after this moment was made, but its step did not get to its end. The
+        old gradients are useless, and a script that clears them at a step's end must find them cleared."""
         for parameter, gradient in zip(self.parameters(), moment.gradients, strict=True):
             if gradient is None:
                 parameter.grad = None
@@ -172,10 +172,10 @@ class LocalState:
     def pack(
         self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool, whole: bool = True
     ) -> list[bytes]:
-        """The moment as it goes into the record, with the generators as they stood before the step's batch was loaded,
-        and how loaders were opened (`opened`): a newcomer does both again. `habits`: what this rank's
-        steps are made of; `late`: they go on to change attributes of modules after this moment; `whole`: all that the
-        step before has left is in it."""
+        """Return the moment as bytes for the record. `generators`: as they were before the step's batch was loaded;
+        `opened`: how loaders were opened. A newcomer loads and opens again. `habits`: what this rank's steps are made
+        of; `late`: steps change attributes of modules after this moment, too; `whole`: all that the previous step has
+        left is in it."""
         carried = {str(at): item for at, item in enumerate(moment.gradients) if isinstance(item, torch.Tensor)}
         parts = {
             "generators": generators,
@@ -192,8 +192,8 @@ class LocalState:
         return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
 
     def adopt(self, data: bytes) -> tuple[bytes, dict[str, Any], bool]:
-        """Start from what a dead rank wrote down; returns its `opened`, `habits` and `whole`. Raises PeerError if it
-        does not fit."""
+        """Start from what a dead rank wrote. Returns its `opened`, `habits` and `whole`. Raises PeerError if it does
+        not fit."""
         parts = tree.unpack(data[_HEAD.size :])
         self.origin = origin_of(data)
         try:
@@ -222,17 +222,17 @@ class LocalState:
 
 
 def origin_of(data: bytes) -> int:
-    """The `origin` of whoever packed this."""
+    """Return the `origin` of the rank that packed this."""
     return int(_HEAD.unpack_from(data)[0])
 
 
 def loop_of(data: bytes) -> int:
-    """The loop in which whoever packed this was."""
+    """Return the loop of the rank that packed this, at that time."""
     return int(_HEAD.unpack_from(data)[1])
 
 
 def _kept(value: Any) -> Any:
-    """A setting of an optimizer, such that nobody changes it in place."""
+    """Return a copy of an optimizer's setting, so that it cannot be changed in place."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
 

@@ -1,9 +1,9 @@
-"""What a newcomer must have set up exactly like the others, written down so that a difference is named and never run.
+"""Describes what a newcomer must set up exactly like the others, so that a difference is named and never trained on.
 
 Every rank describes itself in plain values: the tensors of its models, its optimizers' groups, its process groups, its
 threads and determinism flags, and the bucket layout that DDP has settled on. The descriptions are compared by digest
-first; only when they differ do they travel as text. Process groups need not be the same everywhere: each has to stand
-on all of its members. This module compares and names; it repairs nothing.
+first. They are sent as text only if they differ. Process groups need not be the same everywhere, but each must exist on
+all of its members. This module compares and names. It repairs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLES = 64
 
 
 def describe(replica: Replica, groups: list[str]) -> Manifest:
-    """This rank's manifest. Its values are JSON: texts, numbers, lists and dicts of them."""
+    """Return this rank's manifest. Its values are JSON: texts, numbers, lists and dicts of them."""
     return {
         "model tensors": {
             name: f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
@@ -50,7 +50,7 @@ def describe(replica: Replica, groups: list[str]) -> Manifest:
 
 
 def _groups(optimizer: torch.optim.Optimizer, replica: Replica) -> list[str]:
-    """Each group in words. The order of its parameters counts: an optimizer's state is kept by it."""
+    """Describe each group in words. The order of its parameters matters, because an optimizer's state follows it."""
     names = {id(tensor): name for name, tensor in replica.tensors()}
     found = []
     for group in optimizer.param_groups:
@@ -61,7 +61,7 @@ def _groups(optimizer: torch.optim.Optimizer, replica: Replica) -> list[str]:
 
 
 def digest(manifest: Manifest, *, groups: bool = True) -> int:
-    """63 bits that differ when manifests differ, with their process groups or without."""
+    """Return 63 bits that differ if manifests differ, with their process groups or without."""
     if not groups:
         manifest = {part: value for part, value in manifest.items() if part != GROUPS}
     text = json.dumps(manifest, sort_keys=True).encode()
@@ -69,7 +69,7 @@ def digest(manifest: Manifest, *, groups: bool = True) -> int:
 
 
 def difference(mine: Manifest, theirs: Manifest, rank: int, other: int) -> str:
-    """The first difference, other than in process groups, as a sentence; empty when there is none."""
+    """Return the first difference, except in process groups, as a sentence. Empty: there is none."""
     for part in (*mine, *(key for key in theirs if key not in mine)):
         if part == GROUPS:
             continue
@@ -88,9 +88,9 @@ def difference(mine: Manifest, theirs: Manifest, rank: int, other: int) -> str:
 
 
 def groups_apart(manifests: Sequence[Manifest], newcomers: Set[int]) -> dict[int, str]:
-    """Which ranks lack a group that other members of it have, or have one that other members lack, in a sentence each.
+    """Return a sentence for each rank that lacks a group of other members, or has a group that other members lack.
 
-    Where a newcomer and others differ it is the newcomer who does.
+    If a newcomer and others differ, the newcomer gets the sentence.
     """
     having: dict[str, set[int]] = {}
     for rank, manifest in enumerate(manifests):
@@ -112,7 +112,7 @@ def groups_apart(manifests: Sequence[Manifest], newcomers: Set[int]) -> dict[int
 
 
 def _members(identity: str) -> set[int]:
-    """The ranks in a group's identity, for instance 0@0-2,5 (csrc/c10d/guard.cpp)."""
+    """Return the ranks in a group's identity, for instance 0@0-2,5 (csrc/c10d/guard.cpp)."""
     found: set[int] = set()
     for part in identity.partition("@")[2].split(","):
         first, _, last = part.partition("-")
@@ -131,8 +131,8 @@ def _show(value: Any) -> str:
 
 
 def contents(replica: Replica) -> int:
-    """A number that is the same on ranks which hold the same parameters and optimizers: of a sample of each tensor, for
-    ranks that train different parts of a model differ in nearly all of them."""
+    """Return a number that is the same on ranks with the same parameters and optimizers. It covers only a sample of
+    each tensor: ranks that train different parts of a model differ in nearly all tensors."""
     found = 0
     for tensor in (tensor for _, tensor in replica.tensors() if isinstance(tensor, torch.nn.Parameter)):
         found = _sample(tensor, found)
@@ -153,12 +153,12 @@ def _sample(tensor: torch.Tensor, start: int) -> int:
 
 
 def rebuilt(replica: Replica) -> list[bool]:
-    """For each DDP module of this rank, whether it has settled on its buckets (it does in the second forward)."""
+    """Return, for each DDP module of this rank, whether it has settled on its buckets (in the second forward)."""
     return [bool(_facts(model).get("has_rebuilt_buckets")) for model in _wrapped(replica)]
 
 
 def orders(replica: Replica) -> list[int]:
-    """For each DDP module, how many parameters it has and in which order it has put them, with -1 for what is open."""
+    """Return, for each DDP module, the number of its parameters and their order, with -1 where that is open."""
     found: list[int] = []
     for model in _wrapped(replica):
         settled = [*map(int, re.findall(r"\d+", _facts(model).get("rebuilt_per_bucket_param_indices", "")))]
@@ -168,14 +168,14 @@ def orders(replica: Replica) -> list[int]:
 
 
 def settle_buckets(replica: Replica, wanted: list[bool], others: Sequence[Sequence[int]]) -> None:
-    """Let each DDP module that lags behind settle now, in the `orders` of the others if it has none of its own; the
-    caller keeps its collectives from leaving this rank."""
+    """Let each DDP module that lags behind settle now. If it has no order of its own, it uses the `orders` of the
+    others. The caller makes sure that its collectives do not leave this rank."""
     at = 0
     for model, others_have in zip(_wrapped(replica), wanted, strict=True):
         begins, at = at + 1, at + 1 + others[0][at]
         if not others_have:
             continue
-        model.reducer._rebuild_buckets()  # does nothing where it was done before
+        model.reducer._rebuild_buckets()  # does nothing if it was done before
         if _facts(model).get("has_rebuilt_buckets") or model.static_graph:
             continue
         known = next(row[begins:at] for row in others if row[begins] >= 0)
@@ -184,7 +184,7 @@ def settle_buckets(replica: Replica, wanted: list[bool], others: Sequence[Sequen
 
 
 class _Backward(torch.autograd.Function):
-    """A backward in which DDP is told of its parameters' gradients in a given order."""
+    """A backward that tells DDP about its parameters' gradients in a given order."""
 
     @staticmethod
     def forward(context: Any, nothing: torch.Tensor, reducer: Any, order: list[int]) -> torch.Tensor:
@@ -199,12 +199,12 @@ class _Backward(torch.autograd.Function):
 
 
 def _follow_order(model: DistributedDataParallel, order: list[int]) -> None:
-    """Where the rehearsed step did not come to this module, DDP has seen no backward to learn its order from."""
+    """Give DDP this order, if the rehearsed step did not use the module and DDP saw no backward to learn it from."""
     parameters, sparse = model._build_params_for_reducer()
     kept = [parameter.grad for parameter in parameters]
     for parameter, is_sparse in zip(parameters, sparse, strict=True):
         parameter.grad = torch.zeros_like(parameter).to_sparse(1) if is_sparse else None
-    model.reducer.prepare_for_forward()  # DDP tells nothing of one that had none
+    model.reducer.prepare_for_forward()  # DDP gives no data about a module without a forward
     model.reducer.prepare_for_backward([])
     _Backward.apply(torch.zeros(1, requires_grad=True), model.reducer, order).backward()
     for parameter, gradient in zip(parameters, kept, strict=True):
@@ -212,7 +212,7 @@ def _follow_order(model: DistributedDataParallel, order: list[int]) -> None:
 
 
 def buckets(replica: Replica) -> dict[str, Any]:
-    """Which parameters each bucket of each DDP module holds, to be compared once all have settled."""
+    """Return which parameters are in each bucket of each DDP module, to be compared once all have settled."""
     return {str(at): _buckets(model) for at, model in enumerate(_wrapped(replica))}
 
 
@@ -221,17 +221,17 @@ def _buckets(model: DistributedDataParallel) -> Any:
     settled = facts.get("rebuilt_per_bucket_param_indices", "")
     if settled or not model.static_graph:
         return settled
-    return f"none yet, after {min(2, facts.get('iteration', 0))} steps of a static graph"  # it does after the second
+    return f"none yet, after {min(2, facts.get('iteration', 0))} steps of a static graph"  # it settles after the second
 
 
 def _facts(model: DistributedDataParallel) -> dict[str, Any]:
-    model.logger.set_runtime_stats_and_log()  # else they are those of the last iteration that DDP chose to log
+    model.logger.set_runtime_stats_and_log()  # otherwise they are from the last iteration that DDP logged
     facts: dict[str, Any] = model._get_ddp_logging_data()
     return facts
 
 
 def _wrapped(replica: Replica) -> list[DistributedDataParallel]:
-    """In an order that is the same on all ranks, however they were found."""
+    """Return the DDP modules in an order that is the same on all ranks, however they were found."""
     order = {id(tensor): at for at, (_, tensor) in enumerate(replica.tensors())}
     found: dict[int, DistributedDataParallel] = {}
     for model in replica.parallel():

@@ -1,11 +1,11 @@
-"""What modules carry beside tensors: modes, plain attributes, which parameters learn, and extra state.
+"""The state of modules beside their tensors: modes, plain attributes, which parameters are trained, and extra state.
 
-A step that is given up may have left a module in another mode, a Dropout with another p, a layer frozen. So a step's
-beginning notes them, by one walk over the modules that were found when the loop began; nothing is copied. What differs
-from how the script had set its modules up goes into this rank's record, for a newcomer sets up the same.
+A step that is given up may have left a module in another mode, a Dropout with another p, or a layer frozen. So this
+state is noted when a step begins, in one walk over the modules that were found when the loop began. Nothing is copied.
+Only the difference from the script's set-up goes into this rank's record, because a newcomer runs the same set-up.
 
-What it does NOT note: attributes that are containers or objects, and those of modules which are torch's own wrappers
-(DistributedDataParallel keeps its own account of where it stands).
+What it does NOT note: attributes that are containers or objects, and attributes of torch's own wrapper modules
+(DistributedDataParallel tracks its own state).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BYTES = "taskd bytes of an io.BytesIO"
 
 @dataclass(slots=True, frozen=True)
 class Noted:
-    """One moment: the plain attributes of each module, and whether each parameter learns."""
+    """One moment: the plain attributes of each module, and whether each parameter is trained."""
 
     names: list[tuple[str, ...]]
     values: list[tuple[Any, ...]]
@@ -39,20 +39,20 @@ class Noted:
     """All attributes that each module had."""
     learns: list[bool]
     extra: dict[str, Any]
-    """Of modules that have some of their own (get_extra_state)."""
+    """The extra state of modules that define get_extra_state."""
 
     def alike(self, other: Noted) -> bool:
-        """Whether modes, attributes and what learns are the same."""
+        """Whether modes, attributes and trained parameters are the same."""
         return self.values == other.values and self.learns == other.learns and self.names == other.names
 
     def without_modes(self) -> Noted:
-        """The same, but for `training`."""
+        """Return the same without `training`."""
         pairs = [zip(names, values, strict=True) for names, values in zip(self.names, self.values, strict=True)]
         return replace(self, values=[tuple(value for name, value in one if name != "training") for one in pairs])
 
 
 class Modules:
-    """All modules below those that are registered, as they were when the first loop began."""
+    """The registered modules and all modules inside them, as they were when the first loop began."""
 
     def __init__(self) -> None:
         self._modules: list[torch.nn.Module] = []
@@ -66,8 +66,8 @@ class Modules:
         self._set_up: Noted | None = None
 
     def look(self, models: dict[str, torch.nn.Module]) -> list[str]:
-        """Find the modules that there are, and how the script has set them up; once. Whose extra state cannot be kept,
-        one sentence each."""
+        """Find the modules and how the script has set them up; only the first call does it. Return a sentence for each
+        module whose extra state cannot be kept."""
         if self._set_up is not None:
             return []
         found: dict[int, tuple[str, torch.nn.Module]] = {}
@@ -90,14 +90,14 @@ class Modules:
         return unfit
 
     def note(self, extra: bool = True) -> Noted:
-        """This moment, with the extra state or without."""
+        """Note this moment, with the extra state or without."""
         lengths = list(map(len, self._attributes))
         if lengths != self._lengths:
             self._lengths = lengths
             self._name()
         try:
             values = [get(attributes) for get, attributes in zip(self._getters, self._attributes, strict=True)]
-        except KeyError:  # another one has taken its place
+        except KeyError:  # as many attributes as before, but other ones
             self._name()
             values = [get(attributes) for get, attributes in zip(self._getters, self._attributes, strict=True)]
         learns = list(map(_LEARNS, self._parameters))
@@ -109,13 +109,13 @@ class Modules:
         self._getters = [_getter(names) for names in self._names]
 
     def put_back(self, noted: Noted) -> None:
-        """Let everything be as it was noted; plain attributes that are new since then are no more."""
+        """Set everything back to what was noted. Plain attributes that are new since then are deleted."""
         self.put_back_attributes(noted)
         for name, module in self._with_extra:
             module.set_extra_state(_opened(noted.extra[name]))
 
     def put_back_attributes(self, noted: Noted) -> None:
-        """The same, but for the extra state."""
+        """Do the same without the extra state."""
         for module, names, known, values in zip(self._modules, noted.names, noted.known, noted.values, strict=True):
             attributes = vars(module)
             for name in [] if _wraps(module) else [name for name in attributes if name not in known]:
@@ -130,11 +130,12 @@ class Modules:
                 parameter.requires_grad_(learn)
 
     def moved(self, noted: Noted) -> bool:
-        """Whether anything but modes is other than noted: a mode is changed for a while, the rest for good."""
+        """Whether anything differs from what was noted, except modes: scripts change modes for a while, the rest for
+        good."""
         return not self.note(extra=False).without_modes().alike(noted.without_modes())
 
     def pack(self, noted: Noted, late: bool) -> dict[str, Any]:
-        """What differs from the set-up, to go into the record. `late`: steps usually change more of it after that."""
+        """Return the difference from the set-up, for the record. `late`: steps usually change more of it later."""
         assert self._set_up is not None
         changed = []
         if not noted.alike(self._set_up):
@@ -146,7 +147,7 @@ class Modules:
         return {"changed": changed, "learns": learns, "extra": noted.extra, "late": late}
 
     def adopt(self, packed: dict[str, Any]) -> None:
-        """Let everything be as a dead rank has packed it. Raises PeerError if it does not fit."""
+        """Set everything to what a dead rank has packed. Raises PeerError if it does not fit."""
         assert self._set_up is not None
         if packed["late"]:
             raise PeerError(LATE)
@@ -165,7 +166,7 @@ class Modules:
 
 
 def _wraps(module: torch.nn.Module) -> bool:
-    """Whether it is one of torch's around others, which keeps an account of its own."""
+    """Whether it is one of torch's wrapper modules, which track their own state."""
     return type(module).__module__.startswith(_WRAPPERS)
 
 
@@ -179,7 +180,7 @@ def _set(module: torch.nn.Module, values: Iterable[tuple[str, Any]]) -> None:
 
 def _names(module: torch.nn.Module) -> tuple[str, ...]:
     if isinstance(module, torch.jit.ScriptModule):
-        return ()  # whose attributes are no Python objects
+        return ()  # its attributes are not Python objects
     if _wraps(module):
         return ("training",)
     return tuple(name for name, value in vars(module).items() if isinstance(value, _PLAIN))
@@ -193,7 +194,7 @@ def _getter(names: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _closed(state: Any) -> Any:
-    """Extra state, such that nobody changes it in place. Transformer Engine gives a tensor, or bytes in a file."""
+    """Return a copy of extra state that cannot change. Transformer Engine gives a tensor, or bytes in an io.BytesIO."""
     if isinstance(state, io.BytesIO):
         return {_BYTES: state.getvalue()}
     return copy.deepcopy(state)

@@ -1,8 +1,8 @@
-"""Finds what moves a training beside its modules and optimizers, and that nobody registered.
+"""Finds unregistered objects that influence a training beside its modules and optimizers.
 
-Schedulers of learning rates, gradient scalers and communication hooks carry numbers from step to step; a newcomer's
-begin anew. Whether one that is not registered counts is seen by whether it moves: one that never does harms nobody.
-It compares and names; coverage.py decides what that means for the job.
+Learning rate schedulers, gradient scalers and communication hooks carry numbers from step to step. Those of a newcomer
+start anew. An unregistered one matters only if it moves: one that never moves does no harm.
+This module compares and names. coverage.py decides what that means for the job.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 KINDS: tuple[type, ...] = (LRScheduler, torch.amp.GradScaler)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Of a function, in what its scheduler tells."""
+"""The address of a function, in the state that its scheduler gives."""
 _DEPTH = 3
-"""How far inside of what is registered others may stand: a sequence of schedulers keeps them in a list."""
+"""How deep inside registered objects others may be: a sequence of schedulers keeps them in a list."""
 
 
 @dataclass(slots=True)
 class Mover:
-    """One that lives and is not registered, and how it stood. It may be thrown away at any time."""
+    """An existing object that is not registered, and its earlier state. The script may free it at any time."""
 
     item: weakref.ref[Any]
     stood: str
@@ -38,18 +38,18 @@ class Mover:
         return cls(weakref.ref(item), repr(item.state_dict()))
 
     def moved(self) -> str:
-        """The name of its kind if it does not stand as it stood."""
+        """Return the name of its class if its state has changed, else an empty text."""
         item = self.item()
         return type(item).__name__ if item is not None and repr(item.state_dict()) != self.stood else ""
 
     def again(self) -> Mover:
-        """The same one as it stands now."""
+        """Return the same object with its current state."""
         item = self.item()
         return self if item is None else Mover.of(item)
 
 
 def digests(found: Iterable[Mover]) -> dict[str, int]:
-    """How those of each kind stood, under the name of the kind."""
+    """Return a digest of the states of each class, under the name of the class."""
     kinds = dict[str, list[str]]()
     for mover in found:
         if (item := mover.item()) is not None:
@@ -58,7 +58,7 @@ def digests(found: Iterable[Mover]) -> dict[str, int]:
 
 
 def unregistered(living: Iterable[Any], registered: Iterable[Any]) -> list[Mover]:
-    """The schedulers and scalers among the living, but for those that are registered or stand inside of what is."""
+    """Return the schedulers and scalers among the living that are neither registered nor inside registered ones."""
     known: set[int] = set()
     for item in registered:
         _gather(item, known, _DEPTH)
@@ -66,7 +66,7 @@ def unregistered(living: Iterable[Any], registered: Iterable[Any]) -> list[Mover
 
 
 def hook_with_state(modules: Iterable[torch.nn.Module]) -> str:
-    """The kind of state that a communication hook of one of these modules keeps, or nothing."""
+    """Return the class of the state that a communication hook of these modules keeps, or an empty text."""
     for module in modules:
         hooks = getattr(module, "_comm_hooks", ()) if isinstance(module, DistributedDataParallel) else ()
         for _, state in hooks:

@@ -1,11 +1,11 @@
-"""Parameters that move although no optimizer moves them: perturbed for a second backward, swapped, averaged.
+"""Tracks parameters that move without an optimizer: perturbed for a second backward, swapped, averaged.
 
-A step that is given up must leave them as it found them. Nobody copies all parameters in every step for that. Who
-writes through `parameter.data` asks for it first, and then this one is kept; whoever writes in another way raises the
-tensor's version, and is known by it from the next step on. What moved without a copy is known to be lost, so that the
-step can be refused instead of done again wrongly.
+A step that is given up must leave them as it found them. Copying all parameters in every step would be too much. Code
+that writes through `parameter.data` asks for `.data` first, and at that moment this parameter is copied. Code that
+writes in another way raises the tensor's version. Such a parameter is copied from the next step on. What moved without
+a copy is known to be lost, so that the step can be refused instead of being done again wrongly.
 
-What it does NOT see: memory that is written through addresses (an array that shares it, a kernel of somebody else's).
+What it does NOT see: memory that is written through addresses (an array that shares it, a foreign kernel).
 It decides nothing about the step.
 """
 
@@ -20,11 +20,11 @@ from taskd.state.replica import Replica
 
 _VERSION = attrgetter("_version")
 _DATA: Any = torch.Tensor.data
-"""As torch has it, whatever stands in its place while a loop runs."""
+"""torch's own `.data`, which is replaced while a loop runs."""
 
 
 class Moving:
-    """The parameters that were registered, in the step under way."""
+    """The registered parameters in the current step."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -33,19 +33,19 @@ class Moving:
         self._by_optimizer: dict[str, list[int]] = {}
         self._versions: list[int] = []
         self._now_known = False
-        """`_versions` are those that the last step has left."""
+        """Whether `_versions` are those at the end of the last step."""
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """In this step, by place: where its contents lay, and what they were."""
+        """Copies of this step, by the parameter's number: its tensor, and what that contained."""
         self._room: dict[int, torch.Tensor] = {}
         self._stepped: set[int] = set()
         self._lost: set[int] = set()
         self.usual: set[int] = set()
-        """Those that steps move without asking for `.data`: they are kept from the beginning."""
+        """Parameters that steps move without asking for `.data`. They are copied at a step's beginning."""
         self.late = False
-        """Some moved, or may have, after an update of this step."""
+        """Some parameters moved, or may have moved, after an update of this step."""
 
     def look(self) -> None:
-        """Find the parameters that there are. What happened so far was no part of a loop."""
+        """Find the parameters. What happened so far was not part of a loop."""
         self._all = [tensor for _, tensor in self._replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
         self._all = [one for one in self._all if not torch.nn.parameter.is_lazy(one)]
         self._places = {id(tensor): at for at, tensor in enumerate(self._all)}
@@ -56,11 +56,11 @@ class Moving:
         self._now_known = False
 
     def forget(self) -> None:
-        """What happens until the next step is no doing of the script's."""
+        """Ignore what happens until the next step, because the script does not cause it."""
         self._now_known = False
 
     def begin(self) -> bool:
-        """A step begins. Whether parameters have moved since the one before."""
+        """A step begins. Return whether parameters have moved since the step before."""
         before, self._versions = self._versions, list(map(_VERSION, self._all))
         moved = self._now_known and before != self._versions
         self._kept, self._stepped, self._lost, self.late = {}, set(), set(), False
@@ -70,11 +70,11 @@ class Moving:
 
     @property
     def lost(self) -> bool:
-        """Whether something has moved of which no copy is."""
+        """Whether a parameter has moved of which there is no copy."""
         return bool(self._lost)
 
     def touched(self, parameter: torch.Tensor) -> None:
-        """Somebody asks for the contents of this one, and may write into them or put others in their place."""
+        """Code asks for the contents of this parameter, and may write into them or replace them."""
         at = self._places.get(id(parameter))
         if at is None:
             return
@@ -83,22 +83,22 @@ class Moving:
             self._keep(at)
 
     def optimizer_begins(self) -> None:
-        """What has moved by now, this optimizer has not moved."""
+        """Note what has moved before this optimizer steps."""
         self._compare()
 
     def optimizer_ended(self, name: str) -> None:
-        """And this it has."""
+        """Note what this optimizer has moved."""
         self._stepped.update(self._by_optimizer.get(name, ()))
         self._versions = list(map(_VERSION, self._all))
 
     def end(self) -> bool:
-        """The step ends, as it should or not. Whether parameters moved after an update."""
+        """The step ends, normally or not. Return whether parameters moved after an update."""
         self._compare()
         self._now_known = True
         return self.late
 
     def put_back(self) -> bool:
-        """Let all stand as the step found it, where optimizers are undone already; False if something is lost."""
+        """Set all back to what the step found, after optimizers are undone. Return False if something is lost."""
         for at, (place, contents) in self._kept.items():
             if _DATA.__get__(self._all[at]).data_ptr() != place.data_ptr():
                 _DATA.__set__(self._all[at], place)

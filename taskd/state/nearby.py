@@ -1,10 +1,10 @@
-"""Reading another rank's tensors straight out of its memory, where it runs on the same host and the system allows it.
+"""Reads another rank's tensors directly from its memory, if it runs on the same host and the system allows it.
 
-State that goes to a newcomer through sockets is copied four times by two processes; read in place it is copied once, at
-the speed of memory. The rank that gives says where its tensors lie, the one that takes reads them, and the giver
-changes nothing until it is told that all was read. Whether the giver's process can be read is tried out on a secret of
-its own: on another host or in another container its number is nobody, or somebody else. Where it cannot be read
-(another host, no permission, tensors on an accelerator) this module says no, and the state travels as messages.
+State that goes to a newcomer through sockets is copied four times by two processes. Read in place, it is copied once,
+at the speed of memory. The rank that gives says where its tensors are, and the rank that takes reads them. The giver
+changes nothing until it is told that all was read. The taker first tries to read a secret of the giver's process: on
+another host or in another container, the giver's process id belongs to no process, or to another one. If the memory
+cannot be read (another host, no permission, tensors on an accelerator), the state is sent as messages.
 
 Failure modes: the giver dies meanwhile (the read ends with an error, PeerError). Checksums are the caller's.
 """
@@ -31,12 +31,12 @@ class _Vector(ctypes.Structure):
 
 
 class Shown:
-    """What a giver says of its tensors. They and this object have to stay as they are until all was read."""
+    """What a giver says about its tensors. The tensors and this object must not change until all was read."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._secret = ctypes.create_string_buffer(secrets.token_bytes(_SECRET_BYTES), _SECRET_BYTES)
         self.text = b""
-        """For the taker; empty: these tensors cannot be read in place."""
+        """The bytes for the taker. Empty: these tensors cannot be read in place."""
         if all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors):
             places = [tensor.data_ptr() for tensor in tensors]
             row = [os.getpid(), ctypes.addressof(self._secret), self._secret.raw, places]
@@ -52,7 +52,7 @@ class Memory:
 
     @classmethod
     def open(cls, text: bytes) -> Memory | None:
-        """The memory that `Shown` tells of; None when it cannot be read from here."""
+        """Return the memory that `Shown` describes. None: it cannot be read from here."""
         if not text:
             return None
         pid, place, secret, places = msgpack.unpackb(text, raw=False)

@@ -1,17 +1,18 @@
-"""What a rank has noted when a loop began, and what a newcomer concludes from the notes of all.
+"""The note that a rank takes when a loop begins, and what a newcomer concludes from the notes of all ranks.
 
-Once after a repair all ranks tell each other what they have noted, of the numbers and texts only what is still so. A
-newcomer that has reckoned something else than all others takes theirs, where the loops around this one set it, and
-refuses where they do not, or where it cannot be given: what a script reads once, or counts its epochs from, is not made
-good by one value. It takes only what no note of its life before tells, and what was alike on all when the loop before
-that one began; if one other alone tells it, only what had become another one by then. In the loop of its life before it
-takes what it has noted itself.
+After a repair, all ranks tell each other their notes once. Of numbers and texts they tell only what is still the same.
+A newcomer may have computed another value than all other ranks. It takes their value if the loops around this one set
+it. It refuses, and all start over, if those loops do not set it, or if the value cannot be given. The reason: a script
+may have read the value once, or count its epochs from it, and then one value does not repair that.
+A newcomer's predecessor is the process that it replaces. In the loop of its predecessor, a newcomer takes what the
+predecessor noted. From others it takes only what no note of its predecessor tells. The value must also have been the
+same on all ranks when the previous loop began. If only one other rank tells it, it must have changed by then.
 
-Failure modes: what is each rank's own (a time, a path, a port, noise) is taken from another; one rank's word is taken
-for everybody's; what is each rank's own was lost with its life before, and nobody says so. Invariants: what is unlike
-on two of the others is never touched. What is refused was told alike by two, of which the newcomer's life before may be
-one, or was alike on all before; or it has become another one on others since the loop before, the newcomer has it
-otherwise, and no note of its own tells what it was.
+Failure modes: a value that each rank has for itself (a time, a path, a port, noise) is taken from another rank; the
+word of one rank is taken for everybody's; a rank's own value was lost with its predecessor, and no rank reports it.
+Invariants: a value that differs between two of the others is never touched. A newcomer refuses a value in three cases.
+Two told the same value, of which the predecessor may be one. Or all ranks had the same value before. Or it has changed
+on others since the previous loop, the newcomer has another value, and no note of its predecessor tells the old one.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ from taskd.state.leaves import GONE
 from taskd.state.plain import Noted, can_be_given, shortened
 
 _TOLD_BYTES = 4096
-"""Of one value; of a longer one all hear a digest."""
+"""Most bytes of one value that is told. The others get a digest of a longer one."""
 _COMPARED_BYTES = 64
-"""The same, of what is only compared."""
+"""The same limit for values that are only compared."""
 
 
 @dataclass(slots=True, frozen=True)
 class Note:
-    """Of what a loop has found when it began."""
+    """What one loop found when it began."""
 
     loop: int = 0
-    """Which one, from 1."""
+    """The number of the loop, from 1."""
     found: dict[str, int] = field(default_factory=dict)
-    """Digests of what is no plain value (found.py)."""
+    """Digests of the values that are not plain (found.py)."""
     sets: Noted = field(default_factory=dict)
-    """What is plain of what the loops around it set (around.py)."""
+    """The plain values that the loops around it set (around.py)."""
     finds: Noted = field(default_factory=dict)
-    """What is plain of the rest that it uses."""
+    """The other plain values that it uses."""
     moved: Noted = field(default_factory=dict)
-    """What of all that it uses has become another one since the loop before had ended (found.py)."""
+    """The values it uses that have changed since the previous loop ended (leaves.py)."""
 
     def parts(self) -> list[Any]:
-        """As it is kept."""
+        """Return the fields, in the form in which they are kept."""
         return [self.loop, self.found, self.sets, self.finds, self.moved]
 
     def short(self) -> Note:
-        """As it is told."""
+        """Return the note in the form that is told to the others: long values become digests."""
         sets, finds = shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES)
         return Note(self.loop, self.found, sets, finds, shortened(self.moved, _COMPARED_BYTES))
 
     def unlike(self, mine: Note, leaves: Noted) -> list[str]:
-        """What a newcomer that begins the same loop has otherwise, and cannot be given. `leaves`: all that is plain of
-        what it uses."""
+        """Return the names of values that differ in a newcomer that begins the same loop, and that cannot be given to
+        it. `leaves`: all plain values that the loop uses."""
         digests = [name for name, data in self.sets.items() if not can_be_given(data)]
         return sorted(
             {name for name in digests if mine.sets.get(name) != self.sets[name]}
@@ -69,28 +70,28 @@ class Note:
 
 @dataclass(slots=True)
 class Told:
-    """What one rank tells all."""
+    """What one rank tells all ranks after a repair."""
 
     lacks: bool = False
-    """It has not seen the end of the step before (settling.py)."""
+    """This rank has not seen the end of the previous step (settling.py)."""
     newcomer: bool = False
     note: Note = field(default_factory=Note)
-    """Of the loop in which it is."""
+    """The note of the current loop."""
     before: Note = field(default_factory=Note)
-    """Of a newcomer's life before."""
+    """The note of a newcomer's predecessor."""
     earlier: Note = field(default_factory=Note)
-    """Of the loop before this one."""
+    """The note of the previous loop."""
     unseen: list[str] = field(default_factory=list)
-    """What has changed since the loop began, and its source does not say so."""
+    """Names of values that have changed since the loop began, though its source does not show it."""
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Return it as bytes, to be sent."""
         notes = [note.short().parts() for note in (self.note, self.before, self.earlier)]
         return tree.flatten([self.lacks, self.newcomer, *notes, self.unseen], "what a loop finds")[0]
 
     @classmethod
     def unpack(cls, data: bytes) -> Told:
-        """What `pack` wrote. Raises PeerError if it is none."""
+        """Read what `pack` wrote. Raises PeerError if the data is something else."""
         try:
             lacks, newcomer, note, before, earlier, unseen = tree.unflatten(data, [])
             return cls(lacks, newcomer, Note(*note), Note(*before), Note(*earlier), unseen)
@@ -99,17 +100,17 @@ class Told:
 
     @property
     def knows(self) -> bool:
-        """Whether its life before has noted this loop."""
+        """Whether its predecessor has noted this loop."""
         return self.before.loop == self.note.loop
 
 
 def to_take(told: list[Told], rank: int) -> Noted:
-    """What this rank, a newcomer, takes from the others. What was unlike in the loop before is each rank's own."""
+    """Return what this newcomer takes from the others. A value that differed in the previous loop is a rank's own."""
     return {name: data for name, data in _lacking(told, rank).items() if can_be_given(data)}
 
 
 def to_refuse(told: list[Told], rank: int, leaves: Noted) -> list[str]:
-    """What this rank, a newcomer, must not go on with. `leaves`: all that is plain of what its loop has found."""
+    """Return the names with which this newcomer must not go on. `leaves`: all plain values that its loop uses."""
     mine, others = told[rank], _others(told, rank)
     lacking = _lacking(told, rank)
     names = {name for name, data in lacking.items() if not can_be_given(data)}
@@ -126,24 +127,24 @@ def to_refuse(told: list[Told], rank: int, leaves: Noted) -> list[str]:
 
 
 def _lacking(told: list[Told], rank: int) -> Noted:
-    """What all others have set, and this rank has otherwise or not at all."""
+    """Return what all others have set, where this rank has another value or none."""
     mine, others = told[rank], _others(told, rank)
     if mine.knows:
         return {}
     agreed = _agreed([one.note.sets for one in others])
     alike = _alike([one.earlier.sets for one in (mine, *others)], agreed)
-    if len(others) == 1:  # what all begin with is alike, too, where each rank reckons its own
+    if len(others) == 1:  # a rank's own value is the same on all, too, as long as it has its start value
         alike &= others[0].earlier.moved.keys()
     return {name: data for name, data in agreed.items() if name in alike and mine.note.sets.get(name) != data}
 
 
 def as_said(name: str) -> str:
-    """As the source has it: a name may begin with the function that it stands in."""
+    """Return the name as the source has it, without the function that may stand in front of it."""
     return name.rpartition(": ")[2]
 
 
 def _lies_in(name: str, others: Iterable[str]) -> bool:
-    """Whether this is one of those, or a part of it, whichever function it is looked at from."""
+    """Whether this name is one of those, or a part of one. The function in front of a name does not matter."""
     said = as_said(name)
     return any(said == other or said.startswith((f"{other}[", f"{other}.")) for other in map(as_said, others))
 
@@ -153,16 +154,16 @@ def _others(told: list[Told], rank: int) -> list[Told]:
 
 
 def _agreed(noted: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them have, and have alike."""
+    """Return what all of these have with the same value."""
     first = noted[0] if noted else {}
     return {name: data for name, data in first.items() if name in _alike(noted, [name])}
 
 
 def _alike(noted: list[Mapping[str, Any]], names: Iterable[str]) -> set[str]:
-    """Of which all say the same, or nothing."""
+    """Return the names for which all have the same value, or none has any."""
     return {name for name in names if all(one.get(name) == noted[0].get(name) for one in noted)}
 
 
 def _unlike(mine: Mapping[str, Any], agreed: Mapping[str, Any]) -> set[str]:
-    """Which this rank has, too, and otherwise."""
+    """Return the names for which this rank has another value than the agreed one."""
     return {name for name, data in agreed.items() if mine.get(name, data) != data}

@@ -1,8 +1,8 @@
-"""Which part of the model this rank holds, where ranks hold different ones, and which ranks hold the same.
+"""Tells which part of the model this rank holds, if ranks hold different parts, and which ranks hold the same part.
 
-Pipeline stages, or slices of layers, each trained by a DistributedDataParallel over the ranks that have the same: those
-are the ranks that can replace each other. The part is called by the first of them. Not seen: parts that a script
-averages by itself, and shards of other kinds (FSDP, ZeRO, DTensor); coverage.py says what those are.
+A part is a pipeline stage, or a slice of layers. A DistributedDataParallel trains it over the ranks that hold the same
+part. These ranks can replace each other. The first of them gives the part its number. Not seen: parts that a script
+averages by itself, and shards of other kinds (FSDP, ZeRO, DTensor); see coverage.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from taskd.state.replica import Replica
 WHOLE = 0
 """Every rank has all of the model."""
 UNKNOWN = -1
-"""Nobody knows who has the same."""
+"""It is not known which ranks hold the same part."""
 
 
 def part_of(replica: Replica) -> int:
-    """Its number: 1 and the first rank that has it."""
+    """Return the number of this rank's part: 1 plus the first rank that holds it."""
     models = replica.parallel()
     spans = {frozenset(dist.get_process_group_ranks(model.process_group)) for model in models}
     if spans <= {frozenset(range(dist.get_world_size()))}:

@@ -1,8 +1,8 @@
-"""Where something is that a script changes and that is no variable of its own: `totals["samples"]`, `meter.count`.
+"""Places of values that a script changes inside other objects: `totals["samples"]`, `meter.count`.
 
-A place begins at a name of the loop's frame, or at a module, and goes on by attributes and items. What is there may be
-looked at and set. Nothing of the script's own is run: objects are asked for their `__dict__` and slots alone. Objects
-that a repair puts back anyway (`known`, by id, and modules) are left out, with all that they hold.
+A place begins at a name of the loop's frame, or at a module, and continues with attributes and items. Its value can be
+read and set. No code of the script is run: of an object, only its `__dict__` and slots are read. Objects that a repair
+puts back anyway (`known`, by id, and torch modules) are left out, with all that they hold.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from taskd.state.plain import filled
 from taskd.state.sources import unwrapped
 
 ANY = object()
-"""A key that is reckoned."""
+"""Stands for a key that the script computes."""
 NOTHING = object()
 _CELL = "variable "
-"""In front of the name of a variable of a function, where a path has attributes."""
+"""Prefix of a name in a path: it is a closure variable of a function, not an attribute."""
 NUMBERS = frozenset((int, float))
 """Exactly these: True is a flag."""
 _LOOKED_AT = 64
-"""Items of a list or dict."""
+"""At most this many items of a list or dict are looked at."""
 Spot = tuple[int, Any]
-"""An object, by id, and the name or key of what it has."""
+"""The id of an object, and the name or key of something in it."""
 Path = tuple[tuple[bool, Any], ...]
-"""Each time whether it is an attribute, and its name or key."""
+"""For each part: whether it is an attribute, and its name or key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +40,46 @@ class Place:
     """`root.name[key]`."""
 
     text: str = field(compare=False)
-    """As the source says it."""
+    """The place as the source writes it."""
     root: str
     path: Path = ()
     module: str = ""
-    """If it is not empty: the root is all that this module has."""
+    """If it is not empty, the place begins with the globals of this module."""
 
     def under(self, other: Place) -> Place:
-        """The other one, whose root is a name that stands for this place."""
+        """Return the other place with this one in the position of its root, a name that stands for this place."""
         tail = other.text[len(re.match(r"\w*", other.text)[0]) :]  # type: ignore[index]
         return Place(self.text + tail, self.root, self.path + other.path, self.module)
 
     @property
     def base(self) -> Place:
-        """The variable that it begins with."""
+        """The variable that the place begins with."""
         length = 1 if self.module else 0
         return Place(re.match(r"\w*", self.text)[0], self.root, self.path[:length], self.module)  # type: ignore[index]
 
     def touches(self, other: Place) -> bool:
-        """Whether one of them may be the other, or a part of it."""
+        """Whether one of both places may be the other, or a part of it."""
         if (self.root, self.module) != (other.root, other.module):
             return False
         for one, another in zip(self.path, other.path, strict=False):
             if one[0] != another[0]:
-                return True  # an attribute of what has items
+                return True  # an attribute in one place and an item in the other
             if one != another and ANY not in (one[1], another[1]):
                 return False
         return True
 
     @property
     def is_exact(self) -> bool:
-        """Whether it has no key that is reckoned."""
+        """Whether it has no computed key."""
         return all(key is not ANY for _, key in self.path)
 
     def found(self, root: Any, known: Set[int] = frozenset()) -> Any:
-        """What is there, or NOTHING."""
+        """Return the value at this place, or NOTHING."""
         return _follow(root, self.path, known)
 
     def held(self, root: Any, known: Set[int]) -> Any:
-        """What is there, of an object that is not among the known ones; of any key, and of a part of a tensor, the
-        whole. None: nothing."""
+        """Return the value at this place. For a computed key, or a part of a tensor, return the whole. None: nothing is
+        there, or it belongs to a known object."""
         found = root
         for is_attribute, name in self.path:
             if id(found) in known or found is NOTHING or _keeps_more(found):
@@ -92,8 +92,8 @@ class Place:
         return None if found is NOTHING or id(found) in known else found
 
     def reached(self, root: Any) -> tuple[str, Any] | None:
-        """What is there, and how it is called; of a method, of any key, and inside of a module, what has it. None:
-        nothing."""
+        """Return the name and the value of this place, or None. For a method, for a computed key, and for something
+        inside a torch module, return those of its owner."""
         found, name = root, "" if self.module else self.root
         for at, (is_attribute, key) in enumerate(self.path):
             if found is NOTHING or issubclass(type(found), (torch.Tensor, torch.nn.Module)):
@@ -109,7 +109,7 @@ class Place:
         return None if found is NOTHING else (name, found)
 
     def spots(self, root: Any) -> Iterator[int | str | Spot]:
-        """Where it is, how it is called, and the list or dict that is there; of an item, the whole."""
+        """Return its spot, its name, and the id of a list or dict there. For an item, return its container, too."""
         *path, (is_attribute, key) = self.path
         owner, found = _follow(root, path, frozenset()), self.found(root)
         if not is_attribute:
@@ -121,14 +121,14 @@ class Place:
             yield from (name for name, _ in filter(None, [self.reached(root)]))
 
     def put(self, root: Any, value: Any) -> None:
-        """Let it be this, if there is a number."""
+        """Set it to this value, if it holds a number or is an item of a dict."""
         *path, (is_attribute, _) = self.path
         in_dict = not is_attribute and issubclass(type(_follow(root, path, frozenset())), dict)
         if in_dict or type(self.found(root)) in NUMBERS:
             self.set(root, value)
 
     def set(self, root: Any, value: Any) -> None:
-        """Let it be this, whatever is there. A list or dict stays the same one."""
+        """Set it to this value, whatever is there now. A list or dict stays the same object."""
         if not self.path or filled(self.found(root), value):
             return
         *path, (is_attribute, name) = self.path
@@ -149,36 +149,36 @@ class Place:
 
 
 def reached(rooted: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
-    """What is in these places, or has what is there, by its name."""
+    """Return the values of these places, or their owners, by name (see Place.reached)."""
     return dict(filter(None, (place.reached(root) for place, root in rooted)))
 
 
 def listed_at(found: Any) -> Iterator[int]:
-    """Which list or dict it is; what its items are is known of the place, but not what an object does by itself."""
+    """Return the id of a container: the source shows changes of its items. What other objects do, it does not show."""
     if issubclass(type(found), (list, dict, set, deque)):
         yield id(found)
 
 
 def kept_in(function: Place, name: str) -> Place:
-    """A variable that a function has taken along from where it was made."""
+    """Return the place of a closure variable of this function."""
     return Place(f"{function.text}.{name}", function.root, (*function.path, (True, _CELL + name)), function.module)
 
 
 def _cell(function: Any, name: str) -> Any:
-    """Where a function of the script's own keeps it; None: nowhere."""
+    """Return the cell in which a function of the script keeps this closure variable. None: there is none."""
     found = unwrapped(function) if name.startswith(_CELL) else None
     names = () if found is None else found.__code__.co_freevars
     return found.__closure__[names.index(name[len(_CELL) :])] if found and name[len(_CELL) :] in names else None  # type: ignore[index]
 
 
 def attribute_of(found: Any, name: str) -> Any:
-    """Of an object itself, not of its class; but for a number, which it begins with. Of a class, what it has."""
+    """Return an attribute of the object itself, or a number that its class starts it with. For a class: what it has."""
     if name == "__class__":
         return type(found)
     if (cell := _cell(found, name)) is not None:
         try:
             return cell.cell_contents
-        except ValueError:  # nothing is in it yet
+        except ValueError:  # the cell is still empty
             return NOTHING
     if issubclass(type(found), type):
         return next((space[name] for space in map(vars, type.mro(found)) if name in space), NOTHING)
@@ -196,7 +196,7 @@ def attribute_of(found: Any, name: str) -> Any:
 
 
 def space_of(found: Any) -> dict[str, Any]:
-    """An object's `__dict__`; of one that answers for its own in another way, nothing."""
+    """Return an object's `__dict__`. An object that has none, or provides its own kind, gives an empty dict."""
     try:
         space = object.__getattribute__(found, "__dict__")
     except (AttributeError, TypeError):
@@ -210,7 +210,7 @@ def _slot(found: Any, name: str) -> Any:
 
 
 def _first(found: Any, name: str) -> Any:
-    """The number that an object of this class begins with under this name."""
+    """Return the number that the class gives its objects under this name."""
     spaces = map(vars, type(found).__mro__) if type(found) is not ModuleType else ()
     value = next((space[name] for space in spaces if name in space), NOTHING)
     return value if type(value) in NUMBERS else NOTHING
@@ -225,18 +225,18 @@ def _follow(found: Any, path: Iterable[tuple[bool, Any]], known: Set[int]) -> An
 
 
 def _is_known(found: Any, known: Set[int]) -> bool:
-    """A module's plain attributes are put back with it."""
+    """Whether a repair puts this object back anyway. Plain attributes of a torch module are put back with it."""
     return id(found) in known or issubclass(type(found), torch.nn.Module)
 
 
 def _keeps_more(found: Any) -> bool:
-    """A module that says by itself what belongs to it beside its tensors."""
+    """Whether this is a torch module that defines its extra state itself."""
     kind = type(found)
     return issubclass(kind, torch.nn.Module) and kind.get_extra_state is not torch.nn.Module.get_extra_state
 
 
 def _item(found: Any, key: Any) -> Any:
-    """Of a list, tuple or dict; for any key, the first number there is."""
+    """Return an item of a list, tuple or dict. For a computed key, return the first number in it."""
     if issubclass(type(found), dict):
         if key is not ANY:
             return dict.get(found, key, NOTHING)

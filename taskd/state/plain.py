@@ -1,12 +1,11 @@
 """Plain values as bytes: numbers, text, flags, nothing, and lists, tuples, dicts, sets and deques of them.
 
-What is made of the bytes is equal and of the same type, but for a defaultdict that has lost its factory, and a
-bytearray, which has become bytes. What is plain and too large to be kept, or of a kind that cannot be made again
-without code of the script's, becomes a digest: it can be compared and not given. The bytes say which of the two they
-are.
+A value made from the bytes is equal and of the same type, with two exceptions: a defaultdict loses its factory, and a
+bytearray becomes bytes. Some plain values are too large to be kept, or cannot be made again without code of the script.
+They become a digest, which can be compared but not given. The bytes say whether they are a value or a digest.
 
-It is one call of msgpack, so a long history of numbers costs little. Whatever msgpack does not know by itself comes to
-`_other`; nothing of the script's own is run, but for the texts of what the standard library makes.
+It is one call of msgpack, so a long history of numbers costs little. Values that msgpack does not know go to `_other`.
+No code of the script is run; only objects of the standard library are asked for their text.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ import msgpack
 from taskd.errors import PeerError
 
 MOST_BYTES = 8 << 20
-"""Of one value that can be given."""
+"""Most bytes of one value that can be given."""
 _MOST_ITEMS = 1 << 20
-"""Of one list that is looked at whole."""
+"""Most items of a list that is looked at whole."""
 _FEW = 512
-"""Of one that is not."""
+"""Items of a longer list that are looked at."""
 _SCALARS = (bool, int, float, str, type(None))
 _SHOWN = (Enum, Decimal, Fraction, date, time, timedelta)
-"""What its text tells all of."""
+"""Types whose text says everything about a value."""
 _DIGEST = b"\xc1"
-"""With which nothing begins that msgpack writes."""
+"""The first byte of a digest. Nothing that msgpack writes begins with it."""
 _LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT = range(1, 9)
 _DICTS = (OrderedDict, defaultdict, Counter)
 
 Noted = dict[str, bytes]
-"""By name."""
+"""Packed values by name."""
 
 
 class _NotPlainError(Exception):
@@ -48,11 +47,11 @@ class _NotPlainError(Exception):
 
 
 class _OnlyComparedError(Exception):
-    """There is something in it that cannot be made again."""
+    """The value has a part that cannot be made again."""
 
 
 def packed(value: Any) -> bytes | None:
-    """None: it is not plain."""
+    """Return the value as bytes, or a digest of it. None: it is not plain."""
     kind = type(value)
     if kind in (list, tuple) and len(value) > _MOST_ITEMS:
         few = value[:: 1 + len(value) // _FEW]
@@ -70,7 +69,7 @@ def packed(value: Any) -> bytes | None:
 
 
 def unpacked(data: bytes) -> Any:
-    """What `packed` made. Raises PeerError."""
+    """Return the value that `packed` has packed. Raises PeerError."""
     try:
         return msgpack.unpackb(data, ext_hook=_kind, list_hook=_read, strict_map_key=False)
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
@@ -78,17 +77,17 @@ def unpacked(data: bytes) -> Any:
 
 
 def can_be_given(data: bytes) -> bool:
-    """Whether it is more than a digest."""
+    """Whether this is a value and not only a digest."""
     return not data.startswith(_DIGEST)
 
 
 def shortened(noted: Noted, most: int) -> Noted:
-    """With digests of what is longer."""
+    """Return the same with digests in place of longer values."""
     return {name: _shortened(data, most) for name, data in noted.items()}
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one, and no flag."""
+    """Whether it is a number. A flag is not a number."""
     return type(value) in (int, float)
 
 
@@ -98,7 +97,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def filled(there: Any, value: Any) -> bool:
-    """Whether what is there can change, is of the same type, and has got these contents."""
+    """Give the object `there` these contents, if it can change and has the same type. Return whether it did."""
     kind = type(there)
     if kind is not type(value) and (kind, type(value)) != (bytearray, bytes):
         return False
@@ -129,7 +128,7 @@ def _pack(value: Any, other: Callable[[Any], Any]) -> bytes:
 
 
 def _other(value: Any) -> Any:
-    """What msgpack does not write by itself, or would not give back as it was."""
+    """Convert a value that msgpack does not write by itself, or would not give back as it was."""
     if (parts := _parts(value)) is not None:
         return [msgpack.ExtType(parts[0], b""), *parts[1]]
     if issubclass(kind := type(value), _SHOWN) or _is_named(kind):
@@ -148,7 +147,7 @@ def _other_shown(value: Any) -> Any:
 
 
 def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
-    """Of what kind it is, and plainer values that it is made of."""
+    """Return its kind, and the simpler values that it is made of. None: its kind is not known."""
     kind = type(value)
     if kind is tuple:
         return _TUPLE, value
@@ -169,14 +168,14 @@ def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
 
 
 def _order(value: Any) -> bytes:
-    """By which the items of a set are put in order: no text of an object's own is asked for."""
+    """Return the key by which the items of a set are sorted. It does not use an object's own text."""
     if (data := packed(value)) is None:
         raise _NotPlainError
     return data
 
 
 class _Kind(int):
-    """In front of the parts of what is no list."""
+    """Marks the parts of a value that is not a list, as their first item."""
 
 
 def _kind(code: int, _: bytes) -> _Kind:

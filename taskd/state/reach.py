@@ -1,8 +1,8 @@
-"""What the names in a loop, and in the functions that it calls, stand for.
+"""Resolves the names in a loop, and in the functions that it calls.
 
-A loop calls functions of the script, methods of its own `self`, and methods of other objects; what these do to their
-parameters they do to what the loop gave them. So each name is followed back to a place that begins in the loop's frame
-or in a module. Objects are looked at as they are when the loop begins; what comes later stands for nothing here.
+A loop calls functions of the script, methods of its own `self`, and methods of other objects. If these change their
+parameters, they change what the loop passed to them. So each name is followed back to a place that begins in the loop's
+frame or in a module. Objects are looked at as they are when the loop begins. Later objects are not found.
 It does NOT know what statements do.
 """
 
@@ -21,13 +21,13 @@ from taskd.state.places import ANY, NOTHING, Path, Place, attribute_of, kept_in
 from taskd.state.sources import Node, node_of, own_names, unwrapped
 
 _FEW = 8
-"""Objects of a list that are followed one by one."""
+"""At most this many objects of a list are followed one by one."""
 LOCAL = ".<locals>."
-"""In the root of a place that only a called function sees."""
+"""Part of the root of a place that only a called function sees."""
 
 
 def place_of(node: ast.AST) -> Place | None:
-    """As the source has it: a name, and what follows it by attributes and items."""
+    """Return the place that the source names here: a name, with its attributes and items."""
     path, at = list[tuple[bool, Any]](), node
     while not isinstance(at, ast.Name):
         if _asks_class(at):
@@ -60,30 +60,30 @@ def _key(node: ast.expr) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of one function."""
+    """The names of one function."""
 
     name: str = ""
-    """Empty: it is the loop's."""
+    """The function's name. Empty: it is the loop's function."""
     own: frozenset[str] = frozenset()
     """Its locals."""
     shared: frozenset[str] = frozenset()
-    """Those of the loop's function that it sees."""
+    """Locals of the loop's function that it can see."""
     bound: Mapping[str, Place] = field(default_factory=dict)
-    """Parameters that stand for a place, and what a loop over a few objects is at."""
+    """Parameters that stand for a place, and the variable of a loop over a few objects."""
     module: str = ""
-    """Where its other names are; empty: nobody knows."""
+    """The module of its other names. Empty: not known."""
     hidden: frozenset[str] | None = None
-    """Names that mean something else in the loop, though its module is the same; None: it is not."""
+    """Names that mean something else in the loop, if both have the same module. None: they have different modules."""
     code: CodeType | None = None
-    """None: it is the loop's."""
+    """None: it is the loop's function."""
 
     @staticmethod
     def local(function: str) -> str:
-        """How the roots of its locals begin."""
+        """Return the prefix of the roots of its locals."""
         return f"{function}{LOCAL}"
 
     def place(self, found: Place | None) -> Place | None:
-        """What this is for the loop."""
+        """Return this place as the loop sees it."""
         if found is not None and found.root in self.bound:
             return self.bound[found.root].under(found)
         if found is None or not self.name or found.root in self.shared:
@@ -102,17 +102,17 @@ class Called:
     function: FunctionType
     node: Node
     owner: Place | None
-    """What `self` is; None: it has none."""
+    """The object that `self` is. None: it has no `self`."""
     place: Place | None = None
-    """Where it is itself."""
+    """The place of the function itself."""
 
     @property
     def code(self) -> CodeType:
-        """What is run."""
+        """The code of the function."""
         return self.function.__code__
 
     def arguments(self, call: ast.Call, names: Names) -> list[tuple[str, ast.expr]]:
-        """By the name of their parameter."""
+        """Return the arguments of this call, each with the name of its parameter."""
         code = self.code
         every = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         found, free = list[tuple[str, ast.expr]](), every[self.owner is not None : code.co_argcount]
@@ -124,19 +124,19 @@ class Called:
 
 
 class Reach:
-    """Of one loop."""
+    """Resolves the names of one loop."""
 
     def __init__(self, code: CodeType, space: dict[str, Any], look: Callable[[Place], Any]) -> None:
-        """`look`: what is at a place."""
+        """`look` returns the value at a place."""
         self._space, self._look = space, look
         self.own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
-        """Of the loop's function."""
+        """The locals of the loop's function."""
         self._cells = frozenset((*code.co_cellvars, *code.co_freevars))
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         self._from_outside = frozenset((*parameters, *code.co_freevars))
 
     def called(self, function: ast.expr, names: Names) -> Called | None:
-        """The script's own function that this is."""
+        """Return the function of the script that this expression calls, or None."""
         owner: Place | None = None
         if isinstance(function, ast.Attribute) and _is_super(function.value) and names.code is not None:
             owner = names.place(Place("self", names.code.co_varnames[0])) if names.code.co_argcount else None
@@ -168,7 +168,7 @@ class Reach:
         return Called(found_function, node, owner, names.place(place_of(function))) if isinstance(node, Node) else None
 
     def behind_properties(self, place: Place) -> Place:
-        """The same, where a property of the script's own only gives an attribute."""
+        """Return the place behind properties of the script that only return an attribute."""
         for at, (is_attribute, name) in enumerate(place.path):
             if not is_attribute:
                 continue
@@ -180,7 +180,7 @@ class Reach:
         return place
 
     def items(self, place: Place | None) -> list[Place]:
-        """Those of a list, tuple or dict of a few objects of the script's own classes; else nothing."""
+        """Return the items of a list, tuple or dict, if it has only a few objects of the script's own classes."""
         found: Any = NOTHING if place is None else self._at(place)
         if place is None or type(found) not in (list, tuple, dict) or not 0 < len(found) <= _FEW:
             return []
@@ -190,18 +190,18 @@ class Reach:
         return [Place(f"{place.text}[{key!r}]", place.root, (*place.path, (False, key)), place.module) for key in keys]
 
     def is_module(self, place: Place | None) -> bool:
-        """Whether this is one of Python's."""
+        """Whether this is a Python module."""
         return place is not None and type(self._at(place)) is ModuleType
 
     def is_seen_whole(self, place: Place) -> bool:
-        """Whether nobody but the loop's function has it."""
+        """Whether only the loop's function can reach it."""
         return not place.module and (not self.own or place.root in self.own) and place.root not in self._from_outside
 
     def _at(self, place: Place) -> Any:
         return NOTHING if LOCAL in place.root else self._look(place)
 
     def inside(self, called: Called, bound: Mapping[str, Place]) -> Names:
-        """The names of a function that is called."""
+        """Return the names inside a called function."""
         code, space = called.code, called.function.__globals__
         shared = self._cells.intersection(code.co_freevars) if space is self._space else frozenset[str]()
         own = {name: kept_in(called.place, name) for name in code.co_freevars if called.place and name not in shared}
@@ -212,7 +212,7 @@ class Reach:
 
 
 def _given_by(found: property) -> Path:
-    """The attribute that it gives, and nothing else; else nothing."""
+    """Return the path of the attribute that this property returns. Empty, if the property does anything else."""
     function = unwrapped(found.fget)
     node = node_of(function.__code__, function.__globals__) if function is not None else None
     if not isinstance(node, Node) or not isinstance(node.body[-1], ast.Return) or function is None:
@@ -224,7 +224,7 @@ def _given_by(found: property) -> Path:
 
 
 def _is_own(kind: type) -> bool:
-    """Whether it is a class of the script's own: one of its functions is."""
+    """Whether it is a class of the script, that is, whether one of its functions is the script's."""
     return any(unwrapped(value) is not None for value in vars(kind).values())
 
 
@@ -233,7 +233,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _behind(owner: Any, code: CodeType, name: str) -> Any:
-    """What `super()` gives in the method with this code."""
+    """Return the attribute that `super()` finds in the method with this code."""
     kinds = type(owner).__mro__
     own = (
         at

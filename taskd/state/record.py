@@ -1,18 +1,18 @@
-"""What only this rank has, kept where its death cannot reach it.
+"""Keeps the state that only this rank has in a memory file, so that it survives the death of the process.
 
-Random generators, BatchNorm's buffers and the like exist once in the job, and a killed process can tell nobody. So a
-worker writes them into a memory file whose descriptor the node's agent holds too: at the start of each step and
-again when its forward has ended, before any gradient leaves the rank. Three slots take turns, one for the forward and
-two for starts, so that what is needed is whole whenever the process dies. Two more take turns with the ledger
-(ledger.py), of which the newest whole version counts. The file is anonymous (memfd): it needs no
-name, no mount and no cleaning up; its form stands in taskd.backup.slots. Whoever copies it to another node is told of
-each write. This module does not know what the bytes mean, and does not decide which slot a newcomer needs beyond the
-rule in `find`.
+Random generators, BatchNorm's buffers and the like exist once in the job, and a killed process cannot send them. So a
+worker writes them into a memory file whose descriptor the node's agent holds, too. It writes at the start of each step,
+and again when the forward has ended, before any gradient leaves the rank. There are three slots, one for the forward
+and two for starts in turn, so that the needed state is whole whenever the process dies. Two more slots take turns for
+the ledger (ledger.py), of which the newest whole version counts. The file is anonymous (memfd): it needs no name, no
+mount and no cleaning up. Its format is in taskd.backup.slots. `on_write` tells of each write, so that it can be copied
+to another node. This module does NOT know what the bytes mean, and decides which slot a newcomer needs only by the rule
+in `find`.
 
-Invariant: a gradient of step s leaves the rank only after slot FORWARD of step s is whole. Therefore, if any survivor
-has applied update s, the dead rank's FORWARD of s or START of s + 1 can be read; and if none has, its START of s or
-FORWARD of s - 1 can, although it may have been in step s + 1 itself. It cannot have been further: that takes everyone's
-gradient of s + 1.
+Invariant: a gradient of step s leaves the rank only after slot FORWARD of step s is whole. So if a survivor has applied
+update s, the dead rank's FORWARD of s or START of s + 1 can be read. If no survivor has, its START of s or FORWARD of
+s - 1 can be read, although the rank may have been in step s + 1 itself. It cannot have been further, because that takes
+the gradients of s + 1 from all ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Occasion", "Record"]
 
 
 class Record:
-    """The slots over one descriptor, which the record owns."""
+    """The slots in one memory file, whose descriptor the record owns."""
 
     def __init__(self, descriptor: int) -> None:
         size = os.fstat(descriptor).st_size
@@ -39,7 +39,7 @@ class Record:
             raise PeerError(f"a local record of {size} bytes is none: it has {slots.FILE_BYTES}")
         self.descriptor = descriptor
         self.on_write: Callable[[int, int, bytes], None] | None = None
-        """Told the number of each slot that was written, its step and its bytes: to be copied to another node."""
+        """Called after each write with the slot, its step and its bytes, which are then copied to another node."""
         self._map = mmap.mmap(descriptor, size)
         self._map.madvise(mmap.MADV_DONTFORK)  # a forked DataLoader worker must not keep or touch it
         self._reserved = [0] * slots.SLOTS
@@ -65,7 +65,7 @@ class Record:
                 "register what every replica has as `model`, `optimizer` or a replicated object instead"
             )
         at = slot * SLOT_BYTES
-        if length > self._reserved[slot]:  # a page that cannot be had is an error here, and a SIGBUS later
+        if length > self._reserved[slot]:  # if the host lacks memory: an error here, a SIGBUS later
             os.posix_fallocate(self.descriptor, at, BODY + length)
             self._reserved[slot] = length
         self._map[at : at + 8] = bytes(8)
@@ -80,7 +80,7 @@ class Record:
             self.on_write(slot, step, b"".join(pieces))
 
     def find(self, updates: int) -> tuple[Occasion, bytes] | None:
-        """What a rank resumes from after `updates` updates: the start of that step, else the forward before it."""
+        """Return what a rank resumes from after `updates` updates: the start of that step, or the forward before it."""
         for occasion, step in ((Occasion.START, updates), (Occasion.FORWARD, updates - 1)):
             found = slots.read(self.descriptor, slots.place(occasion, step))
             if found is not None and found[0] == step:
@@ -88,23 +88,23 @@ class Record:
         return None
 
     def contents(self) -> list[bytes]:
-        """What the slots of steps that are whole hold, in no order that means anything."""
+        """Return the contents of the whole step slots, in no particular order."""
         found = (slots.read(self.descriptor, slot) for slot in range(slots.STEP_SLOTS))
         return [one[1] for one in found if one is not None]
 
     def ledger(self) -> tuple[int, bytes] | None:
-        """The number and the bytes of its newest version that is whole; None: there is none."""
+        """Return the number and the bytes of the ledger's newest whole version. None: there is none."""
         places = map(slots.ledger_place, range(slots.LEDGER_SLOTS))
         found = [one for one in (slots.read(self.descriptor, place) for place in places) if one is not None]
         return max(found, default=None)
 
     def held(self) -> str:
-        """What the slots hold, for an error message."""
+        """Return a text about what the slots hold, for an error message."""
         names = (Occasion.START, Occasion.FORWARD, Occasion.START)
         found = [(name, slots.read(self.descriptor, slot)) for slot, name in enumerate(names)]
         return ", ".join(f"{name.name.lower()} of step {one[0]}" for name, one in found if one is not None) or "nothing"
 
     def close(self) -> None:
-        """Let go of the memory; whoever else holds the descriptor keeps it."""
+        """Release the memory. Other processes that hold a descriptor of the file keep it."""
         self._map.close()
         os.close(self.descriptor)

@@ -1,10 +1,10 @@
-"""What every data-parallel replica holds (parameters, optimizers, schedulers), and how one rank gives it to another.
+"""The state of a data-parallel replica (parameters, optimizers, schedulers), and how one rank gives it to another.
 
-A rank that lacks an update (or everything, being new) takes it from one that has it, over the job's own process
-group of the new epoch. Tensors go straight from and into the objects that user code and its frameworks hold, never
-into new ones: DDP, optimizers and schedulers keep references. They travel in chunks with a checksum per tensor, or are
-read in place where both ranks are on one host (nearby.py); the rest travels as a tree (see tree.py), never as a pickle.
-Who gives and who takes is not decided here.
+A rank that lacks an update (or everything, because it is new) takes it from a rank that has it, over the job's own
+process group of the new epoch. Tensors go directly from and into the objects that user code and its frameworks hold,
+never into new ones, because DDP, optimizers and schedulers keep references. They are sent in chunks with a checksum per
+tensor, or are read in place if both ranks are on one host (nearby.py). The rest is sent as a tree (see tree.py), never
+as a pickle. This module does NOT decide which rank gives and which takes.
 
 Invariants: a receiver that raises has not resumed (it reports failure, and the repair is tried again from a whole
 source); a source's own state is only read.
@@ -32,23 +32,23 @@ from taskd.state.nearby import Memory, Shown
 
 CHUNK_BYTES = 4 << 20
 IN_FLIGHT = 4
-"""Chunks on the way at once: enough to keep the wire busy while a checksum is made."""
+"""Chunks in flight at once: enough to keep the network busy while a checksum is computed."""
 READERS = 2
-"""Threads that read in place; the ranks of a host have its processors to themselves while they wait for the taker."""
+"""Threads that read in place. The host's processors are free for them while its ranks wait for the taker."""
 _TAG = 7_719
-"""Apart from the tags that user code is likely to choose."""
+"""A tag that user code is not likely to choose."""
 _NAMES_BYTES = 64 << 20
 _READS, _WAITS = b"reads", b"waits"
-"""What the taker answers: it reads the tensors in place, or waits for them."""
+"""The answers of the taker: it reads the tensors in place, or waits for them."""
 _GRADIENTS = "gradients"
 _ATTRIBUTES = "attributes"
 _HEADS = 10
-"""Checksums before those of the tensors: of four texts and an answer, each with its length."""
+"""The number of checksums before those of the tensors: four texts and an answer, each with its length."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """The objects of one rank whose state all ranks share, or all that have the same part of the model."""
+    """The objects of one rank whose state is the same on all ranks with the same part of the model."""
 
     models: dict[str, torch.nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -56,18 +56,18 @@ class Replica:
         default_factory=dict
     )  # schedulers, scalers: anything with state_dict/load_state_dict
     wrappers: list[torch.nn.Module] = field(default_factory=list)
-    """DistributedDataParallel modules around registered ones, which were found and not named."""
+    """DistributedDataParallel modules around registered ones. They were found, not registered."""
     part: int = 0
-    """Of the model, if ranks have different ones: see parts.py."""
+    """The part of the model, if ranks have different parts: see parts.py."""
     attributes: Attributes = field(init=False)
-    """Of the optimizers."""
+    """The attributes of the optimizers."""
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(self.optimizers)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the models, and what optimizers train besides; named, each once, in an order that is the same
-        on all ranks."""
+        """Return every tensor of the models, and other tensors that optimizers train. Each comes once, with its name.
+        The order is the same on all ranks."""
         seen: set[int] = set()
         for label, model in self.models.items():
             named: Iterable[tuple[str, torch.Tensor]] = (*model.named_parameters(), *model.named_buffers())
@@ -106,8 +106,8 @@ class Replica:
 
 
 def follows(module: torch.nn.Module) -> bool:
-    """Whether a module is an average of another one: nobody trains it, it changes after the update, and its buffers are
-    not this rank's own. It is kept like a scheduler, not like a model."""
+    """Whether a module is an average of another one. No optimizer trains it, it changes after the update, and its
+    buffers are not this rank's own. It is kept like a scheduler, not like a model."""
     averages = sys.modules.get("torch.optim.swa_utils")
     return averages is not None and isinstance(module, averages.AveragedModel)
 
@@ -134,11 +134,11 @@ class _Stream:
             self._add(dist.irecv(chunk, self.peer, tag=_TAG), chunk, -1 - index)
 
     def keep(self, data: torch.Tensor) -> None:
-        """What the peer reads in place: only its checksum is taken."""
+        """Note the checksum of data that the peer reads in place."""
         self.sums.append(_checksum(data, 0) if data.numel() else 0)
 
     def read(self, memory: Memory, targets: list[torch.Tensor]) -> None:
-        """The other side of `keep`, by more than one thread: fresh memory costs more than what is read into it."""
+        """The other side of `keep`, with several threads, because fresh memory costs more than reading into it."""
         with ThreadPoolExecutor(READERS) as pool:
             self.sums += pool.map(lambda one: _read(memory, *one), zip(memory.places, targets, strict=True))
 
@@ -175,7 +175,7 @@ class _Stream:
 
 
 def _read(memory: Memory, place: int, data: torch.Tensor) -> int:
-    """One tensor's bytes; their checksum. Chunk by chunk, so that it finds them in the processor's cache."""
+    """Read one tensor's bytes and return their checksum, by chunks, so that each is still in the processor's cache."""
     total = 0
     for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
         memory.read(place, chunk.data_ptr(), chunk.numel())
@@ -189,14 +189,14 @@ def _checksum(chunk: torch.Tensor, start: int) -> int:
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes on the host, without a copy where it lies there already."""
+    """Return the tensor's bytes on the host, without a copy if it is there already."""
     return tree.flat_bytes(tensor.detach().cpu().contiguous())
 
 
 def give(
     replica: Replica, peers: Iterable[int], extra: bytes, gradients: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Send the whole state to each of `peers` (ranks of the default group), with what else the session has to give."""
+    """Send the whole state, with the session's `extra` and gradients, to `peers` (ranks of the default group)."""
     for peer in peers:
         stream = _Stream(peer)
         text, small = tree.flatten(replica.small() | {_GRADIENTS: gradients or {}}, "replicated state")
@@ -212,11 +212,11 @@ def give(
         sums = list(stream.sums)
         stream.send_bytes(tree.flatten(sums)[0])
         stream.drain()
-        stream.receive_bytes()  # it has everything: from now on the tensors may change
+        stream.receive_bytes()  # the peer has everything: from now on the tensors may change
 
 
 def take(replica: Replica, source: int) -> tuple[bytes, dict[str, torch.Tensor]]:
-    """Receive the whole state from `source` into this rank's objects; returns what else it gave. Raises PeerError."""
+    """Receive the state of `source` into this rank's objects. Returns its extra and gradients. Raises PeerError."""
     stream = _Stream(source)
     extra, names, text, shown = (stream.receive_bytes() for _ in range(4))
     _compare(replica.describe(), tree.unflatten(names, []), source)

@@ -1,10 +1,10 @@
-"""Brings the ranks of a new epoch to one state: compare the set-ups, give or take the update, put local state right.
+"""Brings the ranks of a new epoch to one state: compare the set-ups, give or take the update, correct local state.
 
-Called on every rank at the same stage of a repair, after the groups were made anew, so that its own collectives match.
-Which rank gives to which was decided by the manager (the order's `fetches`).
+It is called on every rank at the same stage of a repair, after the groups were made anew, so that its own collectives
+match. The manager has decided which rank gives to which (the order's `fetches`).
 
-Invariant: returns only when this rank stands at the start of step `order.updates` with the state that the fault-free
-run would have there; whatever keeps it from that is an error with a sentence.
+Invariant: it returns only if this rank is at the start of step `order.updates`, with the state that a fault-free run
+would have there. Anything that prevents this is an error with a sentence.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from taskd.state import local, manifest, replica, tree
 from taskd.state.record import Record
 
 _CARRIED = struct.Struct("<I")
-"""How many loops and pieces of work between them the giver has entered; the kind of its gradients follows."""
+"""How many loops, and pieces of work between loops, the giver has entered. The kind of its gradients follows."""
 _MEETING = 0x7461736B64766172
-"""What a rank sends first that is where `everyone` is."""
+"""The first number that a rank sends in `everyone`, to show that it is there."""
 
 
 @dataclass(slots=True, frozen=True)
 class Circle:
-    """Who takes part: this `rank`, which of all are `newcomers`, and which `parts` of the model they have, by rank."""
+    """The ranks that take part: this `rank`, all `newcomers`, and the `parts` of the model that ranks have, by rank."""
 
     rank: int
     newcomers: set[int]
@@ -41,19 +41,20 @@ class Circle:
 
     @property
     def alike(self) -> list[int]:
-        """The ranks that have this rank's part."""
+        """The ranks that have the same part as this rank."""
         return self.having(self.parts[self.rank])
 
     def having(self, part: int) -> list[int]:
-        """The ranks that have this one."""
+        """Return the ranks that have this part."""
         return [rank for rank, one in enumerate(self.parts) if one == part]
 
 
 def restore(
     order: Order, rank: int, loop: Any, inherited: Record | None, alone: Callable[[int], AbstractContextManager[None]]
 ) -> None:
-    """`inherited`: the record of this rank's life before, for a newcomer; `alone(epoch)`: collectives stay local."""
-    # An order names the seats of this rank's node alone, so each says for itself whether it is new.
+    """Bring this rank to the common state. `inherited`: for a newcomer, the record of the process that it replaces;
+    `alone(epoch)`: a context in which collectives stay local."""
+    # An order names only the seats of this rank's node, so each rank tells the others whether it is new.
     circle = _begin(loop.refusal(order.updates), rank, any(seat.rank == rank for seat in order.seats), loop.part)
     _compare(manifest.describe(loop.replica, guard.groups()), circle)
     if not circle.newcomers:
@@ -69,7 +70,7 @@ def restore(
         extra, gradients = replica.take(loop.replica, source)
         carried = *_CARRIED.unpack_from(extra), extra[_CARRIED.size :], gradients
     elif peers:
-        # What it gives must be what it goes on with: the step that was given up has moved schedulers and counters.
+        # It must give the state with which it goes on: the step that was given up has moved schedulers and counters.
         loop.return_to(order.updates)
         places, kind, gradients = loop.carried()
         replica.give(loop.replica, peers, _CARRIED.pack(places) + kind, gradients)
@@ -88,8 +89,8 @@ def restore(
 
 
 def everyone(mine: bytes) -> list[bytes]:
-    """What each rank says here, by rank. All of them come here, and nothing else is communicated meanwhile. Raises
-    PeerError if they do not, as far as that can be seen."""
+    """Return what each rank says here, by rank. All ranks must come here, and must not communicate in another way
+    meanwhile. Raises PeerError if they do, as far as that can be seen."""
     rows = _gather([_MEETING, len(mine)])
     longest = max(row[1] for row in rows)
     if any(row[0] != _MEETING or not 0 <= row[1] <= tree.MAX_BYTES for row in rows):
@@ -99,12 +100,12 @@ def everyone(mine: bytes) -> list[bytes]:
 
 
 def _gather(values: list[int]) -> list[list[int]]:
-    """Every rank's row of numbers."""
+    """Return every rank's row of numbers."""
     return [row.tolist() for row in _all(torch.tensor(values, dtype=torch.int64))]
 
 
 def _rows(values: list[int]) -> list[list[int]]:
-    """Every rank's numbers, of which each may have as many as it likes."""
+    """Return every rank's numbers. Ranks may have different numbers of them."""
     longest = max(row[0] for row in _gather([len(values)]))
     rows = _gather([len(values), *values, *[0] * (longest - len(values))])
     return [row[1 : 1 + row[0]] for row in rows]
@@ -117,8 +118,8 @@ def _all(mine: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _begin(refusal: str, rank: int, newcomer: bool, part: int) -> Circle:
-    """Who takes part. One may know why this repair would go on wrongly: raises UsageError with its words, on every
-    rank."""
+    """Return the ranks that take part. A rank may know why this repair would go wrong: then every rank raises
+    UsageError with that rank's words."""
     text = refusal.encode()
     rows = _gather([len(text), newcomer, part])
     longest = max(row[0] for row in rows)
@@ -130,10 +131,10 @@ def _begin(refusal: str, rank: int, newcomer: bool, part: int) -> Circle:
 
 
 def _compare(own: manifest.Manifest, circle: Circle) -> None:
-    """All ranks agree on what they have set up, and those that have the same part of the model, on all of it.
+    """Check that all ranks have set up the same, and that ranks with the same part of the model agree on all of it.
 
-    A newcomer that differs raises Misfit, and the others leave this epoch by StepAbandoned: it ends, and that makes the
-    next one. Where ranks differ that have trained together, every one raises UsageError with the first difference.
+    A newcomer that differs raises Misfit and ends. The others raise StepAbandoned, and the newcomer's end starts the
+    next epoch. If ranks differ that have trained together, every rank raises UsageError with the first difference.
     """
     digests = _gather([manifest.digest(own)])
     if all(row == digests[0] for row in digests):
@@ -156,7 +157,7 @@ def _compare(own: manifest.Manifest, circle: Circle) -> None:
 
 
 def _differences(theirs: list[manifest.Manifest], ranks: list[int], newcomers: set[int], found: dict[int, str]) -> None:
-    """Which of these ranks are not set up like most of them; into `found`."""
+    """Put a sentence into `found` for each of these ranks that is not set up like most of them."""
     old = [rank for rank in ranks if rank not in newcomers] or ranks
     bare = {rank: manifest.digest(theirs[rank], groups=False) for rank in ranks}
     usual = max(old, key=lambda rank: ([*bare.values()].count(bare[rank]), -rank))
@@ -166,8 +167,8 @@ def _differences(theirs: list[manifest.Manifest], ranks: list[int], newcomers: s
 
 
 def _replicas(updates: int, loop: Any, origin: int, circle: Circle) -> None:
-    """All have begun with the same, and whoever holds the agreed update holds the same, or one rank's state is no
-    other's. So it is among those that have the same part of the model. Raises UsageError."""
+    """Check that ranks with the same part of the model are replicas: all began with the same contents, and all that
+    have the agreed update hold the same. Otherwise no rank's state can replace another's. Raises UsageError."""
     rows = _gather([origin, loop.held(), manifest.contents(loop.replica)])
     began = {rank: rows[rank][0] for rank in circle.alike if rows[rank][0] >= 0}
     hold = {rank: rows[rank][2] for rank in circle.alike if rows[rank][1] == updates}
@@ -182,8 +183,8 @@ def _replicas(updates: int, loop: Any, origin: int, circle: Circle) -> None:
 
 
 def _settle(epoch: int, loop: Any, alone: Callable[[int], AbstractContextManager[None]], circle: Circle) -> None:
-    """Ranks agree on where the loops that are over have ended, on the work between them that is over, and, those with
-    the same part of the model, on the buckets that DDP has settled on where any of them has."""
+    """Let ranks agree on where the finished loops have ended, and on the finished work between them. Ranks with the
+    same part of the model also agree on the buckets that DDP has settled on, if any of them has."""
     loop.settle(max(row[0] for row in _gather([loop.passed])))
     ends = _rows([*loop.ends])
     loop.ends[:] = max(ends, key=len)

@@ -1,10 +1,10 @@
 """The random number generators of a process: captured as bytes, and put back.
 
-Dropout and augmentation draw from generators that only this rank has: a step can be done again with the same result
-only if they stand as the step found them. Python's, NumPy's (the global one), torch's on the CPU and on every
-accelerator this process has used are covered. So are those that somebody has told to `follow`: loaders, samplers and
-datasets have generators of their own, which `find` finds, and a loop of the script's uses others (found.py). What
-neither of them sees is registered with the session.
+Dropout and augmentation draw from generators that only this rank has. A step can be done again with the same result
+only if they are in the state in which the step found them. Python's, NumPy's (the global one), and torch's on the CPU
+and on every accelerator that this process has used are covered. So are generators passed to `follow`: loaders, samplers
+and datasets have their own, which `find` finds, and a loop of the script uses others (found.py). The user registers all
+other generators with the session.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from taskd.state import rng_global, tree
 from taskd.state.tree import bytes_of
 
 _HEAD = struct.Struct("<HHIIHI")
-"""The lengths of Python's state, of NumPy's, and of torch's on the CPU and on all accelerators, and how many
-accelerators there are; the length of the states of those that are followed."""
+"""The lengths of Python's state, of NumPy's, and of torch's on the CPU and on all accelerators; the number of
+accelerators; the length of the states of the followed generators."""
 _DEEP = 6
 _MOST = 64
 _MOST_SEEN = 4096
-"""How far inside of an object, in how many things of one container, and in how many altogether generators are looked
-for."""
+"""Limits of the search for generators: how deep in an object, how many items of one container, how many objects in
+all."""
 OF_THE_LOOP = -1
-"""The number under which those are followed that the script's loop uses."""
+"""The number under which the generators of the script's loop are followed."""
 OF_NUMPY = -2
-"""That of NumPy's own, if it is of a kind that is not what NumPy begins with."""
+"""The number of NumPy's global generator, if it is not of NumPy's default kind."""
 _followed: dict[int, list[Any]] = {}
 _python = rng_global.Python()
 _numpy = rng_global.Numpy()
 
 
 def _accelerator() -> Any | None:
-    """The module of the accelerator that this process has initialised, if any: asking must not initialise one."""
+    """Return the module of the accelerator that this process has initialised, if any, without initialising one."""
     for name in ("cuda", "npu"):
         module = getattr(torch, name, None)
         if module is not None and getattr(module, "is_initialized", lambda: False)():
@@ -49,7 +49,7 @@ def _accelerator() -> Any | None:
 
 
 def capture() -> bytes:
-    """All generators as one string of bytes, about 10 KB on a CPU."""
+    """Return the state of all generators as one string of bytes, about 10 KB on a CPU."""
     python, numpy = _python.capture(), _capture_numpy()
     cpu = bytes_of(torch.get_rng_state())
     module = _accelerator()
@@ -86,32 +86,32 @@ def restore(state: bytes) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(state[cpu_at:devices_at]), dtype=torch.uint8))
     _restore_devices(state[devices_at : devices_at + devices_size], device_count)
     if rest:
-        _capture_numpy()  # a newcomer has not asked it yet
+        _capture_numpy()  # a newcomer has not captured it yet
         _put_states(tree.unpack(state[devices_at + devices_size :]))
 
 
-# ---- generators of somebody's own
+# ---- generators of loaders and scripts
 
 
 def follow(number: int, generators: list[Any]) -> None:
-    """From now on these are captured and put back, too. A newcomer gives them the number that its life before gave."""
+    """Capture and put back these, too, from now on. A newcomer uses the same numbers as the process it replaces."""
     _followed[number] = generators
 
 
 def forget(number: int, generators: list[Any]) -> None:
-    """No longer, unless others have that number now."""
+    """Stop following these, unless others have that number now."""
     if _followed.get(number) is generators:
         del _followed[number]
 
 
 def follow_only(generators: list[Any]) -> None:
-    """In a process of a loader's: what its parent follows does not move here."""
+    """Follow only these: in a loader's process, the generators that its parent follows do not move."""
     _followed.clear()
     follow(0, generators)
 
 
 def find(owner: Any) -> list[Any]:
-    """The generators that an object has, or that stand in what it has; a pseudo-random one each, in a fixed order."""
+    """Return the pseudo-random generators in an object and in its parts, each once, in a fixed order."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
     level = [owner]

@@ -1,9 +1,9 @@
 """The global generators of Python and NumPy: captured as bytes, and put back.
 
-They take 20 and 50 µs to tell their state, and a step asks three times. So their memory is compared with that of the
-last look: whoever draws changes it. That this memory is what it is taken for is proved once, against what the generator
-tells; where it is not, the generator is asked each time. A spare normal stands elsewhere: Python's is compared, too,
-and while NumPy has one it is asked.
+They take 20 and 50 µs to give their state, and a step asks three times. So their memory is compared with that at the
+last look, because every draw changes it. It is proved once that this is the right memory, by comparing it with what the
+generator gives. If it is not, the generator is asked each time. A spare normal number is stored elsewhere. Python's is
+compared, too. Once NumPy has had one, NumPy's generator is asked each time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 _PYTHON = struct.Struct("<dB625I")
-"""The spare normal and whether there is one; the words, and behind them how many are used up."""
+"""The spare normal number and whether there is one; then the words, and how many of them are used up."""
 _NUMPY = struct.Struct("<dBI")
-"""The same but for the words, which come behind."""
+"""The same without the words, which follow."""
 _NAME = "MT19937"
 _WORDS = 624
 
@@ -27,7 +27,7 @@ Spare = float | None
 
 
 class Python:
-    """That of the module `random`."""
+    """The generator of the module `random`."""
 
     def __init__(self) -> None:
         owner: Any = getattr(random.getstate, "__self__", None)
@@ -38,7 +38,7 @@ class Python:
         self._state = b""
 
     def capture(self) -> bytes:
-        """As it stands."""
+        """Return its state."""
         if self._memory.unchanged() and self._owner.gauss_next == self._spare:
             return self._state
         version, words, self._spare = random.getstate()
@@ -54,17 +54,17 @@ class Python:
 
 
 class Numpy:
-    """That of `numpy.random`, if it is of the kind that NumPy begins with."""
+    """The generator of `numpy.random`, if it is of NumPy's default kind."""
 
     def __init__(self) -> None:
         self._memory = _Memory(0, 0)
         self._owner: Any = None
         self._spares = False
-        """There was a spare normal once, which its memory does not tell: it is asked from then on."""
+        """There was a spare normal number once, which is not in this memory. From then on the generator is asked."""
         self._state = b""
 
     def capture(self) -> bytes:
-        """As it stands; nothing: it is of another kind, or a process that never imported NumPy has none."""
+        """Return its state. Empty: it is of another kind, or this process has never imported NumPy."""
         own = generator_of_numpy()
         if own is None:
             return b""
@@ -87,7 +87,7 @@ class Numpy:
         return self._state
 
     def restore(self, state: bytes) -> None:
-        """Put back what was captured, if that is anything."""
+        """Put back what was captured, unless that is empty."""
         if not state:
             return
         import numpy
@@ -98,16 +98,16 @@ class Numpy:
 
 
 def generator_of_numpy() -> Any:
-    """Whose methods the functions of `numpy.random` are, or None."""
+    """Return the generator whose methods are the functions of `numpy.random`, or None."""
     functions = getattr(sys.modules.get("numpy"), "random", None)
     return getattr(getattr(functions, "get_state", None), "__self__", None)
 
 
 class _Memory:
-    """A place, and what was there at the last look."""
+    """A piece of memory, and its contents at the last look."""
 
     def __init__(self, address: int, size: int) -> None:
-        """`address` 0: nobody knows it."""
+        """`address` 0: the address is not known."""
         self._place: Any = (ctypes.c_char * size).from_address(address) if address else None
         self._proved = False
         self._seen = b""
@@ -116,7 +116,7 @@ class _Memory:
         return bool(self._seen) and bytes(self._place) == self._seen
 
     def look(self, expected: Callable[[], bytes]) -> None:
-        """`expected` gives what it must begin with."""
+        """Note the contents. `expected` returns what they must begin with."""
         if self._place is None:
             return
         self._seen = bytes(self._place)

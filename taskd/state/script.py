@@ -1,10 +1,10 @@
-"""The script that asks for a step: its counters, and how they are given other values.
+"""Reads and sets the counters of the script that asks for a step.
 
-It is the first frame above taskd's own that is neither of the standard library nor of an installed package. Which of
-its variables are counters stands in counters.py: locals, attributes of `self` where it is a method, and variables of
-its module. Only whole numbers and floats are looked at.
+The script is the first frame above taskd's own frames that belongs neither to the standard library nor to an installed
+package. counters.py says which variables are counters: locals, attributes of `self` if the function is a method, and
+variables of its module. Only whole numbers and floats are looked at.
 
-Nothing here keeps an object of the script's alive.
+Nothing here keeps an object of the script alive.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from taskd.state.statements import HERE, MODULE, SELF, Variable
 
 Number = int | float
 Values = list[dict[str, Number]]
-"""By place and name."""
+"""Numbers by place and name."""
 LOCALS, ATTRIBUTES, GLOBALS, ELSEWHERE = range(4)
-"""Where the numbers of a script are: its variables, and what is a part of something else."""
+"""The places of a script's numbers: three kinds of variables, and parts of other objects."""
 PLACES = 4
 MOST = 64
-"""Counters of each kind."""
+"""At most this many counters of each kind."""
 WHOLE = frozenset((int,))
 FLOATS = frozenset((float,))
-"""They stand for nothing but themselves, while a whole number may be a descriptor, or the place of an iterator."""
+"""A float stands only for itself. A whole number may be a descriptor, or the position of an iterator."""
 _COPIES = sys.version_info < (3, 13)
-"""A frame gives a copy of its locals, which has to be written back."""
+"""On these versions a frame gives a copy of its locals, which has to be written back."""
 _OWN_REFERENCES = 4
-"""To that copy if nobody else has it: of the frame, of two functions here, and of the argument of getrefcount."""
+"""References to that copy if no other code has it: the frame's, two of functions here, and getrefcount's argument."""
 
 
 class Script:
@@ -47,16 +47,16 @@ class Script:
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
         self.space = frame.f_globals
-        """Of its module."""
+        """The globals of its module."""
         code = frame.f_code
         self.place = f"{getattr(code, 'co_qualname', code.co_name)}, line {code.co_firstlineno}"
-        """Which function it is."""
+        """The name and the first line of the function."""
         self._function = bool(code.co_flags & inspect.CO_OPTIMIZED)
         self._method = self._function and bool(code.co_argcount) and code.co_varnames[0] == "self"
 
     @classmethod
     def asking(cls) -> Script | None:
-        """None: there is no such frame, as where the loop stands in an installed package."""
+        """Return the script, or None if there is no such frame: the loop may be in an installed package."""
         return cls._above(sys._getframe(1))
 
     @classmethod
@@ -66,43 +66,43 @@ class Script:
         return None if frame is None else cls(frame)
 
     def caller(self) -> Script | None:
-        """The next function of the script's that waits for this one."""
+        """Return the next function of the script up the stack, which waits for this one."""
         return self._above(self._frame.f_back)
 
     def user(self) -> Script | None:
-        """Who goes through this, if it is a generator."""
+        """Return the function that iterates over this one, if this one is a generator."""
         return self.caller() if self._frame.f_code.co_flags & inspect.CO_GENERATOR else None
 
     @property
     def loop(self) -> tuple[Any, int]:
-        """Where it asks."""
+        """The code and the line where it asks for a step."""
         return self._frame.f_code, self._frame.f_lineno
 
     def counters(self) -> Loop:
-        """What the loop does in which it asks."""
+        """Return what the loop does in which it asks for a step."""
         return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self.space, self.at)
 
     def at(self, place: Place) -> Any:
-        """What is there, or NOTHING."""
+        """Return the value at this place, or NOTHING."""
         found = self._frame.f_locals if self._function else {}
         value = place.found(self._root(found, place))
         self._let_go(found)
         return value
 
     def _root(self, found: Any, place: Place) -> Any:
-        """What a place begins with; `found`: the locals, if it may be one of them."""
+        """Return the object that a place begins with; `found`: the locals, if it may be one of them."""
         if place.module:
             module = sys.modules.get(place.module)
             return NOTHING if module is None else vars(module)
         return found.get(place.root, self.space.get(place.root, NOTHING))
 
     def _locals_for(self, places: Iterable[Place]) -> Any:
-        """The locals, if one of the places begins there."""
+        """Return the locals, if one of the places begins there."""
         own = own_names(self._frame.f_code) if self._function else frozenset[str]()
         return self._frame.f_locals if any(place.root in own for place in places) else {}
 
     def elsewhere(self, names: Counters, known: Set[int]) -> list[str]:
-        """Numbers that it counts in other places, but for those in objects that are known."""
+        """Return names of numbers that it counts in other places, except for those in known objects."""
         found = self._locals_for((*names.elsewhere, *(method.place for method in names.methods)))
         texts = [place.text for place in names.elsewhere if _is_number(place.found(self._root(found, place), known))]
         for method in names.methods:
@@ -111,7 +111,7 @@ class Script:
         return texts
 
     def values(self, names: Counters, kinds: frozenset[type] = NUMBERS) -> Values:
-        """The numbers there are, of these kinds."""
+        """Return the current numbers of these counters, if they are of these kinds."""
         values: Values = [{}, {}, _numbers(names.module, self.space, kinds), {}]
         if self._function and (names.local or names.attributes):
             found = self._frame.f_locals
@@ -123,7 +123,7 @@ class Script:
         return values
 
     def everything(self, places: Sequence[Place], known: Set[int]) -> dict[str, Any]:
-        """What is in these places, but for what is in objects that are known."""
+        """Return the values at these places, except for those in known objects."""
         found = self._locals_for(places)
         values = ((place.text, place.found(self._root(found, place), known)) for place in places)
         there = {text: value for text, value in values if value is not NOTHING}
@@ -131,7 +131,7 @@ class Script:
         return there
 
     def things(self, places: Sequence[Place], known: Set[int]) -> Iterator[tuple[str, Any]]:
-        """What is in these places and no number, but for objects that are known."""
+        """Return the values at these places, except for numbers and for known objects."""
         found = self._locals_for(places)
         for place in places:
             value = place.held(self._root(found, place), known)
@@ -140,14 +140,14 @@ class Script:
         self._let_go(found)
 
     def rooted(self, places: Sequence[Place]) -> list[tuple[Place, Any]]:
-        """These places, each with what it begins with."""
+        """Return these places, each with the object that it begins with."""
         found = self._locals_for(places)
         rooted = [(place, self._root(found, place)) for place in places]
         self._let_go(found)
         return rooted
 
     def held(self, *names: Counters) -> Iterator[tuple[Variable, Any]]:
-        """What these variables hold."""
+        """Return the values of these variables."""
         here = self._function and any(one.local or one.attributes for one in names)
         found = self._frame.f_locals if here else {}
         attributes = _attributes(found if self._method else {})
@@ -158,7 +158,7 @@ class Script:
         self._let_go(found)
 
     def put(self, values: Values, places: Sequence[Place] = ()) -> None:
-        """Let those variables have these values that are numbers or not there yet, and so these places."""
+        """Set variables and places to these values, but only those that hold a number or do not exist yet."""
         if values[ELSEWHERE]:
             found = self._locals_for(places)
             for place in places:
@@ -175,7 +175,7 @@ class Script:
         self.space.update(_replacing(self.space, values[GLOBALS]))
 
     def give(self, values: Mapping[Place, Any]) -> None:
-        """Let these places have these values, whatever is there. A list or dict stays the same one."""
+        """Set these places to these values, whatever is there now. A list or dict stays the same object."""
         found = self._locals_for(values)
         own = own_names(self._frame.f_code) if self._function else frozenset[str]()
         new = dict[str, Any]()
@@ -189,23 +189,23 @@ class Script:
         self._let_go(found)
 
     def _write(self, found: Any, values: dict[str, Any]) -> None:
-        """Into the locals, which can be done once after they were asked for."""
+        """Write into the locals. This works only once after each read of the locals."""
         found.update(values)
         if values and _COPIES:
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
 
     def _let_go(self, found: Any) -> None:
-        """Else the frame would keep this step's tensors alive until it is looked at again."""
+        """Empty the copy of the locals. Otherwise it would keep this step's tensors alive until the next look."""
         if _COPIES and self._function and sys.getrefcount(found) <= _OWN_REFERENCES:
             if found.keys() <= (own := own_names(self._frame.f_code)):
                 found.clear()
                 return
-            for name in own & found.keys():  # there are more, which exec has made
+            for name in own & found.keys():  # other names in it were made by exec
                 del found[name]
 
 
 def _counted(names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[str, Number]:
-    """Those attributes of `self`, which begin as what its class says; `found`: the locals of a method."""
+    """Return these attributes of `self`, with those of its class as start values; `found`: the locals of a method."""
     attributes, values = _attributes(found), dict[str, Number]()
     for kind in reversed(type(found.get("self")).__mro__):
         values.update(_numbers(names, vars(kind), kinds))
@@ -213,7 +213,7 @@ def _counted(names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[s
 
 
 def _attributes(found: Any) -> dict[str, Any]:
-    """Of `self`; of a class that answers for its own in another way, none."""
+    """Return the attributes of `self`. A class that stores them in another way gives none."""
     try:
         attributes = found["self"].__dict__ if found else {}
     except Exception:
@@ -222,7 +222,7 @@ def _attributes(found: Any) -> dict[str, Any]:
 
 
 def _moves(function: FunctionType) -> list[str]:
-    """What a method of the script's own moves of its `self`."""
+    """Return the attributes of `self` that a method of the script moves."""
     code = function.__code__
     return [] if passed_over(code.co_filename, code.co_name) else counters.of_function(function)
 

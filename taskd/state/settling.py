@@ -1,18 +1,18 @@
-"""What a script's counters are after an update that not every rank has seen its step's end of.
+"""Settles what a script's counters are after an update, if not every rank has seen the end of that step.
 
-A newcomer may go on behind an update with a record that was written before it; a survivor may have been left in the
-middle of that step, between its update and what its body does then. Both lack what the rest of the body does to the
-script's counters (variables.py). So all ranks tell each other, once after a repair, what their counters were when the
-last steps began and what they are now; each comes to the same conclusion from the same tables.
+A newcomer may go on after an update with a record that was written before it. A survivor may have stopped in the middle
+of that step, after its update and before the rest of its body. Both lack what the rest of the body does to the script's
+counters (variables.py). So all ranks tell each other, once after a repair, what their counters were when the last steps
+began and what they are now. Each rank comes to the same conclusion from the same tables.
 
-Failure modes: a count is taken from a rank that had not counted yet; what is a rank's own (a sum of losses) is replaced
-by another rank's, because the two were equal by chance or at the loop's beginning; nobody has seen the step's end, and
-all miss the same. Invariants: what was unlike on two ranks in any of the steps that they tell of is each rank's own
-and is never touched. What is taken was alike on all ranks, has moved so before or is told by two of them, and comes
-from ranks that have seen the end of the step, where there is one. What is alike and wrong is refused by its name; what
-may be right or wrong is left and said.
+Failure modes: a count is taken from a rank that had not counted yet; a rank's own value (a sum of losses) is replaced
+by another rank's, because the two were equal by chance or at the loop's beginning; no rank has seen the step's end, and
+all miss the same count. Invariants: a counter that differed between two ranks in any of the told steps is each rank's
+own and is never touched. A value that is taken was the same on all ranks. It has moved in that way before, or two ranks
+tell it. It comes from ranks that have seen the end of the step, if there are any. A counter that is the same on all and
+wrong is refused by its name. A counter that may be right or wrong is left as it is and reported.
 
-It sends nothing, and does not know whose frames the counters are in.
+It sends nothing, and does not know in whose frames the counters are.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from taskd.state import tree
 from taskd.state.script import ELSEWHERE, LOCALS, PLACES, Number, Values
 
 EARLY = 2
-"""Updates before which hardly a step is lost by starting over, and what is left and said later is refused."""
+"""Up to this many updates, starting over loses hardly a step. So what is only reported later is refused here."""
 STEADY = 2
-"""Steps in which a counter has moved, after which it is expected to."""
+"""After it has moved in this many steps, a counter is expected to move in each step."""
 History = dict[int, Number]
-"""What one rank's number was when steps began, by their number."""
+"""One rank's value of a counter at the beginning of steps, by the number of the step."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,26 +37,26 @@ class Table:
     """What one rank knows."""
 
     lacks: bool
-    """It has not seen the end of the last step."""
+    """The rank has not seen the end of the last step."""
     newcomer: bool
-    """It has not seen anything of it."""
+    """The rank has not seen anything of the last step."""
     looks: list[tuple[int, str, Values]]
-    """What the last steps have found and in which function, the oldest first; the last one is now."""
+    """For each of the last steps its number, function and counters, the oldest first. The last entry is now."""
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Return the table as bytes, to be sent."""
         return tree.flatten([self.lacks, self.newcomer, self.looks], "counters of the script")[0]
 
     @classmethod
     def unpack(cls, data: bytes) -> Table:
-        """What `pack` wrote. Raises PeerError if it is none."""
+        """Read what `pack` wrote. Raises PeerError if the data is something else."""
         try:
             return cls(*tree.unflatten(data, []))
         except TypeError as error:
             raise PeerError(f"what another rank says of its variables could not be read: {error}") from error
 
     def history(self, place: int, name: str) -> History:
-        """Of one counter. Locals of another function are other ones."""
+        """Return the history of one counter. Locals of another function are different counters."""
         return {
             number: values[place][name]
             for number, function, values in self.looks
@@ -65,35 +65,35 @@ class Table:
 
     @property
     def knows(self) -> bool:
-        """Whether it tells of any counter."""
+        """Whether the table has any counter."""
         return any(place for _, _, values in self.looks for place in values)
 
 
 @dataclass(slots=True)
 class Settled:
-    """What all have concluded, seen from one rank."""
+    """The common conclusion, seen from one rank."""
 
     take: Values = field(default_factory=lambda: [{} for _ in range(PLACES)])
     refused: set[str] = field(default_factory=set)
-    """Names of what nobody can know."""
+    """Names of counters whose value no rank can know."""
     unsure: set[str] = field(default_factory=set)
-    """Names of what may be each rank's own, and was left."""
+    """Names of counters that may be each rank's own, and were left as they are."""
 
     def spare(self, names: Set[str]) -> None:
-        """Start over for none of these, which are only shown."""
+        """Do not start over because of these names, which the script only shows."""
         self.unsure |= self.refused & names
         self.refused -= names
 
 
 def settle(tables: list[Table], rank: int, number: int) -> Settled:
-    """In front of this step."""
+    """Return what this rank has to take before this step."""
     settled = Settled()
     survivors = [table for table in tables if table.knows and not table.newcomer]
     first = number == 1 and bool(survivors) and all(table.lacks for table in survivors)
     for place in range(PLACES):
         for name in sorted({name for table in tables for _, _, values in table.looks for name in values[place]}):
             if first:
-                settled.refused.add(name)  # there is no step from which it could be told which of them move
+                settled.refused.add(name)  # no earlier step shows which of them move
                 continue
             question = _Question(tables, [table.history(place, name) for table in tables], number)
             if (value := question.answer(rank)) is not None:
@@ -104,14 +104,14 @@ def settle(tables: list[Table], rank: int, number: int) -> Settled:
 
 
 class _Question:
-    """What one counter is now."""
+    """The question what one counter is now."""
 
     def __init__(self, tables: list[Table], histories: list[History], number: int) -> None:
         self._tables, self._histories, self._number = tables, histories, number
         self.refused = self.unsure = False
 
     def answer(self, rank: int) -> Number | None:
-        """What this rank takes; None: nothing."""
+        """Return the value that this rank takes. None: it takes nothing."""
         number, then = self._number, self._then()
         ranks = [*zip(self._tables, self._histories, strict=True)]
         whole = [history[number] for table, history in ranks if number in history and not table.lacks]
@@ -121,7 +121,7 @@ class _Question:
             return None
         moved = self._has_moved()
         if len(kinds(found)) > 1:
-            if not whole:  # some of those that were left had come further than others
+            if not whole:  # some of the stopped ranks had come further than others
                 self._doubt(refuse=moved)
             return None
         [value] = kinds(found)
@@ -147,7 +147,8 @@ class _Question:
         return any(len(kinds(history[at] for history in self._histories if at in history)) > 1 for at in steps)
 
     def _has_moved(self) -> bool:
-        """On all together, before the last step; to come anew counts. A newcomer's record knows less of it."""
+        """Whether it moved, on all ranks together, before the last step. To appear counts as a move. Newcomers are left
+        out, since their records know less."""
         seen = [
             [history.get(at) for at, _, _ in table.looks if at < self._number]
             for table, history in zip(self._tables, self._histories, strict=True)
@@ -156,12 +157,12 @@ class _Question:
         return any(len(kinds(values)) > 1 for values in seen)
 
     def _then(self) -> Number | None:
-        """What it was when the last step began; alike on all."""
+        """Return its value when the last step began, which is the same on all ranks."""
         before = self._number - 1
         return next((history[before] for history in self._histories if before in history), None)
 
     def _is_missing(self, history: History) -> bool:
-        """Whether it has moved in each of the steps before, which it has not in this one."""
+        """Whether it moved in each of the steps before, so that a move is missing in this one."""
         at = [self._number - 1]
         while at[-1] - 1 in history and len(at) <= STEADY:
             at.append(at[-1] - 1)
@@ -170,7 +171,7 @@ class _Question:
 
 
 def kinds(values: Iterable[Number | None]) -> list[Number | None]:
-    """The different ones."""
+    """Return the different ones of these values."""
     found: list[Number | None] = []
     for value in values:
         if not any(alike(value, other) for other in found):
@@ -179,5 +180,5 @@ def kinds(values: Iterable[Number | None]) -> list[Number | None]:
 
 
 def alike(one: Number | None, other: Number | None) -> bool:
-    """Whether two numbers are the same: 1 is not 1.0, and what is no number is equal to itself."""
+    """Whether two numbers are the same. 1 is not the same as 1.0, and NaN is the same as NaN."""
     return one is other or (type(one) is type(other) and (one == other or (one != one and other != other)))

@@ -1,7 +1,7 @@
-"""Where the code of a script stands in its source, and whose code it is.
+"""Finds the code of a script in its source, and says whether code belongs to the script.
 
-What is installed, of the standard library, or taskd's own is nobody's script. Sources are read as tracebacks read them,
-and parsed once. Nothing here knows what a statement means.
+Installed packages, the standard library and taskd itself are not the script. Sources are read as tracebacks read them,
+and parsed once. This module does NOT know what a statement means.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _INSTALLED = tuple(
     }
 )
 _DECORATORS = 16
-"""Around one function."""
+"""At most this many decorators around one function are unwrapped."""
 
 
 @lru_cache(maxsize=1024)
 def passed_over(file: str, function: str) -> bool:
-    """Whether such code is not the script's: taskd's, an installed package's, a comprehension's."""
+    """Whether code is not the script's: it is taskd's, an installed package's, or a comprehension."""
     unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
     return unnamed or file.startswith(("<frozen", *_INSTALLED))
 
 
 def unwrapped(value: Any) -> FunctionType | None:
-    """A function of the script's own, also behind decorators."""
+    """Return this function if it is the script's, without its decorators."""
     for _ in range(_DECORATORS):
         if type(value) is not FunctionType:
             return None
@@ -52,14 +52,14 @@ def unwrapped(value: Any) -> FunctionType | None:
 
 @lru_cache(maxsize=1024)
 def own_names(code: CodeType) -> frozenset[str]:
-    """Of a function's locals."""
+    """Return the names of a function's locals."""
     return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
 
 
 def _spell_out(tree: ast.Module) -> ast.Module:
     """`getattr(x, "n", 0)` becomes `x.n`, and `setattr(x, "n", value)` becomes `x.n = value`."""
     todo: list[ast.AST] = [tree]
-    while todo:  # an expression may be deeper than a function can call itself
+    while todo:  # no recursion: an expression may be deeper than Python's limit
         node = todo.pop()
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -80,7 +80,7 @@ def _spelled_out(node: Any) -> Any:
 
 
 def _is_call_of(name: str, node: ast.Call, least: int, most: int) -> bool:
-    """Whether it is called with so many arguments, of which the second one is a name."""
+    """Whether this calls `name` with `least` to `most` arguments, of which the second is a literal text."""
     plain = isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
     second = node.args[1] if plain and least <= len(node.args) <= most else None
     return isinstance(second, ast.Constant) and isinstance(second.value, str)
@@ -93,7 +93,7 @@ def _attribute(call: ast.Call, context: ast.expr_context) -> ast.Attribute:
 
 @lru_cache(maxsize=16)
 def _parsed(source: str) -> tuple[ast.Module | None, dict[tuple[str, int], Node]]:
-    """A source, and its functions by name and first line."""
+    """Return a source's tree, and its functions by name and first line."""
     try:
         tree = _spell_out(ast.parse(source))
     except (SyntaxError, ValueError):
@@ -103,13 +103,13 @@ def _parsed(source: str) -> tuple[ast.Module | None, dict[tuple[str, int], Node]
 
 
 def node_of(code: CodeType, space: dict[str, Any]) -> ast.Module | Node | None:
-    """Where this code stands in its source; None: it is not there."""
+    """Return the node of this code in its source. None: it is not there."""
     tree, functions = _parsed("".join(linecache.getlines(code.co_filename, space)))
     return tree if code.co_name == "<module>" else functions.get((code.co_name, code.co_firstlineno))
 
 
 def loops_at(home: ast.AST | None, line: int) -> list[Any]:
-    """The loops of this code around a line, the innermost last."""
+    """Return the loops of this code around a line, the innermost last."""
     found = list[Any]()
     todo = [home]
     while todo:

@@ -1,7 +1,7 @@
 """The statements of a script: which variables they read, set, and move from their own value.
 
-A variable is a name of the function, or an attribute of its `self`; all else is looked at elsewhere (elsewhere.py).
-It parses nothing and knows no loop.
+A variable is a name of the function, or an attribute of its `self`. Other places are handled in elsewhere.py.
+This module does NOT parse anything and does not know loops.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _HARMLESS = frozenset({"min", "max", "abs", "int", "float", "round", "len", "sum
 _DISPLAYS = (ast.List, ast.Set, ast.Dict, ast.Tuple, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SELF, MODULE, HERE = "self", "module", ""
 Variable = tuple[str, str]
-"""Of what it is a variable (SELF, MODULE, or HERE: of the function that names it), and its name."""
+"""The owner of a variable (SELF, MODULE, or HERE: the function that names it), and its name."""
 
 
 def variable_of(node: ast.AST) -> Variable | None:
-    """Which variable this is, if it is one that can be looked at."""
+    """Return the variable that this node names, if it can be looked at."""
     if isinstance(node, ast.Name):
         return HERE, node.id
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
@@ -30,17 +30,17 @@ def variable_of(node: ast.AST) -> Variable | None:
 
 
 def is_of_self(place: Place) -> bool:
-    """Whether it is a variable after all, as an attribute of `self` is."""
+    """Whether it is an attribute of `self`, which counts as a variable."""
     return place.root == "self" and len(place.path) == 1 and place.path[0][0]
 
 
 def is_variable(place: Place) -> bool:
-    """Of the function, of its `self`, or of a module."""
+    """Whether it is a variable of the function, of its `self`, or of a module."""
     return len(place.path) == bool(place.module) or is_of_self(place)
 
 
 def pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What an assignment sets, each with its value where it has one of its own."""
+    """Return the targets of an assignment, each with its own value if it has one."""
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
         yield statement.target, statement.value
     if not isinstance(statement, ast.Assign):
@@ -56,21 +56,21 @@ def pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def moved_by(statement: ast.stmt) -> set[Variable]:
-    """The variables that this moves from their own value."""
+    """Return the variables that this statement moves from their own value."""
     moved: list[ast.expr] = [statement.target] if isinstance(statement, ast.AugAssign) else []
     moved += [target for target, value in pairs(statement) if _reckons_from(value, variable_of(target))]
     return {found for target in moved if (found := variable_of(target)) is not None}
 
 
 def _reckons_from(value: ast.expr, variable: Variable | None) -> bool:
-    """Whether this is reckoned from the variable, by nothing that could make an object of it."""
+    """Whether this is computed from the variable by operations that keep it a number."""
     if variable is None or not _reads(value, variable):
         return False
     return keeps_numbers(value, [part for part in ast.walk(value) if _reads(part, variable)])
 
 
 def keeps_numbers(value: ast.expr, parts: Iterable[ast.AST] | None = None) -> bool:
-    """Whether this makes no object of a number in it. `parts`: only these matter."""
+    """Whether the numbers in this expression stay numbers. `parts`: only these matter."""
     found = [*(ast.walk(value) if parts is None else parts)]
     calls = [part for part in found if isinstance(part, ast.Call)]
     made = isinstance(value, ast.BoolOp) or any(isinstance(part, _DISPLAYS) for part in found)
@@ -87,24 +87,24 @@ def _reads(node: ast.AST, variable: Variable) -> bool:
 
 
 def set_to_numbers(statement: ast.stmt) -> set[Variable]:
-    """The variables that this sets to a number that stands there."""
+    """Return the variables that this statement sets to a literal number."""
     found = {variable_of(target) for target, value in pairs(statement) if is_number(value)}
     return {one for one in found if one is not None}
 
 
 def is_number(value: ast.expr) -> bool:
-    """Whether a number stands there."""
+    """Whether this is a literal number."""
     value = value.operand if isinstance(value, ast.UnaryOp) else value
     return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
 
 def set_by(statement: ast.stmt) -> set[Variable]:
-    """The variables that this sets or removes, whatever to."""
+    """Return the variables that this statement sets to anything, or removes."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {(HERE, statement.name)}
     found = set[Variable]()
     for node in parts_of(statement):
-        name = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, and of what a case catches
+        name = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, or captured by a case
         if isinstance(node, ast.alias):
             name = (node.asname or node.name).split(".")[0]
         if isinstance(name, str):
@@ -115,7 +115,7 @@ def set_by(statement: ast.stmt) -> set[Variable]:
 
 
 def used_by(block: Sequence[ast.stmt]) -> set[Variable]:
-    """What these statements read whenever they are run, under no condition."""
+    """Return the variables that these statements read under no condition, whenever they are run."""
     found = set[Variable]()
     for statement in block:
         for node in parts_of(statement):
@@ -128,7 +128,7 @@ def used_by(block: Sequence[ast.stmt]) -> set[Variable]:
 
 
 def blocks_of(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """The blocks inside of a statement, and whether it depends on something that they are run."""
+    """Return the blocks inside a statement, each with whether it is run under a condition."""
     if isinstance(statement, SCOPES):
         return
     for name in ("body", "orelse", "finalbody"):
@@ -139,7 +139,7 @@ def blocks_of(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
 
 
 def parts_of(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a statement that are no statements, and no scopes of their own."""
+    """Return the parts of a statement that are neither statements nor scopes of their own."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.stmt, *SCOPES)):
             continue

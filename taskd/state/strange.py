@@ -1,12 +1,12 @@
-"""What taskd does not understand in a user's objects, so that it leaves them alone: strange tensors, looks that fail.
+"""Handles what taskd does not understand in a user's objects, and leaves alone: strange tensors, looks that fail.
 
-Every look into an object of the user's is made through `Doubts.look`. If it raises, the object is not understood: from
-then on nobody copies, digests or puts back anything in this process, the job trains as it would under torchrun, and a
-death makes all start over. That is said once, with the reason. What taskd itself has to say (UsageError, PeerError)
-comes through, and so does StepAbandoned.
+Every look into an object of the user is made through `Doubts.look`. If it raises, the object is not understood. From
+then on nothing is copied, digested or put back in this process. The job trains as it would under torchrun, and a death
+makes all start over. That is said once, with the reason. taskd's own errors (UsageError, PeerError) pass through, and
+so does StepAbandoned.
 
-Tensors whose contents are not simply where their address says are known before anything is read of them.
-It does NOT judge what a script does with its objects.
+Some tensors do not have their contents at their address. They are recognized before anything is read of them.
+This module does NOT judge what a script does with its objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Doubts:
-    """Of one session."""
+    """The doubts of one session."""
 
     def __init__(self, say: Callable[[list[str]], None]) -> None:
         self._say = say
@@ -35,7 +35,7 @@ class Doubts:
         """Why this process only trains; empty: everything is understood."""
 
     def look(self, at: str, function: Callable[..., Result], *args: Any) -> Result | None:
-        """What this look at the user's objects gives; None once there is something that is not understood."""
+        """Return the result of this look at the user's objects. None, once something is not understood."""
         if self.sentence:
             return None
         try:
@@ -56,7 +56,7 @@ class Doubts:
 
 
 def among(replica: Replica) -> str:
-    """What of the registered tensors is strange, in a sentence; empty: nothing."""
+    """Return a sentence about a strange tensor among the registered ones. Empty: there is none."""
     sharded: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
     for name, tensor in replica.tensors():
         if isinstance(tensor, sharded):
@@ -67,7 +67,7 @@ def among(replica: Replica) -> str:
 
 
 def strange(tensor: torch.Tensor) -> str:
-    """Why the contents of this tensor cannot be copied by its address; empty: they can."""
+    """Return why the contents of this tensor cannot be copied by its address. Empty: they can."""
     if tensor.is_meta:
         return "on the meta device"
     if tensor.is_nested:
@@ -83,8 +83,8 @@ def strange(tensor: torch.Tensor) -> str:
 
 
 def real_optimizer(optimizer: Any) -> Any:
-    """The optimizer that does the work of one that only delegates, as Accelerate's does: it has been made without the
-    constructor of torch's, and has the other one as an attribute."""
+    """Return the optimizer that does the work, if this one only delegates, as Accelerate's does. Such an optimizer was
+    made without torch's constructor, and has the other one as an attribute."""
     if "_optimizer_step_pre_hooks" in getattr(optimizer, "__dict__", {}):
         return optimizer
     inner = getattr(optimizer, "__dict__", {}).get("optimizer")

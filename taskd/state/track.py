@@ -1,7 +1,8 @@
-"""What a row of statements has set and read so far, and where the values go: the notes that flow.py takes.
+"""The notes of flow.py: what a sequence of statements has set and read so far, and where the values go.
 
-A place is ready once it was surely set; what is read before is exposed. A value goes to the places that it is reckoned
-into, or it has an effect at once (a loss that is called backward, a learning rate). It knows no syntax.
+A place is ready once it has certainly been set. A place that is read before that is exposed. A value goes to the places
+that are computed from it, or it has an effect at once (a loss whose backward is called, a learning rate). This module
+does NOT know any syntax.
 """
 
 from __future__ import annotations
@@ -13,45 +14,45 @@ from taskd.state.places import Place
 
 Sink = tuple[Place, ...] | None
 Way = tuple[int, ...]
-"""The blocks, each under its condition, in which a statement stands."""
+"""The conditional blocks around a statement."""
 _DEPTH = 4
-"""A part of a part of something."""
+"""How many aliases are followed in a row: a variable may be a part of a part of something."""
 EFFECT: Sink = None
-"""Where a value goes that does something."""
+"""The sink of a value that has an effect."""
 NOWHERE: Sink = ()
 
 
 @dataclass(slots=True)
 class Track:
-    """Along one way through the statements."""
+    """The notes along one way through the statements."""
 
     ready: set[Place] = field(default_factory=set)
-    """Surely set."""
+    """Places that have certainly been set."""
     written: set[Place] = field(default_factory=set)
     exposed: set[Place] = field(default_factory=set)
-    """Written, and read before they were surely set."""
+    """Places that are written, and read before they have certainly been set."""
     outer: set[Place] = field(default_factory=set)
-    """Read before they were surely set, written or not."""
+    """Places that are read before they have certainly been set, written or not."""
     altered: set[Place] = field(default_factory=set)
-    """Moved from their own value, otherwise than by adding something."""
+    """Places that are moved from their own value in another way than by adding."""
     counted: dict[Place, set[Way]] = field(default_factory=dict)
-    """Moved from their own value, by whatever keeps a number a number."""
+    """Places that are moved from their own value by operations that keep a number a number."""
     replaced: dict[Place, set[Way]] = field(default_factory=dict)
-    """Set to something else than a number that stands there."""
+    """Places that are set to something other than a literal number."""
     aliases: dict[Place, list[Place]] = field(default_factory=dict)
     """Variables that are a part of something else."""
     _edges: dict[tuple[Place, Place | None, bool], None] = field(default_factory=dict)
-    """What goes where (None: it has an effect), and whether it was read before it was surely set."""
+    """From place, to place (None: an effect), and whether the read came before the place had certainly been set."""
     _given: dict[str, tuple[frozenset[str], set[Place]]] = field(default_factory=dict)
-    """By a condition: the names in it, and what was set where it held."""
+    """For each condition: the names in it, and the places set in its block."""
 
     def again(self) -> None:
-        """From the first statement, knowing what the last one writes."""
+        """Begin again at the first statement, now knowing what is written later."""
         self.ready, self.exposed, self.outer, self.altered = set(), set(), set(), set()
         self.aliases, self._edges, self._given = {}, {}, {}
 
     def sets(self, place: Place) -> None:
-        """It is another one from here on."""
+        """The place holds another value from here on."""
         self.written.add(place)
         self._forget(place)
         if place.path and place.base in self.aliases:
@@ -62,7 +63,7 @@ class Track:
             self.ready.add(place)
 
     def changes(self, place: Place, alters: bool = False) -> None:
-        """A part of it is, or what it holds is."""
+        """A part of the place changes, or its object changes in place."""
         found = {place, *self.meant(place)}
         self.written |= found
         self._forget(place)
@@ -70,17 +71,17 @@ class Track:
             self.altered |= found
 
     def counts(self, place: Place, way: Way) -> None:
-        """It is moved from its own value."""
+        """The place is moved from its own value."""
         for one in self.meant(place) if place.base in self.aliases else (place,):
             self.counted.setdefault(one, set()).add(way)
 
     def replaces(self, place: Place, way: Way) -> None:
-        """It is set to something else."""
+        """The place is set to something else."""
         for one in {place, *self.meant(place)}:
             self.replaced.setdefault(one, set()).add(way)
 
     def counted_apart(self) -> set[Place]:
-        """What is counted and nothing else: neither it nor what it is a part of is ever set otherwise."""
+        """Return places that are only counted: neither the place nor its owner is ever set in another way."""
         return {
             place
             for place in self.counted
@@ -91,8 +92,8 @@ class Track:
         }
 
     def _is_tied(self, place: Place) -> bool:
-        """Whether something beside it is replaced under a condition, and they do not always go together: as the
-        iterator is whose place it is."""
+        """Whether something beside it is replaced under a condition, and not always together with it. An example is an
+        iterator whose position is counted here."""
         beside = (place.root, place.path[:-1], place.module)
         others = [one for one in self.replaced if (one.root, one.path[:-1], one.module) == beside]
         conditions = {way for one in others for way in self.replaced[one] if way}
@@ -102,7 +103,7 @@ class Track:
         )
 
     def meant(self, place: Place, depth: int = _DEPTH) -> Iterator[Place]:
-        """What this is a part of, if it begins with such a variable."""
+        """Return the places that this one stands for, if it begins with an alias."""
         base = place.base
         length = len(base.path)
         for source in self.aliases.get(base, ()) if depth else ():
@@ -111,7 +112,7 @@ class Track:
             yield from self.meant(found, depth - 1)
 
     def reads(self, place: Place, sink: Sink) -> None:
-        """Its value goes there."""
+        """The place is read, and its value goes to this sink."""
         early = False
         if not self.is_ready(place):
             self.outer.add(place)
@@ -123,12 +124,12 @@ class Track:
             self._edges[place, target, early] = None
 
     def is_ready(self, place: Place) -> bool:
-        """Whether it was surely set, or what it is a part of was."""
+        """Whether the place, or its owner, has certainly been set."""
         lengths = range(len(place.path) + 1)
         return any(Place("", place.root, place.path[:length], place.module) in self.ready for length in lengths)
 
     def leads(self) -> set[Place]:
-        """What has an effect, at once or through others."""
+        """Return the places whose values have an effect, at once or through other places."""
         leads = {place for place, sink, _ in self._edges if sink is None}
         todo = {(place, sink) for place, sink, _ in self._edges if sink is not None and place not in leads}
         while found := {place for place, sink in todo if any(sink.touches(one) for one in leads)}:
@@ -137,7 +138,7 @@ class Track:
         return leads
 
     def used(self) -> set[Place]:
-        """What is exposed and has an effect."""
+        """Return the places that are exposed and have an effect."""
         leads = self.leads()
         early = {
             place
@@ -149,11 +150,11 @@ class Track:
     # ---- conditions that are asked twice ----------------------------------------------------------------------
 
     def given(self, condition: str) -> set[Place]:
-        """What was set where this held, if nothing in it was set since."""
+        """Return what was set under this condition, if none of its names has been set since."""
         return self._given.get(condition, (frozenset(), set[Place]()))[1]
 
     def gives(self, condition: str, names: Iterable[str], places: set[Place]) -> None:
-        """These were set where it held."""
+        """These places were set under this condition."""
         self._given[condition] = frozenset(names), places
 
     def _forget(self, place: Place) -> None:

@@ -1,10 +1,10 @@
-"""Nested state (what `state_dict` gives) to bytes and tensors and back, without ever running code.
+"""Converts nested state (the result of `state_dict`) to bytes and tensors and back, without ever running code.
 
 Optimizers, schedulers and scalers describe themselves as nested dicts of numbers, texts and tensors. Moving that to
-another process must not use pickle, because whoever can write to a pickle owns the process that reads it. So the
-tree is written as msgpack with a tag per kind, the tensors are listed beside it (they travel on their own, in
-chunks), and whatever is not on the list of kinds is refused with its path. This module does not move anything and
-knows nothing of ranks.
+another process must not use pickle, because anyone who can write a pickle controls the process that reads it. So the
+tree is written as msgpack with a tag per kind. The tensors are listed beside it, because they are sent separately, in
+chunks. A value of any other kind is refused with its path. This module does NOT move anything and knows nothing of
+ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Writer:
         self.tensors: list[torch.Tensor] = []
 
     def write(self, value: Any, path: str, depth: int) -> Any:
-        """The tagged form of one value: [tag, payload...]."""
+        """Return the tagged form of one value: [tag, payload...]."""
         if depth > MAX_DEPTH:
             raise UsageError(f"{path} is nested deeper than {MAX_DEPTH} levels, which no state needs: is it a cycle?")
         if isinstance(value, bool) or value is None or isinstance(value, (float, str, bytes)):
@@ -59,12 +59,12 @@ class _Writer:
         return self.write_named(value, path)
 
     def write_named(self, value: Any, path: str) -> Any:
-        """Kinds that are written by name or as an array of numbers."""
+        """Return the tagged form of a kind that is written by name or as an array of numbers."""
         if isinstance(value, torch.dtype):
             return ["y", str(value)]
         if isinstance(value, torch.device):
             return ["v", str(value)]
-        numpy = sys.modules.get("numpy")  # a value can be one of its arrays only if somebody has imported it
+        numpy = sys.modules.get("numpy")  # a value can be a numpy array only if numpy is imported already
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "biufc":
             kind = "n" if isinstance(value, numpy.ndarray) else "g"
             return [kind, value.dtype.str, list(value.shape), value.tobytes()]
@@ -75,7 +75,7 @@ class _Writer:
 
 
 def flatten(value: Any, path: str = "state") -> tuple[bytes, list[torch.Tensor]]:
-    """The tree as bytes, and its tensors in order. Raises UsageError with the path of what cannot travel."""
+    """Return the tree as bytes, and its tensors in order. Raises UsageError with the path of what cannot be sent."""
     writer = _Writer()
     text: bytes = msgpack.packb(writer.write(value, path, 0), use_bin_type=True)
     if len(text) > MAX_BYTES:
@@ -129,7 +129,7 @@ def _parse(text: bytes) -> Any:
 
 
 def unflatten(text: bytes, tensors: list[torch.Tensor]) -> Any:
-    """The tree again. Raises PeerError when the bytes are no such tree."""
+    """Return the tree again. Raises PeerError if the bytes are not such a tree."""
     try:
         return _read(_parse(text), tensors)
     except (IndexError, TypeError, KeyError, ValueError, RecursionError) as error:
@@ -160,13 +160,13 @@ def layout(text: bytes) -> list[tuple[torch.dtype, list[int], str]]:
 
 
 def pack(value: Any, path: str = "state") -> list[bytes]:
-    """A tree with its tensors inline, as pieces to be written one after another: for small state on the same host."""
+    """Return a tree with its tensors inline, as pieces to be written in order: for small state on the same host."""
     text, tensors = flatten(value, path)
     return [len(text).to_bytes(8, "little"), text, *(bytes_of(tensor) for tensor in tensors)]
 
 
 def unpack(data: bytes) -> Any:
-    """What `pack` wrote. Raises PeerError when the bytes are no such tree."""
+    """Read what `pack` wrote. Raises PeerError if the bytes are not such a tree."""
     size = int.from_bytes(data[:8], "little")
     text, at = data[8 : 8 + size], 8 + size
     tensors = []

@@ -1,17 +1,19 @@
-"""What a script counts in its loop (`global_step += 1`), for as long as its steps may be done again.
+"""Keeps the counters of a script's loop (`global_step += 1`) for as long as its steps may be done again.
 
-Nobody registers these numbers, and gradients are reckoned from them. So whenever a step is handed out this module looks
-at the counters (counters.py) of the frame that asks for it (script.py), and keeps those of the last steps.
+Scripts do not register these numbers, but compute gradients from them. So this module looks at the counters
+(counters.py) of the frame that asks for a step (script.py), whenever a step is handed out. It keeps the counters of
+the last steps.
 
-Failure modes: a survivor does a step again and counts it twice; a newcomer counts from where its script begins; it has
-counted in its rehearsal; its record is of the step before, or a survivor was left in the middle of that (settling.py);
-its record is of another loop, whose sums the script has set to nothing since.
-Invariants: whoever does a step again finds each counter as the first attempt found it. A newcomer begins its first step
-in the loop of its record with what that says, and in a later one with what its script says. A healthy step sends
-nothing and keeps nothing of the script alive.
+Failure modes: a survivor does a step again and counts it twice; a newcomer counts from where its script begins; a
+newcomer has counted in its rehearsal; its record is of the previous step, or a survivor stopped in the middle of that
+step (settling.py); its record is of another loop, whose sums the script has reset since.
+Invariants: a rank that does a step again finds each counter as the first attempt found it. A newcomer begins its first
+step with the counters of its record if it is in the loop of that record. In a later loop it begins with those of its
+script. A healthy step sends nothing and keeps nothing of the script alive.
 
-It does NOT see what counters.py does not, loops in installed packages, and who else moves a counter. A rank's own sums
-lack a step that it, or its forerunner, has left behind the update.
+It does NOT see what counters.py does not see, loops in installed packages, and other code that moves a counter. A rank
+or its predecessor (the process that a newcomer replaces) may have left a step after the update, before its end. Then
+the rank's own sums miss that step.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, S
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
-"""Looks: enough to see what is each rank's own, also where it moves now and then."""
+"""Looks that are kept: enough to recognize a rank's own value, even if it moves only now and then."""
 NONE = Counters()
 MOST_BITS = 63
-"""Of a whole number that travels."""
+"""A whole number with more bits is not sent."""
 
 
 @dataclass(slots=True)
@@ -43,23 +45,23 @@ class Look:
     """One look at the script, when a step was handed out."""
 
     number: int
-    """Of the step."""
+    """The number of the step."""
     loop: int
     place: str
-    """The function that the loop stands in."""
+    """The function that contains the loop."""
     values: Values
     lacks: bool = False
-    """The end of the step before was not seen by this rank."""
+    """This rank has not seen the end of the previous step."""
     handed: dict[str, int] = field(default_factory=dict)
-    """Digests of what the loop hands on and is no number."""
+    """Digests of values that the loop hands on and that are not numbers."""
     packed: bytes | None = None
 
     def is_beside(self, other: Look) -> bool:
-        """Whether the loop is the same."""
+        """Whether both looks are at the same loop."""
         return (self.loop, self.place) == (other.loop, other.place)
 
     def pack(self) -> bytes:
-        """What the record keeps of it."""
+        """Return what the record keeps of this look."""
         if self.packed is None:
             self.packed = msgpack.packb(
                 [self.number, self.loop, self.place, list(map(_fitting, self.values)), self.handed]
@@ -69,30 +71,30 @@ class Look:
 
 @dataclass(slots=True)
 class Variables:
-    """Of one session."""
+    """The counters of one session's script."""
 
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=KEPT))
-    """When the last steps were handed out for the first time, the newest last."""
+    """The looks when the last steps were handed out for the first time, the newest last."""
     newcomer: bool = False
-    """It has seen nothing of the step before the one that was handed out."""
+    """This rank has seen nothing of the step before the current one."""
     known: Callable[[], Set[int]] = frozenset
-    """Objects that are put back in another way, by id."""
+    """Returns the ids of objects that are restored in another way."""
     _settled: int = -1
-    """The last step in front of which all ranks have settled what they lack."""
+    """The last step before which all ranks have settled what they lack."""
     _inherited: list[Look] = field(default_factory=list)
     _before: dict[str, int] = field(default_factory=dict)
-    """What the loop handed on to the last step of a newcomer's life before."""
+    """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
     _loops: dict[Any, Loop] = field(default_factory=dict)
-    """By where the script asks."""
+    """The loops, by the line where the script asks for a step."""
 
     @property
     def waits(self) -> bool:
-        """Whether this is a newcomer whose script has not got its first step yet."""
+        """Whether this is a newcomer whose script has not received its first step yet."""
         return bool(self._inherited)
 
     def doubtful(self, known: Set[int] = frozenset()) -> list[str]:
-        """The numbers that the script counts in a way that cannot be put back. `known`: objects that are, by id."""
+        """Return the names of counters that cannot be put back. `known`: ids of objects that are put back."""
         script, names, behind = Script.asking(), set[str](), False
         while script is not None:
             loop = self._of(script)
@@ -105,8 +107,8 @@ class Variables:
         return sorted(names)
 
     def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
-        """The script gets this step: note its counters, or let them be what they were. `whole`: the body of the step
-        before has run to its end. `late`: a newcomer's calls have come by all steps that are done, and may have counted
+        """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
+        previous step has run to its end. `late`: a newcomer has passed all steps that are done, and may have counted
         them."""
         script = Script.asking()
         if script is None:
@@ -119,7 +121,7 @@ class Variables:
             self._put(script, _changes(look.values, seen.values))
         else:
             look.lacks = not (whole or self._settled == number)
-            if seen is not None and seen.number == number:  # it is the same one in another loop
+            if seen is not None and seen.number == number:  # the same step, in another loop
                 self.looks.pop()
             self.looks.append(look)
             self.newcomer = False
@@ -147,8 +149,8 @@ class Variables:
         return found
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
-        """What steps hand on to each other and use, or change in place, and is no number: by its name. `known`: objects
-        that are put back, by id; `perhaps`: only what may be handed on or not."""
+        """Return, by name, what steps hand on to each other and use, or change in place, except for numbers. `known`:
+        ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
         found, script = dict[str, Any](), Script.asking()
         while script is not None:
             loop = self._of(script)
@@ -158,7 +160,7 @@ class Variables:
         return found
 
     def finds(self) -> list[Thing]:
-        """What the loop that begins here finds and uses."""
+        """Return what the loop that begins here finds and uses."""
         things, script = dict[str, Any](), Script.asking()
         while script is not None:
             things |= reached(script.rooted(self._of(script).found))
@@ -166,7 +168,7 @@ class Variables:
         return [*things.items()]
 
     def written(self) -> set[int | str | Spot]:
-        """Where the loop that is here may set something, or change it in place, as its source says."""
+        """Return where the current loop may set something or change it in place, according to its source."""
         spots, script = set[int | str | Spot](), Script.asking()
         while script is not None:
             loop = self._of(script)
@@ -179,7 +181,7 @@ class Variables:
         return spots
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
-        """The first step of a newcomer."""
+        """A newcomer's script gets its first step."""
         last = self._inherited[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
@@ -193,8 +195,8 @@ class Variables:
         self._inherited = []
 
     def handed_on(self, digests: dict[str, int]) -> list[str]:
-        """What of this the step that was handed out finds. The names of what its first attempt has found otherwise, on
-        this rank or in the life before of a newcomer."""
+        """Note the digests of what the current step finds. Return the names of values that its first attempt found
+        different, on this rank or in a newcomer's predecessor."""
         before, self._before = self._before, {}
         if self.looks and self.looks[-1].packed is None:
             self.looks[-1].handed = digests
@@ -208,12 +210,12 @@ class Variables:
         return self.looks[-1] if self.looks and self.looks[-1].number == number else None
 
     def lacks(self, number: int) -> bool:
-        """Whether this rank, which has got this step, has not seen the end of the one before."""
+        """Whether this rank has received this step without having seen the end of the previous one."""
         seen = self._seen(number)
         return seen is not None and seen.lacks
 
     def tell(self, number: int) -> bytes:
-        """What this rank knows, for all ranks to settle what each lacks."""
+        """Return what this rank knows, so that all ranks can settle what each lacks."""
         seen = self._seen(number)
         if seen is None:
             return Table(False, False, []).pack()
@@ -227,7 +229,7 @@ class Variables:
         if script is not None and seen is not None:
             settled.spare(self._of(script).shown)
             self._put(script, settled.take)
-            if not settled.refused:  # else this rank, if it lives on, lacks them still
+            if not settled.refused:  # otherwise this rank still lacks them, if it lives on
                 self.looks[-1] = self._look(script, number, seen.loop)
                 self.newcomer, self._settled = False, number
         return settled
@@ -235,12 +237,12 @@ class Variables:
     # ---- a rehearsal ------------------------------------------------------------------------------------------
 
     def rehearsal_begins(self) -> None:
-        """Nothing of it is to be kept."""
+        """A rehearsal begins, of which nothing is to be kept."""
         script = Script.asking()
         self._aside = None if script is None else self._look(script, -1, -1)
 
     def rehearsed(self) -> None:
-        """It is over."""
+        """The rehearsal is over: undo what it has counted."""
         script, aside, self._aside = Script.asking(), self._aside, None
         if script is not None and aside is not None and aside.place == script.place:
             self._put(script, _changes(self._look(script, -1, -1).values, aside.values))
@@ -248,11 +250,11 @@ class Variables:
     # ---- the record -------------------------------------------------------------------------------------------
 
     def pack(self) -> list[bytes]:
-        """What the last steps have found, to go into the record."""
+        """Return the looks of the last steps, for the record."""
         return [look.pack() for look in self.looks]
 
     def adopt(self, data: list[bytes]) -> None:
-        """Begin with what a dead rank has packed, once a step is handed out. Raises PeerError if that is none."""
+        """Take over what a dead rank has packed, to begin the first step with. Raises PeerError if it is unreadable."""
         self._inherited = []
         for packed in data:
             try:
@@ -264,7 +266,7 @@ class Variables:
 
 
 def _changes(one: Values, other: Values) -> Values:
-    """What is different in the other one, as it is there."""
+    """Return the values of `other` that differ from those of `one`."""
     return [
         {name: value for name, value in b.items() if not alike(a.get(name), value)}
         for a, b in zip(one, other, strict=True)
@@ -280,6 +282,6 @@ def _is_short(value: int) -> bool:
 
 
 def _sums(value: Any) -> bool:
-    """Whether it is no number, and may be added up like one."""
+    """Whether it is not a number, but may be added up like one."""
     kind = type(value)
     return issubclass(kind, (torch.Tensor, list)) or kind.__module__ == "numpy"

@@ -1,1 +1,1 @@
-"""Messages to bytes and back (codec), and who may speak (keys): where taskd's processes agree on a format."""
+"""The wire format of taskd's processes: messages to bytes and back (codec), and who may speak (keys)."""

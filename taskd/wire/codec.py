@@ -1,14 +1,14 @@
 """Messages as bytes: one msgpack array per message, every bound checked on the way out and on the way in.
 
-`encode(message, envelope)` makes `[VERSION, number of the message's class, job, node, life, sequence, field...]`;
-`decode(data)` turns any bytes whatsoever into (Envelope, message) or into one WireError, and never raises: what comes
-from a socket is somebody else's. The code for each class is written once, at import, from the annotations in
-taskd.core.messages (taskd.wire.compile), so the bounds stand in one place and a Report of 64 ranks is read in about
-a hundred microseconds. The same bytes travel between worker and agent and between agent and manager, and lie in
-the manager's journal.
+`encode(message, envelope)` makes `[VERSION, number of the message's class, job, node, life, sequence, field...]`.
+`decode(data)` turns any bytes into (Envelope, message) or into one WireError. It never raises, because bytes from a
+socket are not trusted. The code for each class is generated once, at import, from the annotations in
+taskd.core.messages (taskd.wire.compile). So the bounds are in one place, and a Report of 64 ranks is read in about
+a hundred microseconds. The same bytes travel between worker and agent and between agent and manager, and are written
+to the manager's journal.
 
-It does NOT know sockets, keys or who may say what; it does not repair, convert or default anything: a message fits
-or it is refused. Extension types, maps and floating-point numbers do not exist in this format.
+This module does NOT know sockets, keys or who may say what. It does not repair, convert or default anything: a message
+fits or it is refused. Extension types, maps and floating-point numbers do not exist in this format.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
 VERSION = 12
-"""Raised whenever a message changes; sides of different versions refuse each other with one sentence."""
+"""Increased whenever a message changes. Two sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
-"""Items of the array that stand before a message's own fields."""
+"""The number of array items before a message's own fields."""
 
 Message = (
     WorkerHello
@@ -98,7 +98,7 @@ Message = (
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Who speaks: a job, a node's name (empty: an operator), one life of that process, the message's number in it."""
+    """The sender: job, node's name (empty: an operator), one life of its process, the message's number in this life."""
 
     job: str
     node: str
@@ -108,7 +108,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class WireError:
-    """Why some bytes are no message. `kind` is one word for a counter, `reason` one sentence for a log."""
+    """Why some bytes are not a message. `kind` is one word for a counter, `reason` one sentence for a log."""
 
     kind: str  # garbage, oversized, version, unknown, bounds
     reason: str
@@ -120,7 +120,7 @@ _NUMBERS = {cls: number for number, cls in enumerate(MESSAGES)}
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A message without its envelope, for one that many are told."""
+    """A message without its envelope, for a message that has many receivers."""
 
     number: int
     count: int
@@ -128,19 +128,19 @@ class Body:
 
 
 def encode(message: Message, envelope: Envelope) -> bytes:
-    """The bytes of one message. What exceeds its bounds is our own bug and asserts; texts are cut with `cut` before."""
+    """The bytes of one message. A value out of bounds is our own bug and asserts; cut texts with `cut` before."""
     return seal(body_of(message), envelope)
 
 
 def body_of(message: Message) -> Body:
-    """The fields of a message, to be sealed once for each who is told it."""
+    """The packed fields of a message; seal them once for each receiver."""
     number = _NUMBERS[type(message)]
     row = _CLASSES[number].to_row(message)
     return Body(number, len(row), _items(row))
 
 
 def seal(body: Body, envelope: Envelope) -> bytes:
-    """The bytes of the message of this body in this envelope."""
+    """The bytes of a message with this body and this envelope."""
     assert len(envelope.job) <= limits.MAX_NAME and len(envelope.node) <= limits.MAX_NAME, envelope
     assert 0 <= envelope.life <= MAX_LIFE and 0 <= envelope.sequence <= MAX_LIFE, envelope
     head = _items([VERSION, body.number, envelope.job, envelope.node, envelope.life, envelope.sequence])
@@ -150,26 +150,26 @@ def seal(body: Body, envelope: Envelope) -> bytes:
 
 
 def _items(row: list[Any]) -> memoryview:
-    """The items of an array, without what stands before them: a large value is not copied for that."""
+    """The items of a packed array, without the array's header. A large value is not copied for this."""
     # "replace": a lone surrogate in a user's file name or exception must not cost the message.
     packed: bytes = msgpack.packb(row, use_bin_type=True, unicode_errors="replace")
     return memoryview(packed)[len(_array(len(row))) :]
 
 
 def _array(count: int) -> bytes:
-    """What msgpack writes before the items of an array of so many: none of ours has more than a few dozen."""
+    """The header that msgpack writes before this many array items. Our arrays have a few dozen items at most."""
     return bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
 def decode(data: bytes | bytearray | memoryview, oldest: int = VERSION) -> tuple[Envelope, Message] | WireError:
-    """The message in these bytes, or why there is none. Never raises. `oldest`: the first version that is understood,
-    which for anybody but a reader of journals is this one."""
+    """The message in these bytes, or why there is none. Never raises. `oldest`: the oldest version that is accepted.
+    Only a reader of journals accepts older versions than this one."""
     size = len(data)
     if size > limits.MAX_MESSAGE_BYTES:
         return WireError("oversized", f"{size} bytes are more than a message may have ({limits.MAX_MESSAGE_BYTES})")
     try:
-        # Lists, not tuples: a list's unused places are never touched, so a lying length costs no memory. No length
-        # can exceed the number of bytes, nor the largest list any message has.
+        # Lists, not tuples: the unused places of a list are never touched, so a false length costs no memory. No
+        # length can exceed the number of bytes, or the longest list in any message.
         row = msgpack.unpackb(
             data,
             raw=False,

@@ -1,9 +1,9 @@
-"""Writes, for each message class, the two functions that turn it into a plain row and back, bounds included.
+"""Generates, for each message class, the two functions that turn it into a plain row and back, with all bounds checks.
 
-Walking the annotations for every message would cost milliseconds per Report; a function made of plain comparisons
-costs about a microsecond per rank. Like `dataclasses` itself this makes source text and compiles it once. The text is
-made from annotations of our own classes only, never from input. A class whose annotations it does not understand
-is our own bug and asserts at import.
+To walk the annotations for every message would cost milliseconds per Report. A function of plain comparisons costs
+about a microsecond per rank. Like `dataclasses` itself, this module makes source text and compiles it once. The text
+is made only from the annotations of our own classes, never from input. A class with annotations that this module does
+not understand is our own bug and asserts at import.
 
 It does NOT know msgpack, versions or envelopes: taskd.wire.codec does.
 """
@@ -20,7 +20,7 @@ from taskd.core.fields import AtMost, Between
 
 
 class Refusal(Exception):
-    """A row does not fit its class; never leaves taskd.wire."""
+    """A row does not fit its class. This error never leaves taskd.wire."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -37,7 +37,7 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field: what it holds and its bounds, read from the annotation."""
+    """One field: its type and its bounds, read from the annotation."""
 
     name: str
     base: type
@@ -48,7 +48,7 @@ class Field:
 
     @property
     def allowed(self) -> str:
-        """What it takes, in words."""
+        """The values that this field accepts, in words."""
         if self.base is bool:
             return "true or false"
         if self.base is int:
@@ -64,7 +64,7 @@ class Field:
         return f"a list of {len(fields_of(self.base))} fields"
 
     def condition(self, value: str, decoding: bool) -> str:
-        """Python that is true when the variable `value` fits; nothing nested is looked into."""
+        """A Python expression that is true when the variable `value` fits. It does not check nested values."""
         if self.base is int:
             return f"{value}.__class__ is int and {self.low} <= {value} <= {self.high}"
         if self.base in (str, bytes):
@@ -72,13 +72,13 @@ class Field:
         if self.base is tuple:
             return f"{value}.__class__ is {'list' if decoding else 'tuple'} and len({value}) <= {self.most}"
         if issubclass(self.base, IntEnum) and decoding:
-            # The class first: a dict would take True or 1.0 for 1, and raise on a list.
+            # The class is checked first: a dict takes True or 1.0 for 1, and raises on a list.
             return f"{value}.__class__ is int and {value} in {self.base.__name__}_by_number"
         return f"{value}.__class__ is {self.base.__name__}"
 
 
 def fields_of(cls: type) -> list[Field]:
-    """The fields of a dataclass in order; asserts on an annotation that has no bounds."""
+    """The fields of a dataclass, in order. Asserts on an annotation without bounds."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return [_field(field.name, hints[field.name]) for field in dataclasses.fields(cls)]
 
@@ -102,7 +102,7 @@ def _field(name: str, hint: Any) -> Field:
 
 
 def shown(value: object) -> str:
-    """A foreign value in a sentence: short, whatever it is."""
+    """A short text for a value from another process, whatever it is."""
     if isinstance(value, (list, bytes)):
         return f"a {type(value).__name__} of {len(value)}"
     text = repr(value[:40] if isinstance(value, str) else value)
@@ -118,7 +118,7 @@ def compile_class(cls: type) -> Compiled:
 
 
 class _Writer:
-    """The source of one class' functions, and the names that it uses. Rows of rows go one level deep, no deeper."""
+    """The source of one class' functions, and the names that it uses. Rows may be nested one level deep, no deeper."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -142,7 +142,7 @@ class _Writer:
                 self.names[f"{field.item.base.__name__}_{inner.name}"] = getattr(field.item.base, inner.name).__set__
 
     def to_row(self) -> list[str]:
-        """Lines of `to_row(message)`."""
+        """The source lines of `to_row(message)`."""
         lines = ["def to_row(message):"]
         for index, field in enumerate(self.fields):
             lines.append(f"    a{index} = message.{field.name}")
@@ -170,7 +170,7 @@ class _Writer:
         return lines
 
     def from_row(self) -> list[str]:
-        """Lines of `from_row(row)`, whose row is a list."""
+        """The source lines of `from_row(row)`; `row` is a list."""
         count = len(self.fields)
         lines = ["def from_row(row):", f"    if len(row) != {count}: raise refuse(Cls, row)"]
         lines.append(f"    {' '.join(f'a{index},' for index in range(count))} = row")
@@ -195,7 +195,7 @@ class _Writer:
         lines.append(f"        {' '.join(f'b{at},' for at in range(len(inner)))} = item")
         checks = [one.condition(f"b{at}", True) for at, one in enumerate(inner)]
         lines.append(f"        if not ({' and '.join(checks)}): raise refuse(Cls, row)")
-        # Half the cost of a row would be the frozen class' __init__; its slots are set without that detour.
+        # The __init__ of the frozen class would be half the cost of a row, so its slots are set directly.
         lines.append(f"        item = new({field.item.base.__name__})")
         lines += [
             f"        {field.item.base.__name__}_{one.name}(item, {self._value(f'b{at}', one)})"
@@ -211,14 +211,14 @@ class _Writer:
 
 
 def refuse(cls: type, row: list[Any]) -> Refusal:
-    """The error for a row that did not fit. Slow, and only ever called when something is wrong."""
+    """The error for a row that did not fit. It is slow, and is only called when something is wrong."""
     sentence = _row_wrong(cls, row, cls.__name__)
     assert sentence is not None, f"a {cls.__name__} was refused although every field fits"
     return Refusal(sentence)
 
 
 def complain(message: Any) -> str:
-    """Which field of a message of ours exceeds its bounds: the text of an assertion."""
+    """The text of the assertion for a message of ours that is out of bounds."""
     return f"our own message is out of bounds: {repr(message)[:2000]}"
 
 

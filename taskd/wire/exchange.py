@@ -1,18 +1,19 @@
-"""How the job's key goes through a store that anybody may read: a notice, questions with public keys, sealed answers.
+"""How the job's key passes through a store that anybody may read: a notice, asks with public keys, sealed answers.
 
-The first node writes a notice. If its key was given (TASKD_KEY, TASKD_KEY_FILE), that is all: a fingerprint, by which
-a node without the key, or with another one, learns what is wrong; the key goes nowhere. Else the notice names the
-giver's public key. An asker holds that key to be the giver's from then on, draws a pair of its own, takes a number,
-writes its public key under `ask/N` and finds under `give/N` the job's key, sealed (sealed.py). The giver's pair is
-derived from the job's key: so whoever has the key can answer, all answers are the same bytes, and an asker sees that
-what it opened is the key that the notice was about.
+The first node writes a notice. If its key was given (TASKD_KEY, TASKD_KEY_FILE), the notice is only a fingerprint, and
+the key is not passed on. A node without the key, or with another one, learns from the fingerprint what is wrong. Else
+the notice names the giver's public key, which an asker trusts from then on. The asker draws its own key pair, takes a
+number, and writes its public key under `ask/N`. Under `give/N` it finds the job's key, sealed (sealed.py). The giver's
+pair is derived from the job's key. So every holder of the key can answer, and all answers are the same bytes. An asker
+can check that it received the key that the notice describes.
 
-Failure modes: an ask that is garbage, or that leads to a known number, is refused and the next one is served; an asker
-that dies between its number and its ask leaves a gap, which the next one that waits in vain fills, since it asks again
-at the first number that is free; after ASKS_MAX nobody is served. Errors of the store (RuntimeError) are the caller's.
-It protects against whoever reads the store or listens on the network. It does NOT protect against whoever can write
-into the store: such a one can ask as a node does and gets the key, or, before a node has read the true notice, put its
-own in the place; only a key that is given does. It does NOT wait, and says nothing to anybody.
+Failure modes: an ask that is garbage, or whose public key leads to a fixed number, is refused, and the next one is
+served. An asker that dies between its number and its ask leaves a gap. The next asker that waits in vain fills it,
+because it asks again at the first free number. After ASKS_MAX asks no asker is served. Errors of the store
+(RuntimeError) go to the caller.
+It protects against processes that read the store or listen on the network. It does NOT protect against a process that
+can write into the store. Such a process can ask like a node and gets the key. Or it replaces the true notice by its own
+before a node has read it. Only a given key protects against this. This module does NOT wait, and logs nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from taskd.wire.keys import FINGERPRINT_BYTES, Key
 HOW_TO_GIVE = "give it to every node by TASKD_KEY_FILE (a file of mode 0600) or TASKD_KEY"
 REFUSED = "refused"
 NOBODY = "nobody"
-"""Stands in the place of an ask to end the wait for one."""
+"""Written in the place of an ask, to end the wait for one."""
 _PURPOSE = b"taskd job key 1"
 _GIVEN, _ASK = "given", "ask"
 
 
 class Store(Protocol):
-    """What torch's stores can, as far as it is needed here."""
+    """The methods of torch's stores that are needed here."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -47,28 +48,28 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Notice:
-    """What everybody may know of the job's key: whether it was given, and by what it is known."""
+    """What everybody may know of the job's key: whether it was given, and the mark that identifies it."""
 
     given: bool
     mark: bytes
-    """The fingerprint of a key that was given, else the giver's public key."""
+    """The fingerprint if the key was given, else the giver's public key."""
 
     def text(self) -> str:
-        """As it stands in a store."""
+        """The text form in a store."""
         return f"{_GIVEN if self.given else _ASK}:{self.mark.hex()}"
 
     def fits(self, key: Key) -> bool:
-        """Whether it is about this key."""
+        """Whether this notice is about this key."""
         return hmac.compare_digest(self.mark, _mark(key, self.given))
 
 
 def notice_of(key: Key, given: bool) -> Notice:
-    """What the holder of the key lets everybody know."""
+    """The notice that the holder of this key publishes."""
     return Notice(given, _mark(key, given))
 
 
 def notice_from(text: str) -> Notice | None:
-    """What stands in a store; None when it is no notice."""
+    """The notice in this text from a store; None if the text is no notice."""
     kind, _, mark = text.partition(":")
     length = {_GIVEN: FINGERPRINT_BYTES, _ASK: sealed.PUBLIC_BYTES}.get(kind)
     found = _from_hex(mark, length) if length is not None else None
@@ -76,7 +77,7 @@ def notice_from(text: str) -> Notice | None:
 
 
 def trouble(notice: Notice, own: Key | None) -> str:
-    """Why a node that was given this key, or none, cannot be of the job of this notice; "" when it can."""
+    """Why a node with this given key, or with none, cannot belong to the job of this notice; "" if it can."""
     if own is None:
         why = f"the job's key was given to its first node and is handed on to nobody: {HOW_TO_GIVE}"
         return why if notice.given else ""
@@ -88,7 +89,7 @@ def trouble(notice: Notice, own: Key | None) -> str:
 
 
 class Giver:
-    """Answers one ask after the other; `waits_for` is where the next one will be."""
+    """Answers one ask after the other; `waits_for` is the place of the next one."""
 
     def __init__(self, store: Store, key: Key, prefix: str = "") -> None:
         self._store, self._key, self._prefix = store, key, prefix
@@ -97,31 +98,31 @@ class Giver:
 
     @property
     def waits_for(self) -> str:
-        """The key of the store under which the next ask comes."""
+        """The store key of the next ask."""
         return f"{self._prefix}ask/{self.number}"
 
     @property
     def answers_at(self) -> str:
-        """The key of the store under which that one finds its answer."""
+        """The store key of the answer to the next ask."""
         return f"{self._prefix}give/{self.number}"
 
     @property
     def exhausted(self) -> bool:
-        """So many have asked that nobody is served any more."""
+        """Whether the limit of asks is reached, so that no asker is served any more."""
         return self.number > ASKS_MAX
 
     def asked(self) -> str:
-        """The public key that asks now; NOBODY: somebody only ends a wait; "": it is no ask."""
+        """The public key in the waiting ask. NOBODY: the ask only ends a wait. "": it is not a valid ask."""
         value = bytes(self._store.get(self.waits_for))
         found = _public_in(value)
         return NOBODY if value == NOBODY.encode() else "" if found is None else found.hex()
 
     def skip(self) -> None:
-        """Leave the ask that waits to others."""
+        """Leave the waiting ask to other givers."""
         self.number += 1
 
     def serve(self) -> bool:
-        """Answer the ask that waits; whether the key was given."""
+        """Answer the waiting ask; return whether the key was given."""
         asker = _public_in(self._store.get(self.waits_for))
         box = None
         if asker is not None:
@@ -133,7 +134,7 @@ class Giver:
         return box is not None
 
     def serve_all(self, most: int) -> None:
-        """Answer what has come by now, so many at most."""
+        """Answer the asks that have come by now, at most this many."""
         for _ in range(most):
             if self.exhausted or not self._store.check([self.waits_for]):
                 return
@@ -141,7 +142,7 @@ class Giver:
 
 
 class Asker:
-    """One search for the key of a notice: `ask`, and `answer` once something is at `waits_for`."""
+    """Gets the key of a notice: call `ask`, then `answer` once something is at `waits_for`."""
 
     def __init__(self, store: Store, notice: Notice, prefix: str = "") -> None:
         assert not notice.given
@@ -152,12 +153,12 @@ class Asker:
 
     @property
     def waits_for(self) -> str:
-        """The key of the store under which the answer comes."""
+        """The store key of the answer."""
         return f"{self._prefix}give/{self.number}"
 
     def ask(self) -> bool:
-        """Ask, or ask again because nobody has answered; False when so many have asked that nobody will."""
-        # The number that is drawn is this asker's alone, unless somebody has left a gap or plays with the counter.
+        """Ask, or ask again if no answer came; False if the limit of asks is reached, so that none will come."""
+        # No other asker has the drawn number, unless an asker has left a gap or a process tampers with the counter.
         drawn = self._store.add(f"{self._prefix}asks", 1) if not self.number else 0
         for number in range(drawn if 0 < drawn <= ASKS_MAX else 1, ASKS_MAX + 1):
             answered = self._store.check([f"{self._prefix}give/{number}"])
@@ -167,8 +168,8 @@ class Asker:
         return False
 
     def answer(self) -> tuple[bytes, str]:
-        """The job's key, or nothing and why; no reason: this was answered before it was asked, so `ask` again. To be
-        called when something is at `waits_for`."""
+        """Return the job's key, or no key and the reason. Call it when something is at `waits_for`. No key and no
+        reason: the place was answered before it was asked, so `ask` again."""
         text = bytes(self._store.get(self.waits_for)).decode("ascii", "replace")
         giver, _, box = text.partition(":")
         if text == REFUSED:
@@ -186,8 +187,8 @@ class Asker:
         try:
             return bytes(self._store.compare_set(place, "", self._public.hex())) == self._public.hex().encode()
         except RuntimeError:
-            # A store that cannot do this, as etcd's: two at once may then take one place, and one of them asks again.
-            # One that is gone raises here, too.
+            # Some stores, like etcd's, cannot do this. Two askers may then take one place, and one of them asks again.
+            # A store that is gone raises here, too.
             if self._store.check([place]):
                 return False
             self._store.set(place, self._public.hex())

@@ -1,11 +1,11 @@
-"""The job's key: 32 bytes that everybody who may speak holds, and the CURVE key pairs derived from it.
+"""The job's key: 32 bytes that all processes with the right to speak hold, and the CURVE key pairs derived from it.
 
-Nobody configures anything: the manager makes a key when none is given, and the job hands it on to its nodes, sealed for
-each that asks (exchange.py). A key by TASKD_KEY or TASKD_KEY_FILE wins, and is handed on to nobody. Server and client
-pair are both derived from the one key, so a peer proves that it holds the key by its very public key, and an agent
-needs nothing but those 32 bytes to know the true manager.
+No configuration is needed. The manager makes a key when none is given, and the job passes it on to its nodes, sealed
+for each asker (exchange.py). A key from TASKD_KEY or TASKD_KEY_FILE wins, and is not passed on. The server pair and the
+client pair are both derived from the one key. So the public key of a peer proves that the peer holds the job's key. An
+agent needs only those 32 bytes to recognise the true manager.
 
-It does NOT open sockets (the manager's loop and the agent's link do) or carry the key anywhere.
+This module does NOT open sockets (the manager's loop and the agent's link do) or carry the key anywhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEY_FILE = "key"
 FINGERPRINT_BYTES = 8
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-"""Where libzmq asks who may come in; the name is its own."""
+"""Where libzmq asks which peers are allowed; libzmq defines this name."""
 ZAP_DOMAIN = b"taskd"
 
 
@@ -58,11 +58,11 @@ class Key:
         self.client = _pair(secret, b"taskd curve client 1")
         giver = _pair(secret, b"taskd giver 1")
         self.giver_private, self.giver_public = z85.decode(giver.secret), z85.decode(giver.public)
-        """With what it is sealed for those that ask for it (exchange.py): all that hold the key hold the same pair."""
+        """The pair that seals the key for askers (exchange.py). All holders of the key have the same pair."""
         self.copies = hashlib.blake2b(b"taskd copies 1", key=secret, digest_size=KEY_BYTES).digest()
-        """What proves copies of records (backup/copy_frame.py)."""
+        """The key that authenticates copies of records (backup/copy_frame.py)."""
         self.fingerprint = hashlib.blake2b(b"taskd fingerprint 1", key=secret, digest_size=FINGERPRINT_BYTES).digest()
-        """By which two nodes see that they were given different keys; it tells nothing of a key that was drawn."""
+        """Two nodes see by it that they were given different keys. It reveals nothing about a randomly drawn key."""
 
     def __repr__(self) -> str:
         return f"Key(from {self.source})"
@@ -82,11 +82,11 @@ class Key:
 
 
 def find(config: Config) -> Key | None:
-    """The key that this process was given or finds on this host, or None; raises UsageError if one is unusable."""
+    """The key that this process was given or finds on this host, or None. Raises UsageError for an unusable key."""
     if config.manager.key:
         return Key(bytes.fromhex(config.manager.key), "TASKD_KEY")
     if config.manager.key_file:
-        # A file that the user names may be a link: mounted secrets are. What it leads to is checked all the same.
+        # A file that the user names may be a link, as mounted secrets are. Its target is checked all the same.
         return Key(_read(config.manager.key_file, follow=True), config.manager.key_file)
     path = os.path.join(config.job.directory, KEY_FILE)
     if not os.path.lexists(path):
@@ -96,17 +96,17 @@ def find(config: Config) -> Key | None:
 
 
 def is_given(config: Config) -> bool:
-    """Whether a person has given this process the key: then it is handed on to nobody."""
+    """Whether the user has given this process the key. Such a key is not passed on."""
     return bool(config.manager.key or config.manager.key_file)
 
 
 def load_or_create(config: Config) -> Key:
-    """The key as `find` finds it; where there is none, a new one, kept in the run directory with mode 0600."""
+    """The key that `find` finds, else a new key, stored in the run directory with mode 0600."""
     key = find(config)
     if key is not None:
         return key
     path = os.path.join(run_dir.ensure(config.job.directory), KEY_FILE)
-    # Written beside its place and linked into it: nobody ever reads half a key, and of two makers one wins.
+    # The file is written beside its place and then linked: no reader sees half a key, and one of two writers wins.
     beside = f"{path}.{os.getpid()}"
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -125,10 +125,10 @@ def load_or_create(config: Config) -> Key:
 
 
 def zap_answer(request: list[bytes], client_public: bytes) -> tuple[list[bytes], str]:
-    """The reply to one question of libzmq's, and the address that was refused ("" when it was let in).
+    """The reply to one question from libzmq, and the address that was refused ("" if the peer is allowed).
 
-    Let in is whoever proved by CURVE to hold the derived client key, and nobody else. A request that is no request
-    gets no reply (an empty list): libzmq then drops the connection.
+    Only a peer that has proved by CURVE that it holds the derived client key is allowed. A malformed request gets no
+    reply (an empty list): libzmq then drops the connection.
     """
     if len(request) < 6 or request[0] != b"1.0":
         return [], "unknown"
@@ -141,14 +141,14 @@ def zap_answer(request: list[bytes], client_public: bytes) -> tuple[list[bytes],
 
 
 def _pair(secret: bytes, purpose: bytes) -> Pair:
-    # HKDF with SHA-256 (RFC 5869), one block: independent keys for each purpose, none of which tells the others.
+    # HKDF with SHA-256 (RFC 5869), one block: an independent key for each purpose. No key reveals another.
     extracted = hmac.new(b"taskd", secret, hashlib.sha256).digest()
     private = z85.encode(hmac.new(extracted, purpose + b"\x01", hashlib.sha256).digest())
     return Pair(zmq.curve_public(private), private)
 
 
 def _read(path: str, follow: bool = False) -> bytes:
-    # Non-blocking, or a pipe in the file's place would hold us for ever.
+    # Non-blocking: otherwise a pipe in the file's place would block us for ever.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)

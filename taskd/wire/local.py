@@ -1,10 +1,10 @@
 """The channel between a training process and its node's agent: messages with descriptors over one UNIX socket.
 
-SOCK_SEQPACKET keeps message boundaries and says when the other end is gone; the abstract name space leaves no file
-behind and belongs to one network namespace, as a node does. A worker that finds nobody listening binds the name
-itself and hands the listening descriptor to the agent it starts, so two workers can never start two agents. A message
-that is too large for a datagram travels in a sealed memfd.
-Both ends check that the other one is the same user. This module does NOT know what the bytes mean.
+SOCK_SEQPACKET keeps message boundaries and reports when the other end is gone. The abstract name space leaves no file
+behind and belongs to one network namespace, as a node does. A worker that finds no listener binds the name itself. It
+passes the listening descriptor to the agent that it starts, so two workers can never start two agents. A message that
+is too large for a datagram travels in a sealed memfd.
+Both ends check that the other end belongs to the same user. This module does NOT know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ INLINE_BYTES_MAX = 64 * 1024
 DESCRIPTORS_MAX = 4
 BACKLOG = 256
 NAME_BYTES_MAX = 107
-"""Linux' sun_path without its last byte."""
+"""The size of Linux' sun_path without its last byte."""
 STOP_WORD = 255
-"""What stands for Stop where a beat page's order has the number of a stage."""
+"""Means Stop, in the place where a beat page's order has the number of a stage."""
 _INLINE = b"\0"
 _IN_MEMORY_FILE = b"\1"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Malformed(Exception):
-    """A peer sent something that is no message of this channel; its connection is to be closed."""
+    """A peer sent something that is no message of this channel. Close its connection."""
 
 
 def address(job: str, node: str) -> str:
@@ -55,7 +55,7 @@ def store_address(job: str, node: str) -> str:
 
 
 def listen(name: str) -> socket.socket | None:
-    """A listening socket on this name, or None when somebody has it. Raises OSError for anything else."""
+    """A listening socket on this name, or None if another process has the name. Raises OSError for anything else."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.bind(name)
@@ -69,10 +69,10 @@ def listen(name: str) -> socket.socket | None:
 
 
 def connect(name: str) -> socket.socket | None:
-    """A connection to whoever listens on this name, or None when nobody does or the listener is another user."""
+    """A connection to the listener on this name, or None if there is none or it belongs to another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.setblocking(False)  # a full backlog must not hold up the caller: it tries again
+        sock.setblocking(False)  # a full backlog must not block the caller, who tries again
         sock.connect(name)
         if not same_user(sock):
             raise PermissionError("another user listens on this name")
@@ -83,7 +83,7 @@ def connect(name: str) -> socket.socket | None:
 
 
 def nobody_listens(name: str) -> bool:
-    """Whether this name has no listener at all: one with a full backlog is one."""
+    """Whether this name has no listener at all. A listener with a full backlog counts as one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.setblocking(False)
         return sock.connect_ex(name) == errno.ECONNREFUSED
@@ -101,7 +101,7 @@ def same_user(sock: socket.socket) -> bool:
 
 
 def send(sock: socket.socket, payload: bytes, descriptors: tuple[int, ...] = ()) -> bool:
-    """Send one message; False when the other end does not read (try again, or let the next repetition do it).
+    """Send one message; False if the other end does not read (try again, or wait for the next repetition).
 
     Raises OSError when the connection is gone.
     """
@@ -131,7 +131,7 @@ def _send(sock: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> boo
 
 
 def unread(sock: socket.socket) -> int:
-    """Bytes that the other end has not taken yet, as the system counts them; 0 where it does not tell."""
+    """Bytes that the other end has not read yet, as the kernel counts them; 0 if the kernel does not tell."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])
     except OSError:
@@ -139,9 +139,9 @@ def unread(sock: socket.socket) -> int:
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
-    """(payload, descriptors), or None when nothing is there yet; the caller owns the descriptors.
+    """(payload, descriptors), or None if nothing has arrived yet. The caller owns the descriptors.
 
-    Raises EOFError when the other end is gone, Malformed when it breaks the rules.
+    Raises EOFError if the other end is gone, Malformed if it breaks the rules.
     """
     space = socket.CMSG_SPACE(DESCRIPTORS_MAX * struct.calcsize("i"))
     try:
@@ -180,7 +180,7 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 def _from_memory_file(fd: int) -> bytes:
     try:
-        # Without the seals the sender could shorten the file under the read, or change it after the checks.
+        # Without the seals the sender could shorten the file during the read, or change it after the checks.
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
         size = os.fstat(fd).st_size
         payload = os.pread(fd, size, 0) if sealed and size <= MAX_MESSAGE_BYTES else b""
@@ -192,6 +192,6 @@ def _from_memory_file(fd: int) -> bytes:
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close descriptors that nobody wanted."""
+    """Close descriptors that are not needed."""
     for fd in descriptors:
         os.close(fd)

@@ -1,8 +1,9 @@
-"""A sign of life that a process gives its parent: the time of its last turn, in memory that both have.
+"""A sign of life that a process gives its parent: the time of its last turn through its loop, in shared memory.
 
-A process that is stopped, or that waits for a lock that nobody lets go of, keeps its connections, and the libraries'
-own threads may still answer on them. The number that its own loop writes down can be written by nobody else.
-Alone, since parent and child import nothing else of each other. It does not judge: the parent does.
+A process that is stopped, or that waits for ever for a lock, keeps its connections. The threads of libraries may even
+answer on them. But only the process' own loop can write this time.
+This is a module of its own, because parent and child import nothing else of each other. It does not judge: the parent
+does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _BYTES = 8
 
 
 class Pulse:
-    """Made by the parent; the child gets `environment` and inherits `fd`."""
+    """The parent's side. The child gets `environment` and inherits `fd`."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("taskd-pulse")
@@ -23,23 +24,23 @@ class Pulse:
         self.environment = {VARIABLE: str(self.fd)}
 
     def last_ns(self) -> int:
-        """When the child last gave a sign, by the clock that all processes share; 0: it has yet to."""
+        """The time of the child's last sign of life, by the clock that all processes share; 0: none yet."""
         return int.from_bytes(os.pread(self.fd, _BYTES, 0), "little")
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """Close the descriptor: the parent does not look any more."""
         os.close(self.fd)
 
 
 class Heart:
-    """The child's side. Without a parent that looks, it does nothing."""
+    """The child's side. It does nothing if no parent looks."""
 
     def __init__(self) -> None:
         given = os.environ.pop(VARIABLE, "")
         self._fd = int(given) if given.isdigit() else -1
 
     def beat(self) -> None:
-        """This process goes round its loop."""
+        """Note the time: this process has gone round its loop."""
         if self._fd < 0:
             return
         try:

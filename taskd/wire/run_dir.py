@@ -1,10 +1,10 @@
-"""The run directory: where a job's key, its journal and the note of a running manager lie on one host.
+"""The run directory: where a job's key, its journal and the note of a running manager are on one host.
 
-Default /tmp/taskd-<uid>/<job>/ (TASKD_RUN_DIR). All in it is for one user only, and /tmp belongs to everybody, so
-each use checks what it finds: no symbolic link, our own, mode 0700. Whoever comes first (manager, agent, worker) makes
-it; nobody deletes it, since a restarted manager finds its journal there.
+The default is /tmp/taskd-<uid>/<job>/ (TASKD_RUN_DIR). Everything in it is for one user only, but everybody can write
+to /tmp. So each use checks the folder: no symbolic link, our own, mode 0700. The first process (manager, agent, worker)
+makes it. No process deletes it, because a restarted manager finds its journal there.
 
-It does NOT read or write what lies inside: keys.py and the journal do.
+This module does NOT read or write the files inside: keys.py and the journal do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taskd.errors import UsageError
 
 
 def ensure(directory: str) -> str:
-    """Make and check a job's folder and the run directory above it; returns the folder or raises UsageError."""
+    """Make and check a job's folder and the run directory above it. Return the folder, or raise UsageError."""
     base = os.path.dirname(directory)
     try:
         os.makedirs(os.path.dirname(base), exist_ok=True)
@@ -28,8 +28,8 @@ def ensure(directory: str) -> str:
             "that this user may write"
         ) from None
     found = os.lstat(base)
-    # A folder that others may write into is fine only with the sticky bit (like /tmp itself): without it they
-    # could put another folder in the place of ours.
+    # A folder that others can write to is safe only with the sticky bit (like /tmp itself). Without it, others could
+    # replace our folder by another one.
     if found.st_uid not in (0, os.getuid()) or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
         raise UsageError(
             f"the run directory {base} is not safe, others may change it: `chmod go-w {base}` if it is yours"
@@ -39,7 +39,7 @@ def ensure(directory: str) -> str:
 
 
 def check(directory: str) -> None:
-    """Raise UsageError unless the folder exists, is this user's alone and no link."""
+    """Raise UsageError unless the folder exists, belongs to this user, is closed to others and is no link."""
     try:
         found = os.lstat(directory)
     except OSError as error:
@@ -61,4 +61,4 @@ def _make(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return
-    os.chmod(path, 0o700)  # a umask may have taken the owner's own bits
+    os.chmod(path, 0o700)  # a umask may have removed the owner's own bits

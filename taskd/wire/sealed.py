@@ -1,13 +1,15 @@
-"""A secret sealed for one asker: whoever reads both public keys and the sealed secret learns nothing of it.
+"""A secret sealed for one asker: a reader of both public keys and the sealed secret learns nothing of the secret.
 
-X25519 (RFC 7748) gives the asker and the giver one number that nobody else can compute. BLAKE2b makes of it, of both
-public keys and of the purpose a keystream, used once, and a key for a proof; the proof is compared in constant time.
-The same secret for the same asker is sealed to the same bytes, so several givers of one key pair cannot contradict each
-other; and no keystream ever covers two secrets, because a giver's pair is derived from the very secret that it gives.
-Failure modes: a public key that leads to one and the same number for everybody is refused; what was changed on its
-way, or was sealed by or for somebody else or for another purpose, opens to None; nothing from outside raises.
-It does NOT say whom a public key belongs to (who asks gets it: exchange.py says what that means), send anything, or
-draw random numbers. Python's numbers take longer for some values than for others: it is for a few uses of a key.
+X25519 (RFC 7748) gives the asker and the giver a shared number that nobody else can compute. From this number, both
+public keys and the purpose, BLAKE2b makes two things: a keystream, used once, and a key for a proof. The proof is
+compared in constant time. The same secret for the same asker is sealed to the same bytes, so several givers with one
+key pair cannot contradict each other. No keystream ever covers two secrets, because a giver's pair is derived from the
+secret that it gives.
+Failure modes: a public key that leads to the same number for everybody is refused. A box opens to None if it was
+changed, or if it was sealed by or for another key pair or for another purpose. Input from outside never raises.
+This module does NOT say to whom a public key belongs (every asker gets the secret: exchange.py says what that means).
+It does not send anything or draw random numbers. Python's arithmetic takes longer for some values than for others, so
+use this only a few times per key.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _BASE = (9).to_bytes(32, "little")
 
 
 def x25519(scalar: bytes, point: bytes) -> bytes:
-    """The function of RFC 7748, section 5: a Montgomery ladder over the points' first coordinates."""
+    """The X25519 function of RFC 7748, section 5: a Montgomery ladder over the points' first coordinates."""
     assert len(scalar) == len(point) == PUBLIC_BYTES
     number = int.from_bytes(scalar, "little") & ~7 & (2**254 - 1) | 2**254
     x1 = int.from_bytes(point, "little") % 2**255 % _PRIME
@@ -46,13 +48,13 @@ def x25519(scalar: bytes, point: bytes) -> bytes:
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key of a private one, which may be any 32 bytes that nobody can guess."""
+    """The public key of a private key. The private key may be any 32 bytes that nobody can guess."""
     return x25519(private, _BASE)
 
 
 def seal(secret: bytes, giver_private: bytes, giver: bytes, asker: bytes, purpose: bytes) -> bytes | None:
-    """The secret for the holder of the asker's public key, from a giver of this pair; None when that key is no good
-    one."""
+    """Seal the secret for the holder of the asker's public key, as the giver with this pair. None if the asker's key is
+    unusable."""
     assert len(secret) == SECRET_BYTES
     if len(asker) != PUBLIC_BYTES:
         return None
@@ -64,7 +66,7 @@ def seal(secret: bytes, giver_private: bytes, giver: bytes, asker: bytes, purpos
 
 
 def unseal(box: bytes, asker_private: bytes, asker: bytes, giver: bytes, purpose: bytes) -> bytes | None:
-    """What was sealed by this giver for the asker of this pair, for the same purpose; None when it was not."""
+    """The secret that this giver sealed for the asker with this pair and this purpose; None if the box is another."""
     if len(box) != BOX_BYTES or len(giver) != PUBLIC_BYTES:
         return None
     derived = _derive(asker_private, giver, giver, asker, purpose)
@@ -77,7 +79,7 @@ def unseal(box: bytes, asker_private: bytes, asker: bytes, giver: bytes, purpose
 
 
 def _derive(private: bytes, other: bytes, giver: bytes, asker: bytes, purpose: bytes) -> bytes | None:
-    """A keystream and a key for the proof; None for a point that leads everybody to the same number (RFC 7748, 6.1)."""
+    """A keystream and a key for the proof; None for a point that gives everybody the same number (RFC 7748, 6.1)."""
     shared = x25519(private, other)
     if not any(shared):
         return None

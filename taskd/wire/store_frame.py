@@ -1,9 +1,10 @@
-"""The form in which a worker asks its node's agent for the job's store: plain frames on a stream.
+"""The format of a worker's requests to its node's agent for the job's store: plain frames on a stream.
 
-In the machine's byte order, since both ends are on one machine: u32 length, then u8 operation, i64 milliseconds to
-wait, i64 amount, u32 count, and u32 length and bytes for each item. Back come u32 length, u8 status, i64 amount, u32
-count and items. csrc/c10d/store.cpp is the other half. Any bytes may come in; only `Malformed` comes out.
-It does NOT know sockets or what an operation does.
+The byte order is the machine's, because both ends are on one machine. A request has a u32 length, then u8 operation,
+i64 milliseconds to wait, i64 amount, u32 count, and u32 length and bytes for each item. The answer has a u32 length, u8
+status, i64 amount, u32 count and items. csrc/c10d/store.cpp is the other half. The input may be any bytes. The only
+error is `Malformed`.
+This module does NOT know sockets or what an operation does.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _TAIL = struct.Struct("=BqI")
 
 
 class Malformed(Exception):
-    """The bytes are no frame; the connection that brought them is to be closed."""
+    """The bytes are no frame. Close the connection that brought them."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One operation as a worker asked for it."""
+    """One operation that a worker asks for."""
 
     operation: StoreOperation
     timeout_ms: int
@@ -36,7 +37,7 @@ class Frame:
 
     @property
     def trouble(self) -> str:
-        """Why the manager cannot be asked for this, or empty."""
+        """Why the manager cannot be asked for this operation; empty if it can."""
         largest = max(map(len, self.items), default=0)
         if largest > limits.MAX_STORE_VALUE:
             return f"a value has {largest} bytes, {limits.MAX_STORE_VALUE} at most: keep larger things elsewhere"
@@ -47,7 +48,7 @@ class Frame:
 
 
 def whole(data: bytearray) -> Frame | None:
-    """The operation in these bytes, None while some are missing; raises Malformed."""
+    """The operation in these bytes; None while bytes are missing. Raises Malformed."""
     if len(data) < _LENGTH.size:
         return None
     (size,) = _LENGTH.unpack_from(data)
@@ -77,7 +78,7 @@ def whole(data: bytearray) -> Frame | None:
 
 
 def answer(status: StoreStatus, amount: int, items: Sequence[bytes]) -> bytes:
-    """The bytes that go back."""
+    """The bytes of the answer to the worker."""
     body = [_TAIL.pack(status, amount, len(items))]
     for item in items:
         body += [_LENGTH.pack(len(item)), item]

@@ -1,8 +1,8 @@
-"""A node's line to the manager, or to a keeper of copies: an encrypted DEALER that comes back by itself.
+"""A node's connection to the manager, or to a keeper of copies: an encrypted DEALER that reconnects by itself.
 
-Messages say how things stand and are repeated, so what cannot be sent now is dropped, never queued without bound. The
-line's own history (no answer, wrong key, no key yet) is kept as one sentence for those who wait for it.
-Messages carry this line's life and a growing number. This module does NOT know what the messages mean.
+Messages describe a state and are repeated. So a message that cannot be sent now is dropped, never queued without bound.
+The connection's own trouble (no answer, wrong key, no key yet) is kept as one sentence for those who wait for it.
+Messages carry this connection's life and a growing number. This module does NOT know what the messages mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECONNECT_MS = 100
 RECONNECT_MAX_MS = 1_000
 HANDSHAKE_MS = 3_000
 HEARTBEAT_MS = 1_000
-"""A manager's host that went dark is noticed by zmq's own heartbeat, three of them unanswered."""
+"""zmq's own heartbeat detects a dead host of the manager, after three heartbeats without an answer."""
 SEND_QUEUE = 256
 RECEIVE_QUEUE = 1_024
 LAST_WORDS_MS = 300
@@ -42,28 +42,28 @@ _WATCHED = (
 )
 _REFUSED = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _EVENT = struct.Struct("=HI")
-"""zmq.utils.monitor knows this, too, but brings all of asyncio with it."""
+"""zmq.utils.monitor has this, too, but it imports all of asyncio."""
 _logger = log.get(__name__)
 
 
 class Uplink:
-    """Connects as soon as it has a key, and for ever after until `close`."""
+    """Connects as soon as it has a key, and reconnects until `close`."""
 
     def __init__(self, host: str, port: int, job: str, node: str, peer: str = "manager") -> None:
-        """`peer`: what listens there, for sentences."""
+        """`peer`: the name of what listens there, for sentences."""
         self.host, self.port, self._peer = host, port, peer
         self.absent = False
-        """Nobody listened there the last time."""
+        """Whether there was no listener at the last try."""
         self.life = secrets.randbits(62)
         self.ready = False
         self.key: keys.Key | None = None
-        self.refused = 0  # messages that were no messages
+        self.refused = 0  # how many received messages were invalid
         self._job, self._node = job, node
         self._sequence = 0
         self._context = zmq.Context(1)
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: Any = None
-        self._shaking = False  # connected, and the handshake not yet through
+        self._shaking = False  # connected, but the handshake is not complete yet
         self._trouble = ""
         self._probe: threading.Thread | None = None
         self._probe_due = 0.0
@@ -75,7 +75,7 @@ class Uplink:
 
     @property
     def reason(self) -> str:
-        """Why there is no line, as a sentence; empty while there is one."""
+        """Why there is no connection, as a sentence; empty while there is one."""
         if self.ready:
             return ""
         if self._trouble:
@@ -85,11 +85,11 @@ class Uplink:
         return f"no {self._peer} answers at {self.place} yet"
 
     def sources(self) -> list[Any]:
-        """What to poll for reading."""
+        """The sockets to poll for reading."""
         return [source for source in (self._socket, self._monitor) if source is not None]
 
     def use(self, key: keys.Key) -> None:
-        """Speak with this key from now on; a line that stands is left alone, whatever key comes along."""
+        """Use this key from now on. A connection that is up is left alone, whatever the key is."""
         if self.ready or (self.key is not None and self.key.secret == key.secret):
             return
         self._hang_up(0)
@@ -112,7 +112,7 @@ class Uplink:
         line.connect(f"tcp://{self.place}")
 
     def changes(self) -> Iterator[bool]:
-        """What the line did since the last call: True for each time it came, False for each time it went."""
+        """The changes since the last call: True each time the connection came up, False each time it was lost."""
         while self._monitor is not None and self._monitor.poll(0):
             event, _value = _EVENT.unpack(self._monitor.recv_multipart()[0])
             if event == zmq.EVENT_CONNECTED:
@@ -133,11 +133,11 @@ class Uplink:
                 yield False
 
     def tick(self) -> None:
-        """Without a key, find out whether anybody listens there at all, so that the workers can be told."""
+        """Without a key, find out whether there is a listener at all, so that the workers can be told."""
         now = time.monotonic()
         if self.key is None and now >= self._probe_due and (self._probe is None or not self._probe.is_alive()):
             self._probe_due = now + PROBE_SECONDS
-            # In a thread of its own: resolving a name may take seconds, and nothing here may wait that long.
+            # This runs in its own thread: resolving a name may take seconds, and nothing here may wait that long.
             self._probe = threading.Thread(target=self._look, name="taskd-probe", daemon=True)
             self._probe.start()
 
@@ -156,7 +156,7 @@ class Uplink:
             self._trouble = found
 
     def send(self, message: FromAgent | StoreAsk | AboutRecords) -> bool:
-        """Send if the line stands and has room; False when the message was dropped."""
+        """Send the message if the connection is up and has room; False if the message was dropped."""
         if not self.ready or self._socket is None:
             return False
         self._sequence += 1
@@ -168,7 +168,7 @@ class Uplink:
         return True
 
     def messages(self) -> Iterator[ToAgent]:
-        """The manager's messages to the agent that have arrived."""
+        """The messages from the manager to the agent that have arrived."""
         for message in self.received():
             if isinstance(message, ToAgent):
                 yield message
@@ -192,7 +192,7 @@ class Uplink:
                 yield found[1]
 
     def close(self) -> None:
-        """Let last words go out for a moment, and close."""
+        """Allow a short time to send the last messages, then close."""
         self._hang_up(LAST_WORDS_MS if self.ready else 0)
         self._context.term()
 

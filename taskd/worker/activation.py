@@ -1,8 +1,8 @@
-"""Starting the node's agent: the first worker that finds nobody listening becomes its midwife.
+"""The start of the node's agent: the first worker that finds no agent listening starts it.
 
-The worker binds the listening socket and hands the descriptor on, so the name is taken before the agent runs, a second
-worker connects instead of starting another one, and nothing is polled. The agent forks away and gets a session of its
-own: it belongs to no process group of the launcher's and is ended by nobody's Ctrl-C.
+The worker binds the listening socket and hands the descriptor on, so the name is taken before the agent runs. A second
+worker connects instead of starting another agent, and nothing is polled. The agent forks away and gets a session of its
+own. It belongs to no process group of the launcher, and Ctrl-C does not end it.
 It does NOT wait until the agent is ready: connections queue in the socket meanwhile.
 """
 
@@ -20,13 +20,12 @@ from taskd.errors import BackendError
 from taskd.worker.identity import Identity
 
 START_SECONDS_MAX = 30
-"""How long Python may take to start and fork on a starving machine."""
+"""How long Python may take to start and fork on an overloaded machine."""
 HANDED_ON = ("job.", "manager.", "agent.", "log.")
 
 
 def start_agent(listener: socket.socket, config: Config, identity: Identity) -> None:
-    """Start the agent of this node on this socket; raises BackendError when that fails. The socket stays the
-    caller's."""
+    """Start the agent of this node on this socket; raises BackendError when that fails. The caller keeps the socket."""
     command = [sys.executable, "-m", "taskd.agent", "--fd", str(listener.fileno()), "--node", identity.node]
     # A pipe held by a process that outlives the job would keep `torchrun ... | tee log` from ending.
     errors = sys.__stderr__.fileno() if _is_terminal() and sys.__stderr__ is not None else subprocess.DEVNULL
@@ -58,7 +57,7 @@ def environment(config: Config) -> dict[str, str]:
         if path.startswith(HANDED_ON) and not leaf.meta["secret"] and source.startswith("keyword"):
             value = value_at(config, path)
             found[leaf.variables[0]] = ",".join(value) if isinstance(value, tuple) else _text(value)
-    # Where this taskd lies must be found from anywhere, and a file of the script's folder must not shadow a library.
+    # The agent must find this taskd from any folder, and a file in the script's folder must not shadow a library.
     root = str(Path(__file__).resolve().parents[2])
     found["PYTHONSAFEPATH"] = "1"
     if root not in (*site.getsitepackages(), site.getusersitepackages()):

@@ -1,17 +1,19 @@
-"""What stands between two loops, as a transaction of its own: `session.between(work, then)`.
+"""The work between two loops, as a transaction of its own: `session.between(work, then)`.
 
-`work` may communicate, move schedulers and switch modules. It is over when all ranks have ended it: they meet at its
-end. A rank that dies before that makes all do it again, from the state in which each found it. `then` is what is to be
+`work` may communicate, step schedulers and switch modules. It is over when all ranks have ended it: they meet at its
+end. If a rank dies before that, all ranks do the work again, each from the state in which it began. `then` is to be
 done once, by each rank for itself: a checkpoint, a line of a log.
 
-Failure modes: a rank dies in the work, or when it has ended it and others have not; some have met and others were told
-of the death first; a rank dies in what follows; a newcomer comes by work that is over. Invariants: a result is in this
-rank's record before the rank goes to meet the others, so once anybody has met them all, every rank's record has it; a
-newcomer takes it from there and never runs that work. What follows begins after that, is noted when it is done, and is
-done by the newcomer if it is not. So it may be done twice, if the rank died between its end and the note: what it
-writes must come out the same, as a whole file does and a line that is added does not.
+Failure modes: a rank dies in the work, or after its own end while others still work; some ranks have met, and others
+heard of the death first; a rank dies in `then`; a newcomer reaches work that is over.
 
-It does NOT undo what the work has written: all ranks may do it twice.
+Invariants: a rank writes its result to its record before it goes to meet the others. So once any rank has met them all,
+every rank's record holds the result. A newcomer takes it from there and never runs that work. `then` begins after the
+meeting, and its end is noted. If there is no such note, the newcomer runs `then`. So `then` may run twice, if the rank
+died between its end and the note. Its output must be the same after both runs: this is so for a whole file, but not for
+a line that is added.
+
+It does NOT undo what the work has written: all ranks may do the work twice.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _logger = log.get(__name__)
 
 
 class Host(Protocol):
-    """The transaction, as far as this concerns it."""
+    """The methods of the transaction that are used here."""
 
     def given_up(self) -> bool: ...
     def heal(self) -> None: ...
@@ -51,7 +53,7 @@ class Host(Protocol):
 
 
 class Between:
-    """All of one session."""
+    """All work between the loops of one session."""
 
     def __init__(
         self,
@@ -73,11 +75,11 @@ class Between:
 
     @property
     def under_way(self) -> bool:
-        """Whether work is being done, which may have to be done again."""
+        """Whether work is running that may have to be done again."""
         return self._before is not None
 
     def before_loops(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
-        """Before the first loop it belongs to the set-up, which a newcomer plays back; what follows is done once."""
+        """Do work before the first loop. It belongs to the set-up, which a newcomer plays back; `then` is done once."""
         result = work()
         self._early += 1
         if self._early > self._ledger.early:
@@ -87,7 +89,7 @@ class Between:
         return result
 
     def run(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
-        """The result."""
+        """Do the work and `then`, and return the result."""
         number, self._place.works = self._place.works, self._place.works + 1
         if self._doubts.sentence:  # a death makes all start over
             result = work()
@@ -132,7 +134,7 @@ class Between:
         hooks.mark_phase(Phase.BETWEEN)
 
     def _over(self, number: int, then: Callable[[Any], Any] | None) -> Any:
-        """A newcomer comes by work that is over."""
+        """Return the kept result of work that is over, on a newcomer."""
         result = self._ledger.result(number)
         if self._repair.newcomer:
             return result
@@ -157,7 +159,7 @@ class Between:
             return
         generators, operations = rng.capture(), self._repair.operations()
         then(result)
-        rng.restore(generators)  # of a rank that dies in it nobody would know what it had drawn
+        rng.restore(generators)  # if a rank died in it, nobody would know what it had drawn
         if self._repair.operations() != operations:
             log.once(_logger, logging.WARNING, "between-talks", "%s", TALKS)
 
@@ -165,18 +167,19 @@ class Between:
 
     @property
     def passed(self) -> int:
-        """How many all ranks have ended, as far as this one knows."""
+        """How many pieces of work all ranks have ended, as far as this rank knows."""
         return self._ledger.passed
 
     def flaw(self) -> str:
-        """Why the work under way cannot be done again, or nothing."""
+        """Return why the current work cannot be done again, or an empty text."""
         if self._before is None:
             return ""
         self.moving.end()
         return MOVED if self.moving.lost else ""
 
     def settle(self, passed: int) -> None:
-        """All ranks together know that so many are over; whoever is in another one stands where it began."""
+        """Note that `passed` pieces of work are over on all ranks. If this rank is in a piece that is not over, put its
+        state back to the beginning of that piece."""
         if passed > self._ledger.passed:
             self._ledger.passed = passed
             self._ledger.save()
@@ -185,5 +188,5 @@ class Between:
             self._local.restore(self._before)
 
     def refuse_optimizer(self) -> None:
-        """An optimizer steps in the work. Raises UsageError."""
+        """Raise UsageError: an optimizer steps in the work."""
         raise UsageError("an optimizer steps in the work of between(): updates belong into a step, in `with step:`")

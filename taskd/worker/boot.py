@@ -1,11 +1,11 @@
-"""What a worker does before its user's code runs, whether it was forked from the standby or started cold.
+"""The start of a worker, before the user's code runs. The worker was forked from the standby or started cold.
 
-It becomes the process that the launcher asked for (environment, streams, a session of its own, an end that comes with
-the launcher's), opens its line to the launcher's agent, lets every process group be made guarded, and makes its repair
-known to taskd.session(). A newcomer gets the records of the life before and runs its set-up apart from the others. Then
-the script runs as if Python had been started with it.
+The process becomes what the launcher asked for (environment, streams, its own session, and it ends with the launcher).
+It connects to the launcher's agent, makes every new process group guarded, and gives its repair to taskd.session(). A
+newcomer gets the records of its life before and runs its set-up apart from the other ranks. Then the script runs as if
+Python had been started with it.
 
-Where the guard does not fit the torch that runs, or recovery is off, the script runs unguarded and one sentence says
+If the guard does not fit the installed torch, or recovery is off, the script runs unguarded, and one log message says
 so. It does NOT decide anything and returns when the script does.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # the folder that `-m` put there is not the script's
+    del sys.path[0]  # `-m` put this folder there; it is not the script's folder
 
 import ctypes
 import importlib
@@ -64,15 +64,15 @@ _logger = log.get(__name__)
 
 
 @dataclass(frozen=True)
-class Request:  # large: a message has as many fields as it tells
-    """What the launcher wants: one JSON object in a memory file."""
+class Request:  # large: one field for each value that the launcher sends
+    """The launcher's request: one JSON object in a memory file."""
 
     environment: dict[str, str]
     kind: str
     target: str
     arguments: list[str]
     parent: int  # the launcher's process
-    descriptors: dict[str, int]  # name -> place in the list of those that came along
+    descriptors: dict[str, int]  # name -> index in the list of the descriptors that were sent along
     guarded: bool
     job: str
     node: str
@@ -82,9 +82,9 @@ class Request:  # large: a message has as many fields as it tells
     incarnation: int
     epoch: int
     newcomer: bool
-    run: str  # a name that no other run of this job has
+    run: str  # a name that is unique to this run of the job
     generation: int  # how often all ranks have been started together before
-    copies: list[tuple[str, int]]  # host and port of those who keep copies of records; empty: they are not copied
+    copies: list[tuple[str, int]]  # host and port of the keepers of record copies; empty: records are not copied
     copies_key: str
 
 
@@ -126,7 +126,7 @@ def _read(descriptor: int) -> Request:
 
 
 def _become(request: Request, descriptors: list[int], forked: bool) -> None:
-    # SIGKILL, because no handler of the user's may keep a worker alive that nobody watches any more.
+    # SIGKILL: a signal handler of the user must not keep a worker alive that nobody watches any more.
     _native.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != request.parent:
         os._exit(1)
@@ -146,10 +146,10 @@ def _become(request: Request, descriptors: list[int], forked: bool) -> None:
 
 
 def _be_fresh() -> None:
-    """Whatever a new interpreter draws anew must not be the same in all children of one standby.
+    """Seed anew what a new interpreter seeds: it must differ between the children of one standby.
 
-    torch seeds its generator on the CPU from the system's randomness, too; those of accelerators begin with a fixed
-    seed when they are first used, so they are left alone.
+    A new process' torch seeds its CPU generator from the system's randomness, too. The generators of accelerators begin
+    with a fixed seed when they are first used, so they are left alone.
     """
     import multiprocessing.process
 
@@ -161,7 +161,7 @@ def _be_fresh() -> None:
 
 
 def _show_as(words: list[str]) -> None:
-    """Let `ps` and `pkill -f` find the script: write over the standby's own arguments, as far as there is room."""
+    """Let `ps` and `pkill -f` find the script: overwrite the standby's own arguments, as far as there is room."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), which counts from 1
@@ -171,7 +171,7 @@ def _show_as(words: list[str]) -> None:
 
 
 def _leave_page() -> None:
-    """In a forked child: what it does with groups is no progress of this rank."""
+    """Give a forked child a page of its own: its operations are not progress of this rank."""
     fd = os.memfd_create("taskd-page", os.MFD_CLOEXEC)
     os.ftruncate(fd, _native.PAGE_BYTES)
     _c10d.control.attach_page(fd)
@@ -182,7 +182,7 @@ def _leave_page() -> None:
 
 
 def _attach(request: Request, descriptors: list[int], settings: config.Config) -> None:
-    """Link, guard and repair, in the order in which each needs the one before."""
+    """Set up link, guard and repair, in this order: each needs the one before."""
     identity = Identity(
         request.job, request.node, request.rank, request.world_size, request.local_rank, request.incarnation
     )
@@ -229,9 +229,10 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
 
 
 def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
-    """This rank's local record and that of its set-up: new ones, or those of the life before, which are continued.
+    """Return this rank's local record and the record of its set-up: new ones, or those of the life before.
 
-    Continued, because a newcomer that dies before it has trained must leave what its forerunner has left.
+    A newcomer continues the old records. If it dies before it has trained, they must still hold what its life before
+    has left.
     """
     named = request.descriptors
     if not request.newcomer:
@@ -242,7 +243,8 @@ def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
 
 
 def _copy(request: Request, record: Record, bell: int) -> None:
-    """Let the loss of this node not reach the records: hand in copies of each, and tell the agent when there is one."""
+    """Protect the records against the loss of this node: send copies of each, and tell the agent about the first one.
+    """
     if not request.copies:
         return
     places = [(host, port) for host, port in request.copies]
@@ -262,7 +264,7 @@ def _copy(request: Request, record: Record, bell: int) -> None:
 
 
 class _Line:
-    """Between the link and the orders: what the one says, the other's next hello must not contradict."""
+    """Connects the link and the orders. The next hello must not contradict what was said before."""
 
     def __init__(self, link: Link, core: Worker) -> None:
         self._channel, self._introduction, self._core = link.channel, link.introduction, core
@@ -287,7 +289,8 @@ class _Line:
 
 
 def job_store(request: Request, part: str, timeout: timedelta) -> Store:
-    """A new connection to one part of the store; that outlives every worker, and the run itself if the manager does."""
+    """Open a new connection to one part of the store. The store outlives every worker, and even the run itself if the
+    manager lives on."""
     store = _c10d.AgentStore(local.store_address(request.job, request.node).encode(), timeout)
     return PrefixStore(f"{request.run}/{part}", store)
 
@@ -302,7 +305,7 @@ def _offer_store(request: Request) -> None:
         hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, use_libuv: bool = True
     ) -> Store:
         if (hostname, str(port)) == (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")):
-            # A generation sees nothing of what those before have left.
+            # A generation does not see what earlier generations have left.
             return job_store(request, f"generation{request.generation}", timeout)
         return original(hostname, port, rank, world_size, timeout, use_libuv)
 
@@ -310,8 +313,8 @@ def _offer_store(request: Request) -> None:
 
 
 def _rebuild(request: Request) -> Callable[[int], None]:
-    """What makes the groups of an epoch. Each time over a connection of its own: an attempt that was left behind may
-    still wait on the one before."""
+    """Return the function that makes the groups of an epoch. Each attempt opens its own connection: an abandoned
+    attempt may still wait on the previous one."""
     within = timedelta(microseconds=limits.DEADLINE_REBUILD_NS // 1000)
 
     def rebuild(epoch: int) -> None:

@@ -1,16 +1,17 @@
 """Follows the update of a step: which optimizers and schedulers were called, and what that means when it is given up.
 
-A step that is given up before its first optimizer has changed nothing that matters. One that is given up after its
-last optimizer is finished instead of undone: the calls that earlier steps made after it are made here, if the body did
-not reach its own end. What a step's calls usually are is learned from the steps before (habits.py). Where that does not
-tell what is missing, the step can only be undone: between two optimizers, inside of one that communicates, where steps
-went on in more than one way, or where objects were registered whose changes are no calls that could be made here (an
-average of the weights). So parameters and state of an optimizer are kept aside before it steps whenever its step may
-have to be undone (undo.py).
+A step that is given up before its first optimizer has changed nothing that matters. A step that is given up after its
+last optimizer is finished, not undone. If its body did not reach the end, the missing calls are made here: the calls
+that earlier steps made after that optimizer. They are learned from earlier steps (habits.py).
+
+If the missing calls are not known, the step can only be undone. This is so between two optimizers, inside an optimizer
+that communicates, and if earlier steps went on in more than one way. It is also so if a registered object changes
+without a call that could be made here (an average of the weights). So whenever an optimizer's step may have to be
+undone, its parameters and state are copied before it steps (undo.py).
 
 Invariants: in a step that is being given up no optimizer steps (its pre-hook raises StepAbandoned: with gradients of
-zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them. What is missing of a
-step is known, or it is not finished: a wrong guess would be a wrong weight.
+zero AdamW would still move). A step counts as updated, not updated or torn, never as two of them. A step is finished
+only if its missing calls are known: a wrong guess would lead to wrong weights.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from taskd.worker.step_state import StepEvent, StepMachine, StepState
 class Outcome(Enum):
     """What this rank holds of a step that was given up."""
 
-    NOTHING = auto()  # nothing was updated, or it was undone
-    WHOLE = auto()  # its update, finished
-    TORN = auto()  # a part of it
+    NOTHING = auto()  # nothing was updated, or the update was undone
+    WHOLE = auto()  # the complete update
+    TORN = auto()  # a part of the update
 
 
 class Calls:
-    """Those of the step under way. They are noticed by following.py, and taken back by reversal.py."""
+    """The calls of the current step. following.py notices them, and reversal.py takes them back."""
 
     def __init__(
         self,
@@ -52,32 +53,33 @@ class Calls:
         step: StepMachine,
         doubts: Doubts,
     ) -> None:
-        """`given_up`: whether the step under way is; `operations`: how many this process has begun so far."""
+        """`given_up`: whether the current step is given up; `operations`: how many collectives this process has begun.
+        """
         self._replica, self._doubts, self._step = replica, doubts, step
         self._given_up = given_up
         self.moving = Moving(replica)
         self.habits = Habits()
         self.come_to_gate: Callable[[], None] = lambda: None
-        """Is called before an optimizer steps, and raises StepAbandoned (gate.py)."""
+        """Called before an optimizer steps; may raise StepAbandoned (gate.py)."""
         self.reversal = Reversal(replica, self.moving)
         self.followed: set[str] = set()
-        """Schedulers and the like whose calls are noticed."""
+        """Names of the schedulers and similar objects whose calls are noticed."""
         self._communication = Communication(operations)
         self._outside: dict[str, None] = {}
         self._made: list[str] = []
-        self._at_work = ""  # the optimizer that is; one that is left there was left in the middle
+        self._at_work = ""  # the optimizer that is stepping; still set after the body: its step was interrupted
         self._rehearsal = False
-        self._spoilt = False  # an optimizer that is no function of its gradients was at work when this was given up
+        self._spoilt = False  # given up inside an optimizer step that was interrupted, or that evaluates a closure
 
     # ---- what the script calls --------------------------------------------------------------------------------
 
     def call_begins(self, name: str, method: str) -> None:
-        """A scheduler or the like is called. Raises StepAbandoned in a step that is given up."""
+        """Note that a scheduler or a similar object is called. Raises StepAbandoned in a step that is given up."""
         if self._watching and self._given_up() and not self._optimizers():
             raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
 
     def call_ended(self, name: str, method: str, with_arguments: bool) -> None:
-        """It was called."""
+        """Note that the call has ended."""
         if self._step.state is StepState.LOOP:
             self._outside[f"{name}.{method}() is called"] = None
         self.habits.called.add(name)
@@ -87,15 +89,15 @@ class Calls:
             self._made.append(name)
 
     def optimizer_begins(self, name: str, given: tuple[Any, ...] = ()) -> None:
-        """An optimizer is about to step; `given`: what its step was called with. Raises StepAbandoned, as above."""
+        """Note that an optimizer is about to step; `given`: the arguments. Raises StepAbandoned, as call_begins()."""
         if self._step.state is StepState.BODY and not self._rehearsal and not self._given_up():
-            self.come_to_gate()  # where objects are not understood, too: the other ranks wait there
+            self.come_to_gate()  # even if objects are not understood: the other ranks wait there
         if not self._watching:
             return
         if self._given_up():
             for closure in filter(callable, given if self._rehearsal else ()):
                 with torch.enable_grad():
-                    closure()  # in which forward and backward are, and all that there is to rehearse
+                    closure()  # it contains the forward and backward, which are to be rehearsed
             raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)
@@ -110,7 +112,7 @@ class Calls:
         self.moving.optimizer_begins()
 
     def optimizer_ended(self, name: str) -> None:
-        """It has stepped."""
+        """Note that an optimizer has stepped."""
         if self._step.under_way:
             self._step.happens(StepEvent.OPTIMIZER_ENDED)
         if not self._watching:
@@ -125,38 +127,38 @@ class Calls:
 
     @property
     def _watching(self) -> bool:
-        """Whether a step is under way whose calls count. Once there is something that is not understood, none does."""
+        """Whether the calls of the current step count. They never count once an object was not understood."""
         return self._step.under_way and not self._doubts.sentence
 
     # ---- between steps ----------------------------------------------------------------------------------------
 
     def pack_habits(self) -> dict[str, Any]:
-        """What is known of steps by now, for whoever goes on in this rank's place."""
+        """Pack what is known about steps, for a newcomer that replaces this rank."""
         return self.habits.pack() | {"usual": self.moving.usual}
 
     def inherit(self, packed: dict[str, Any]) -> None:
-        """Go on with what this rank knew in its life before."""
+        """Go on with the habits that this rank's life before knew."""
         self.habits.inherit(packed)
         self.moving.usual |= packed["usual"]
 
     def loop_begins(self) -> None:
-        """What was done since the last step was no part of a loop."""
+        """Forget what was done since the last step: it was not part of a loop."""
         self._communication.forget()
         self.moving.look()
 
     def repaired(self) -> None:
-        """A repair communicates, and puts parameters in place."""
+        """Forget what the repair did: it communicates, and writes parameters."""
         self._communication.forget()
         self.moving.forget()
 
     def outside(self) -> list[str]:
-        """What the body of the loop has done outside of its steps, of which nobody knows how often it has happened."""
+        """List what the loop's body has done outside of its steps. Nobody knows how often that has happened."""
         return [*self._outside]
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
     def begin(self, rehearsal: bool = False) -> bool:
-        """A step begins. Whether something was communicated since the one before, which is said once."""
+        """Begin a step. Return whether this rank has communicated since the step before; this is reported once."""
         between = self._communication.begin()
         self._rehearsal = rehearsal
         if self.moving.begin():
@@ -167,16 +169,16 @@ class Calls:
         return between
 
     def forward_ended(self) -> None:
-        """A backward begins."""
+        """Note that a backward begins."""
         if self._at_work:
             self.habits.closures.add(self._at_work)
 
     def may_end_here(self) -> None:
-        """The step calls something, no collective, at which it would end if it were given up."""
+        """Note a call, other than a collective, at which the step would end if it were given up."""
         self.habits.ends_late |= bool(self._optimizers())
 
     def commit(self) -> bool:
-        """The step ended as it should; its calls are remembered. Whether an optimizer was among them."""
+        """Remember the calls of a step that ended normally. Return whether an optimizer was among them."""
         self.habits.remember(tuple(self._made))
         updated = bool(self._optimizers())
         self.habits.unseen |= self.moving.end()
@@ -184,15 +186,15 @@ class Calls:
         return updated
 
     def rehearsed(self) -> None:
-        """The rehearsal of a step is over; nothing of it is kept."""
+        """End the rehearsal of a step; nothing of it is kept."""
         self._leave()
         self.reversal.take_back(self._optimizers())
 
     def give_up(self, to_its_end: bool, moved: bool = False) -> Outcome:
-        """The step is given up.
+        """Give up the step, and return what this rank then holds.
 
-        `to_its_end`: the body ran to its end all the same, so nothing is missing of it. `moved`: it has changed what no
-        call of those that are followed changes, so nobody knows what is missing.
+        `to_its_end`: the body still ran to its end, so none of its calls is missing. `moved`: the body changed
+        something that none of the followed calls changes, so nobody knows what is missing.
         """
         moved |= self._leave()
         optimizers = self._optimizers()
@@ -210,7 +212,7 @@ class Calls:
         return Outcome.WHOLE
 
     def _leave(self) -> bool:
-        """The body was left. Whether parameters have moved after an update."""
+        """Leave the body. Return whether parameters have changed after an update."""
         self._communication.forget()
         if self._at_work:
             self._made.append(self._at_work)

@@ -1,8 +1,8 @@
-"""Gradients that count on from one step to the next, and what they are to a rank that lacks them.
+"""Gradients that accumulate from one step to the next, and whether a rank that lacks them can take another rank's.
 
-A step that made gradients and used no optimizer leaves them to the steps after it. A rank that comes anew, or that has
-missed an update, may take another rank's only if those are the same on all ranks. What is kept of them when a step is
-given up is local state (local.py); this module only knows whether they count.
+A step that made gradients and used no optimizer leaves them to the steps after it. A newcomer, or a rank that has
+missed an update, may take another rank's gradients only if they are the same on all ranks. Copies of gradients for a
+step that is given up are local state (local.py). This module only knows whether gradients accumulate.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from taskd.state.local import LocalState
 from taskd.state.replica import Replica
 
 ALIKE, OWN = b"alike", b"own"
-"""Gradients that are carried from step to step, seen from another rank."""
+"""The kinds of carried gradients: the same on all ranks, or each rank's own."""
 
 
 class Carried:
-    """Of one session."""
+    """The carried gradients of one session."""
 
     def __init__(self, replica: Replica, local: LocalState) -> None:
         self._replica, self._local = replica, local
         self.updated = True
         """Whether the last step used its gradients."""
         self.lacking = False
-        """Whether this rank has none of those that the others may carry."""
+        """Whether this rank lacks the gradients that the others may carry."""
         self._synced = self._alike = True
 
     def forward_ended(self) -> None:
-        """Note whether this backward reduces its gradients."""
+        """Note whether this backward reduces its gradients across ranks."""
         self._synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
 
     def committed(self) -> None:
-        """A step is done."""
+        """Note that a step is done."""
         self._alike = self._synced
 
     def give(self) -> tuple[bytes, dict[str, torch.Tensor]]:
-        """What they are to other ranks, and they."""
+        """Return the kind of the carried gradients, and the gradients."""
         covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
         alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
         return ALIKE if alike else OWN, self._local.carried_gradients()
 
     def take(self, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
-        """Go on with what another rank gave, if it gave any. Raises PeerError if that cannot be this rank's."""
+        """Take over the gradients that another rank gave, if any. Raises PeerError if this rank cannot use them."""
         if kind:
             self.updated = False
             if self.lacking:

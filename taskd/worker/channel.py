@@ -1,8 +1,8 @@
 """The socket between a training process and its node's agent: messages out without blocking, messages in as they come.
 
-It comes and goes with the agent; what is said while there is none is lost, and whoever says it is told. Any thread may
-speak, and a signal handler, too. A forked child inherits none of it: there, nothing is sent and nothing is unread.
-It does NOT connect (connector.py), and knows no message.
+It comes and goes with the agent. A message that is sent while there is no agent is lost, and the sender is told. Any
+thread may send, and a signal handler, too. A forked child inherits none of it: it sends nothing, and reports nothing as
+unread. This module does NOT connect (connector.py), and does not know what a message means.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _logger = log.get(__name__)
 
 
 class Channel:
-    """Of one training process."""
+    """The channel of one training process."""
 
     def __init__(self, identity: Identity) -> None:
-        self.lock = threading.RLock()  # of the socket and the message numbers; a signal handler may speak, too
+        self.lock = threading.RLock()  # for the socket and the message numbers; a signal handler may send, too
         self.socket: socket.socket | None = None
         self._identity = identity
         self._pid = os.getpid()
@@ -35,17 +35,17 @@ class Channel:
         self._sequence = 0
 
     def ours(self) -> bool:
-        """Whether this is the process that it belongs to, and no forked child."""
+        """Whether this process owns the channel, and is not a forked child."""
         return os.getpid() == self._pid
 
     def open(self, found: socket.socket) -> None:
-        """Speak over this connection from now on."""
+        """Use this connection from now on."""
         _native.close_on_fork(found.fileno())
         with self.lock:
             self.socket = found
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with self.lock:
             if self.socket is not None:
                 _native.keep_on_fork(self.socket.fileno())
@@ -64,18 +64,18 @@ class Channel:
             data = encode(message, Envelope(identity.job, identity.node, self._life, self._sequence))
             try:
                 return local.send(self.socket, data, descriptors)
-            except OSError:  # the agent is gone; the thread sees the end of the line and connects again
+            except OSError:  # the agent is gone; the link's thread notices this and connects again
                 return False
 
     def unread(self) -> bool:
-        """Whether the agent has yet to take what was said to it: one that does not run takes nothing."""
+        """Whether the agent has not read all messages yet. An agent that does not run reads nothing."""
         if not self.ours():
             return False
         with self.lock:
             return self.socket is not None and local.unread(self.socket) > 0
 
     def received(self) -> Iterator[ToWorker]:
-        """The messages that have come. Raises EOFError or Malformed at the end of the line."""
+        """Yield the messages that have arrived. Raises EOFError or Malformed when the connection ends."""
         assert self.socket is not None
         while (got := local.receive(self.socket)) is not None:
             data, descriptors = got

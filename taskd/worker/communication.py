@@ -1,8 +1,8 @@
-"""Where in a step this process communicates: inside of an optimizer, behind the last one, or between two steps.
+"""The places in a step where this process communicates: inside an optimizer, after the last one, or between two steps.
 
-Each of these says something else of a step that is given up: an optimizer that communicates may be left in the middle
-of it, a step that does behind its last one ends there, and what is communicated between two steps belongs to none.
-Alone, since it is nothing but counts, compared at these places. It does NOT know what is communicated.
+Each place means something different for a step that is given up. An optimizer that communicates may be interrupted. A
+step that communicates after its last optimizer ends there. Communication between two steps belongs to no step.
+This is a module of its own because it only compares counts at these places. It does NOT know what is communicated.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Callable
 
 
 class Communication:
-    """Of one session."""
+    """The communication of one session."""
 
     def __init__(self, operations: Callable[[], int]) -> None:
-        """`operations`: how many this process has begun so far."""
+        """`operations`: returns how many collectives this process has begun."""
         self._operations = operations
-        self._before = 0  # when the optimizer at work began
-        self._then = 0  # when the last optimizer had stepped
-        self._at_end: int | None = None  # of the last step; None: that tells nothing
+        self._before = 0  # the count when the current optimizer began
+        self._then = 0  # the count when the last optimizer had stepped
+        self._at_end: int | None = None  # the count at the end of the last step; None: not to be compared
         self._told = False
 
     def begin(self) -> bool:
-        """A step begins. Whether something was communicated since the one before, which is said once."""
+        """Begin a step. Return whether this rank has communicated since the step before; this is reported once."""
         between = self._at_end is not None and self._at_end < self._operations() and not self._told
         self._told |= between
         return between
 
     def forget(self) -> None:
-        """What is communicated until the next step is no doing of the loop's body."""
+        """Ignore what is communicated until the next step: the loop's body does not cause it."""
         self._at_end = None
 
     def optimizer_begins(self) -> None:
-        """An optimizer is about to step."""
+        """Note that an optimizer is about to step."""
         self._before = self._operations()
 
     def optimizer_ended(self) -> bool:
-        """It has stepped. Whether it has communicated."""
+        """Note that an optimizer has stepped. Return whether it has communicated."""
         self._then = self._operations()
         return self._then != self._before
 
     def end(self) -> bool:
-        """The step ended as it should. Whether something was communicated behind its last optimizer."""
+        """End a step normally. Return whether it has communicated after its last optimizer."""
         self._at_end = self._operations()
         return self._at_end != self._then

@@ -1,13 +1,14 @@
-"""Says in the beat page whether this process compiles; and, in a standby, does ahead what compiling takes each time.
+"""Compilation: shows in the beat page whether this process compiles, and prepares the compiler ahead in a standby.
 
-Who compiles looks as if it hung: nothing is sent and no step ends. torch tells when a compilation begins and ends, and
-the page's flags say so to the agent. Once a process has used torch's own compiler, its node's standby is followed by
-one in which `prepare` was called, so that a newcomer finds the compiler imported and what it asks the machine answered.
-What it has compiled lies in torch's own caches on disk, which all processes of a node share.
+A process that compiles looks as if it hung: nothing is sent and no step ends. torch tells when a compilation begins and
+ends, and flags in the page tell the agent. Once a process has used torch's own compiler, its node replaces the standby
+by one that has called `prepare`. So a newcomer finds the compiler imported, and the compiler's questions to the machine
+answered. Compiled code is in torch's own caches on disk, which all processes of a node share.
 
-Failure modes: a script sets variables of the compiler's before it imports it, which a standby has done already. So
-COMPILES is told only where this process still has the variables that it was given. An accelerator must not be touched
-before a fork, so where there may be one `prepare` does nothing. It does NOT change how anything is compiled.
+Failure modes: a script may set the compiler's environment variables before it imports the compiler, but a standby has
+imported it already. So COMPILES is reported only if this process still has the variables that it was given. An
+accelerator must not be touched before a fork, so if there may be one, `prepare` does nothing. It does NOT change how
+anything is compiled.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ if TYPE_CHECKING:
 
 COMPILER = "torch._inductor.compile_fx"
 _READ = ("TORCH", "PYTORCH", "TRITON")
-"""How the names of variables begin that the compiler reads, most of them when it is imported."""
+"""The prefixes of the variables that the compiler reads, most of them when it is imported."""
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-"""The compiler sets this one itself, to where it would look anyway."""
+"""The compiler sets this variable itself, to the folder that it would use anyway."""
 _logger = log.get(__name__)
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/davinci*", "/dev/dri/render*", "/dev/accel*")
 
 
 class _Watch:
-    """What this process tells of its compilations."""
+    """Reports the compilations of this process."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
         self._given = _variables()
 
     def look(self) -> None:
-        """Listen to torch's compilations from now on, if this process has what they are made with."""
+        """Listen to torch's compilations from now on, if this process has imported the compiler."""
         callbacks = sys.modules.get("torch._dynamo.callback")
         handler: Any = getattr(callbacks, "callback_handler", None)
         if self._begin in getattr(handler, "start_callbacks", [self._begin]):
-            return  # it knows, or this torch has no such thing
+            return  # already registered, or this torch has no such callbacks
         handler.register_start_callback(self._begin)
         handler.register_end_callback(self._end)
 
@@ -67,14 +68,14 @@ _watch: _Watch | None = None
 
 
 def attach(page: Page | None) -> None:
-    """Tell of compilations in this page from now on; None: no longer."""
+    """Report compilations in this page from now on; None: stop reporting."""
     global _watch
     _watch = _Watch(page) if page is not None else None
     look()
 
 
 def look() -> None:
-    """The compiler may have been imported since."""
+    """Check again, since the compiler may have been imported meanwhile."""
     if _watch is not None:
         _watch.look()
 
@@ -91,12 +92,12 @@ def _variables() -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Do what every process that compiles does once, and what a fork keeps."""
+    """Do what every process that compiles does once; a forked process keeps the result."""
     if any(map(glob.glob, _DEVICES)):
         return
     importlib.import_module(COMPILER)
     pid = os.fork()
-    if pid == 0:  # what is not in the caches yet is made by threads, so it is made elsewhere
+    if pid == 0:  # threads make what is not in the caches yet, so a child process does this
         _native.set_parent_death_signal(signal.SIGKILL)
         _compile_something(os._exit)
     os.waitpid(pid, 0)
@@ -104,14 +105,14 @@ def prepare() -> None:
 
 
 def _compile_something(then: Callable[[int], object] = lambda _: None) -> None:
-    """The smallest model: the compiler asks the machine what it can, and fills tables of its own."""
+    """Compile the smallest model: the compiler inspects the machine, and fills its own tables."""
     import torch
 
     try:
         layer = torch.nn.Linear(4, 4)
         torch.compile(lambda x: layer(x).relu().sum())(torch.ones(2, 4))
     except Exception as error:
-        _logger.info("the compiler could not be tried out: %s", error)  # then each process asks for itself
+        _logger.info("the compiler could not be tried out: %s", error)  # then each process does it itself
     finally:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()

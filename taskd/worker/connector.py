@@ -1,8 +1,8 @@
-"""The way from a training process to its node's agent: connect, start one where there is none, or try again later.
+"""The connector from a training process to its node's agent: connect, start an agent if there is none, or retry later.
 
-Each attempt that fails makes the next one come later, until an agent has answered: one that ends right after it was
-started must not be started in a tight loop. Where taskd's launcher is the agent, none is started from here.
-It does NOT speak over what it finds (channel.py).
+Each failed attempt delays the next one further, until an agent has answered. An agent that ends right after its start
+must not be started in a tight loop. If taskd's launcher is the agent, no agent is started from here.
+It does NOT send anything over the connection (channel.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger = log.get(__name__)
 
 
 class Connector:
-    """Of one training process."""
+    """The connector of one training process."""
 
     def __init__(self, config: Config, identity: Identity, launched: bool) -> None:
         """`launched`: the agent is the launcher."""
@@ -37,10 +37,10 @@ class Connector:
         self.trouble = ""
         """Why the last attempt has failed, if that is known."""
         self.unattended = False
-        """The launcher, which is this node's agent, listens no more: nobody here will hear of anything."""
+        """Whether the launcher, which is this node's agent, has stopped listening: no report reaches it any more."""
 
     def connect(self) -> socket.socket | None:
-        """Connect to the agent; where there is none, start one."""
+        """Connect to the agent; start one if there is none."""
         name = local.address(self._identity.job, self._identity.node)
         self.trouble = ""
         try:
@@ -58,12 +58,12 @@ class Connector:
         return found
 
     def pause(self) -> None:
-        """There is no line: wait a little before the next attempt, and longer before the one after it."""
+        """Delay the next attempt a little, and the one after it longer, because there is no connection."""
         self.due_at = time.monotonic() + self._retry_ms / 1000
         self._retry_ms = min(2 * self._retry_ms, RETRY_MAX_MS)
 
     def arrived(self) -> None:
-        """An agent has answered."""
+        """Note that an agent has answered."""
         self._retry_ms = RETRY_MS
 
     def _start(self, name: str) -> None:

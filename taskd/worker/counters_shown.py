@@ -1,9 +1,9 @@
-"""What the rails of this process count, in shared memory, as it is shown to the node's agent.
+"""The rail counters of this process, in shared memory, as they are shown to the node's agent.
 
-Each transport has its counters, known by a descriptor. The agent is handed it once it has accepted this rank, again
-after every break of the line, and when a transport has new ones. The descriptors are copies of our own, so that a
-transport may close its.
-Alone, since the transports speak from any thread (comm/counters.py). It does NOT read what is counted.
+Each transport has its counters, known by a descriptor. The agent gets the descriptor once it has accepted this rank,
+again after every lost connection, and when a transport has new counters. This module keeps copies of the descriptors,
+so that a transport may close its own.
+This is a module of its own because transports call it from any thread (comm/counters.py). It does NOT read the counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _logger = log.get(__name__)
 
 
 class ShownCounters:
-    """Of all transports of one process."""
+    """The counters of all transports of one process."""
 
     def __init__(self, channel: Channel, introduction: Introduction, registration: Registration) -> None:
         self._channel = channel
@@ -30,7 +30,7 @@ class ShownCounters:
         self._closed = False
 
     def show(self, transport: str, fd: int) -> None:
-        """Hand what the rails of this transport count to the agent, now and whenever it welcomes us anew."""
+        """Hand the rail counters of this transport to the agent, now and each time it accepts this rank again."""
         if not self._channel.ours():
             return
         with self._channel.lock:
@@ -46,14 +46,14 @@ class ShownCounters:
             self.tell()
 
     def tell(self) -> None:
-        """Hand in all of them, if the agent has accepted this rank."""
+        """Send all counters, if the agent has accepted this rank."""
         rank, incarnation = self._introduction.identity.rank, self._introduction.incarnation
         with self._channel.lock:
             for transport, fd in self._descriptors.items() if self._registration.accepted else ():
                 self._channel.say(CountersShown(rank, incarnation, transport), (fd,))
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Stop showing counters."""
         with self._channel.lock:
             self._closed = True
             for transport in list(self._descriptors):

@@ -1,10 +1,10 @@
-"""When the script's counters are looked at, put back, and settled with the other ranks.
+"""The moments at which the script's counters are inspected, put back, and settled with the other ranks.
 
-What they are stands in state/variables.py, and what ranks conclude from each other's in state/settling.py. This module
-knows the moments: a step is handed out, its body begins and ends, a rehearsal is over, a repair has ended.
+state/variables.py says what the counters are. state/settling.py says what ranks conclude from each other's counters.
+This module knows the moments: a step is handed out, its body begins and ends, a rehearsal is over, a repair has ended.
 
-Failure modes: a newcomer gets a step long before its script comes to it (resilient.py); some ranks meet and others do
-not. Invariant: all ranks meet at the same place in the order of their collectives, or none does (`_settle` says why).
+Failure modes: a newcomer gets a step long before its script uses it (resilient.py); some ranks meet and others do not.
+Invariant: all ranks meet at the same place in the order of their collectives, or none does (`_settle` says why).
 """
 
 from __future__ import annotations
@@ -49,28 +49,30 @@ _NOTHING = Table(False, False, []).pack()
 
 
 class Counting:
-    """Of one session."""
+    """The counters of one session."""
 
     def __init__(self, registered: Registered, repair: Repair, refuse: Callable[[str], None], notes: Notes) -> None:
-        """`refuse` makes all start over and never returns."""
+        """`refuse` makes all ranks start over and never returns."""
         self._registered, self._repair, self._refuse, self.notes = registered, repair, refuse, notes
         self._local, self._doubts = registered.local, registered.doubts
         self._variables = registered.local.variables
         self.restored = False
-        """A repair has brought all ranks to one state, and they have not met since."""
-        self._said: set[str] = set()  # what is doubtful
+        """Whether a repair has brought all ranks to one state, and they have not met since."""
+        self._said: set[str] = set()  # names already reported as doubtful
         self._ended: int | None = -1
-        """The last step whose body has run to its end; None: that of the last step has not."""
+        """The last step whose body has run to its end; None: the last step's body has not."""
 
     def handed_out(self, number: int, early: bool) -> None:
-        """The script gets this step. `early`: a newcomer may get it long before it uses it. Raises StepAbandoned."""
+        """Note that the script gets this step. `early`: a newcomer may get it long before its use. Raises
+        StepAbandoned."""
         if not (early and self._variables.waits):
             self._look(number)
         if self.restored and not early:
             self._settle(number)
 
     def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
-        """All ranks are at the end of a loop. False when a repair came, and the loop must look again."""
+        """Settle the counters when all ranks are at the end of a loop. Return False if a repair came, so the loop must
+        check again."""
         if not self.restored:
             if self._repair.heals:
                 self._hands_on(closely=True)
@@ -84,22 +86,22 @@ class Counting:
             return False
 
     def body_begins(self, number: int) -> None:
-        """The script has entered `with step:`."""
+        """Note that the script has entered `with step:`."""
         if self._variables.waits:
             self._look(number, late=True)
             self._hands_on(again=True)
         self._ended = None
 
     def body_ended(self, number: int) -> None:
-        """It has left it by its end."""
+        """Note that the body has run to its end."""
         self._ended = number
 
     def rehearsal_begins(self) -> None:
-        """The script gets a step of which nothing is kept."""
+        """Note that the script gets a rehearsed step."""
         self._doubts.look(WHAT, self._variables.rehearsal_begins)
 
     def rehearsed(self) -> None:
-        """It asks for the next one."""
+        """Note that the script asks for the next step after a rehearsed one."""
         self._doubts.look(WHAT, self._variables.rehearsed)
 
     def _look(self, number: int, late: bool = False) -> None:
@@ -111,8 +113,8 @@ class Counting:
             self._hands_on()
 
     def _hands_on(self, closely: bool = False, again: bool = False) -> None:
-        """Is there something of the script's tensors that no repair would put back? `again`: its step is done again, or
-        this rank is a newcomer, so what has come meanwhile, or has not, is refused."""
+        """Check whether the loop hands on tensors that no repair would put back. `again`: the step is done again, or
+        this rank is a newcomer, so a difference is refused."""
         held = self._doubts.look(WHAT, self._variables.held, self._local.known)
         found = [] if held is None else self._registered.hands_on(held, closely, again)
         unlike = self._variables.handed_on(self._registered.coverage.handed())
@@ -120,14 +122,13 @@ class Counting:
             self._refuse(found[0] if found else UNLIKE.format(names=listed(unlike)))
 
     def _settle(self, number: int) -> None:
-        """At the first step after a repair, or at the loop's end, on all ranks: what a rank lacks, others tell it.
+        """Tell each rank what it lacks: on all ranks, at the first step after a repair, or at the loop's end.
 
-        All ranks come here, or none does. `restored` is set on every rank by the repair's stage RESTORED, and the
-        manager lets nobody go on before all have reached it (core/repair/attempt.py). From there to the next repair all
-        ranks make the same collectives in the same order, of which this is the one in front of step `number`, or behind
-        the meeting at the loop's end. If somebody dies before all have left it there is a new repair, which sets
-        `restored` on all again. It is left out where a newcomer gets its step early: the others may never come to
-        theirs.
+        All ranks come here, or none does. The repair's stage RESTORED sets `restored` on every rank, and the manager
+        lets no rank go on before all have reached that stage (core/repair/attempt.py). From there to the next repair
+        all ranks make the same collectives in the same order. This one comes before step `number`, or after the meeting
+        at the loop's end. If a rank dies before all have left it, a new repair sets `restored` on all ranks again. It
+        is left out if a newcomer gets its step early: the others may never reach theirs.
 
         Raises StepAbandoned.
         """
@@ -152,7 +153,7 @@ class Counting:
         self.restored = False
 
     def _doubt(self, sentence: str, names: list[str]) -> None:
-        """Say it of those of which nobody has said it yet."""
+        """Report the sentence for those names that were not reported yet."""
         fresh = {*names} - self._said
         self._said |= fresh
         self._registered.warn([sentence.format(names=listed(fresh))] if fresh else [])

@@ -1,7 +1,7 @@
-"""What this process has exactly one of: the repair it takes part in, and the session over it.
+"""The two objects that exist once per process: the repair that it takes part in, and the session that uses it.
 
-Started by taskd's launcher, boot puts a real repair here before user code runs; in any other process there is the
-quiet one, so that a script with a session trains as it would without. It holds no behaviour of its own.
+In a process that taskd's launcher started, boot.py puts a real repair here before user code runs. Any other process has
+a repair that does nothing, so that a script with a session trains as it would without. It has no behaviour of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _session: tuple[int, Session] | None = None
 
 
 def repair() -> Repair:
-    """The repair of this process; a forked child has none of its parent's."""
+    """Return the repair of this process; a forked child does not use its parent's."""
     if _repair is not None and _repair[0] == os.getpid():
         return _repair[1]
     from taskd.worker.heal import Repair
@@ -33,24 +33,24 @@ def establish(found: Repair) -> None:
 
 
 def failed(sentence: str) -> None:
-    """The script has failed by itself: its session has to know, if there is one."""
+    """Tell the session, if there is one, that the script has failed by itself."""
     if _session is not None and _session[0] == os.getpid():
         _session[1].failed(sentence)
 
 
 def was_tried_again() -> bool:
-    """Whether the error by which the script ends has left its step twice."""
+    """Whether the error that ends the script has left its step twice."""
     return _session is not None and _session[0] == os.getpid() and _session[1].was_tried_again
 
 
 def leaves() -> None:
-    """The script takes its process group down, or is through: its session has to know, if there is one."""
+    """Tell the session, if there is one, that the script destroys its process group, or has ended."""
     if _session is not None and _session[0] == os.getpid():
         _session[1].leaves()
 
 
 def session() -> Session:
-    """The session of this process, made at the first call."""
+    """Return the session of this process; the first call makes it."""
     global _session
     if _session is None or _session[0] != os.getpid():
         from taskd.worker.heal import LaunchedRepair

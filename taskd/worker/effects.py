@@ -1,17 +1,18 @@
-"""What a step is to do once when its update is agreed: `step.on_commit(function, *values)`.
+"""The functions that a step calls once when its update is agreed: `step.on_commit(function, *values)`.
 
-A checkpoint, a line of metrics: neither may be written by a step that is given up, or be lost with the rank that was to
-write it. Failure modes: the rank dies before it has written, in the middle, or behind; the others have done the step
-meanwhile, so nobody computes it again; the step is done again and would write twice.
+Examples are a checkpoint or a line of metrics. A step that is given up must not write them, and they must not be lost
+with the rank that was to write them. Failure modes: the rank dies before it has written, while it writes, or after it;
+the others have done the step meanwhile, so nobody computes it again; the step is done again and would write twice.
 
-So the values stand in this rank's ledger before a gradient leaves the rank: once
-anybody has the update, every rank's ledger says what it owes. How much of it is done is noted there, too. A newcomer
-that owes something has the values; the functions it gets by rehearsing that step, in which nothing is kept. A function
-may run twice, if the rank died between its end and the note.
+So the values are written to this rank's ledger before a gradient leaves the rank. Once any rank has the update, every
+rank's ledger says what that rank owes. The ledger also notes how much of it is done. A newcomer that owes something has
+the values from the ledger. It gets the functions by rehearsing that step, of which nothing is kept. A function may run
+twice, if the rank died between the function's end and the note.
 
-What the body saves by itself, behind its backward, is not covered, which is said; a function that communicates could
-not be done by one rank alone, so from then on a death makes all start over.
-It does NOT know what is written, and sees no value that a function holds by itself instead of getting it.
+What the body saves by itself after its backward is not covered, and a warning says so. A function that communicates
+cannot be done by one rank alone. From then on a death makes all ranks start over.
+It does NOT know what is written. It does not see values that a function holds itself, instead of getting them as
+arguments.
 """
 
 from __future__ import annotations
@@ -36,41 +37,41 @@ CHANGED = "the step calls on_commit() {found} times where it called it {wanted} 
 
 
 class Effects:
-    """Of the step under way."""
+    """The functions of the current step."""
 
     def __init__(self, ledger: Ledger, operations: Callable[[], int]) -> None:
-        """`operations`: how many this process has begun so far."""
+        """`operations`: returns how many collectives this process has begun."""
         self._ledger = ledger
         self._operations = operations
         self._talks = False
-        self._may_be_had = False  # the update of the step under way, by others
+        self._may_be_had = False  # whether other ranks may already have the current step's update
         self._functions: list[Callable[..., Any]] = []
         self._values: list[bytes] = []
         self._said_late = self._said_saved = False
 
     def begin(self) -> None:
-        """A step begins, or a rehearsal of one."""
+        """Begin a step, or a rehearsal of one."""
         self._functions, self._values = [], []
         self._may_be_had = False
 
     def saves(self) -> list[str]:
-        """The body saves something by itself. A sentence, once."""
+        """Note that the body saves something by itself. Return a sentence, only once."""
         if not self._may_be_had or self._said_saved:
             return []
         self._said_saved = True
         return [SAVED]
 
     def outside(self) -> list[str]:
-        """What is done where one rank alone could not do it again."""
+        """Return what one rank alone could not do again."""
         return [TALKS] if self._talks else []
 
     def add(self, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
-        """One more thing to do. Raises UsageError if a value cannot be kept."""
+        """Add a function to call. Raises UsageError if a value cannot be kept."""
         self._functions.append(function)
         self._values.append(b"".join(tree.pack(values, "the values of on_commit()")))
 
     def forward_ended(self, step: int) -> None:
-        """Before any gradient of this step leaves the rank: write down what it owes."""
+        """Write down what this step owes, before any of its gradients leaves the rank."""
         ledger, self._may_be_had = self._ledger, True
         noted = ledger.owed if ledger.owed_of == step else []  # by an attempt that was given up
         if noted == self._values:
@@ -81,7 +82,8 @@ class Effects:
         ledger.save()
 
     def late(self, step: int) -> list[str]:
-        """The body has ended: what it has asked for since its last backward is written down now. A sentence, once."""
+        """Write down what the body has added since its last backward, now that it has ended. Return a sentence, only
+        once."""
         noted = len(self._ledger.owed) if self._ledger.owed_of == step else 0
         if len(self._functions) == noted:
             return []
@@ -90,26 +92,26 @@ class Effects:
         return [] if said else [TOO_LATE]
 
     def owes(self, updates: int) -> bool:
-        """Whether something of the step before is still to be done."""
+        """Whether a function of the step before is still to be called."""
         ledger = self._ledger
         return ledger.owed_of == updates - 1 >= 0 and ledger.paid < len(ledger.owed)
 
     def differ(self) -> str:
-        """Why what was found now is not what is owed, or nothing."""
+        """Return why the functions found now do not match what is owed, or an empty text."""
         found, wanted = len(self._functions), len(self._ledger.owed)
         return "" if found == wanted else CHANGED.format(found=found, wanted=wanted)
 
     def pay(self, updates: int) -> None:
-        """Do what the step before owes; nothing if that is done."""
+        """Call the functions that the step before owes, if any are left."""
         ledger = self._ledger
         while self.owes(updates):
             generators, begun = rng.capture(), self._operations()
             try:
                 self._functions[ledger.paid](*tree.unpack(ledger.owed[ledger.paid]))
-            except StepAbandoned:  # in a collective of its own
+            except StepAbandoned:  # raised in a collective of the function
                 return
             finally:
                 self._talks |= self._operations() != begun
-            rng.restore(generators)  # of a rank that dies in it nobody would know what it had drawn
+            rng.restore(generators)  # if a rank died in it, nobody would know what it had drawn
             ledger.paid += 1
             ledger.save()

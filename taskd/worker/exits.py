@@ -1,9 +1,9 @@
-"""How a training process ends: in good order, or by an exception that nobody caught.
+"""Reports how a training process ends: in good order, or by an uncaught exception.
 
-A normal end says so to the agent before the interpreter is taken down; an uncaught exception is reported with its first
-line, then Python's (or the user's) own handler runs. A script that ends itself with an exit code other than 0 says
-neither: that code is its word. None of it changes the exit code, prints or delays anything. What no interpreter can
-tell (a signal, os._exit, abort) is the agent's to see.
+A normal end is reported to the agent before the interpreter shuts down. An uncaught exception is reported with its
+first line, then Python's (or the user's) own handler runs. If a script ends itself with an exit code other than 0,
+neither is reported: the code tells enough. This module does not change the exit code, print or delay anything. The
+interpreter cannot report some ends (a signal, os._exit, abort): the agent has to notice these.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class ExitWatch:
         self._ended = False
 
     def install(self) -> None:
-        """Put both hooks in."""
+        """Install both hooks."""
         self._before = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self._at_exit)
 
     def keep_silent(self) -> None:
-        """The script has failed by an exit code of its own: the end that follows is not in good order."""
+        """Report nothing: the script has ended itself with an exit code other than 0, which is no orderly end."""
         self._ended = True
 
     def remove(self) -> None:
-        """Take them out again; a hook that somebody put over ours stays, and ours falls silent."""
+        """Remove both hooks. If another hook was put over ours, it stays, and ours does nothing any more."""
         self._ended = True
         atexit.unregister(self._at_exit)
         if sys.excepthook == self._uncaught and self._before is not None:
@@ -57,7 +57,7 @@ class ExitWatch:
 
 
 def first_line(kind: type[BaseException], error: BaseException) -> str:
-    """`ValueError: shapes differ`: the exception as one line."""
+    """Return the exception as one line: `ValueError: shapes differ`."""
     try:
         text = str(error).strip().splitlines()
     except Exception as broken:  # a user's own __str__

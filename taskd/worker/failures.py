@@ -1,12 +1,12 @@
-"""Hears what the guards announce, tells the manager of it, and ends the wait for a repair that nobody makes.
+"""Takes the failures that the guards announce, reports them to the manager, and ends the wait if no repair comes.
 
-A failure is held for a repair (hold.py). What nobody repairs in time is raised in the script after all, for then it is
-the script's own mistake, or its end. What is late has not failed: it is told, and goes on (lateness.py). Groups on
-devices tell nobody by themselves, so they are asked.
+A failed operation is held for a repair (hold.py). If no repair comes in time, its error is raised in the script: it is
+then the script's own mistake, or its end. An operation that is late has not failed: it is reported and goes on
+(lateness.py). Groups on devices do not announce anything by themselves, so they are asked.
 
-Failure modes: the script's own mistake, for which no repair is awaited; a peer that has left by itself, for which none
-is made unless it has failed, which is known soon; a group that ails until it is made anew, which is told once in an
-epoch. It does NOT decide upon repairs and takes part in none (heal.py).
+Failure modes: the script's own mistake (no repair is awaited); a peer that has left by itself (a repair comes only if
+the peer has failed, and this is known soon); a group with a fault that lasts until the group is made anew (reported
+once per epoch). It does NOT decide upon repairs and takes part in none (heal.py).
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from taskd.worker import lateness
 from taskd.worker.orders import Orders
 
 PROBE_MS = 1000.0
-"""How often groups on devices are asked how they are: they tell nobody by themselves."""
+"""How often groups on devices are asked about their state: they do not announce it by themselves."""
 PEER_HAS_LEFT = "it has left: "
-"""What rails say of a peer whose interpreter has ended (csrc/rail/session/session.cpp)."""
+"""The words of rails about a peer whose interpreter has ended (csrc/rail/session/session.cpp)."""
 LEFT_SECONDS = 2 * limits.SETTLE_NS / limits.SECOND
-"""If it had failed, all would have been started over by then: before any step, that is decided after SETTLE_NS."""
+"""If the peer had failed, all ranks would start over within this time: before any step, that is decided after
+SETTLE_NS."""
 _logger = log.get(__name__)
 
 
 class Failures:
-    """Of this rank's operations."""
+    """The failures of this rank's operations."""
 
     def __init__(self, orders: Orders, control: Any, say: Callable[[Any], bool], unrepaired_seconds: float) -> None:
-        """What has failed is raised in the script unless a repair begins within `unrepaired_seconds`: a rank that
-        died, a node that fell silent are ordered to be repaired sooner."""
+        """An error is raised in the script unless a repair begins within `unrepaired_seconds`. The repair of a dead
+        rank or a silent node is ordered sooner than that."""
         self._orders = orders
         self._control = control
         self._say = say
         self._unrepaired_seconds = unrepaired_seconds
-        self._ailing_in = -1  # said once in an epoch: a group that ails does so until it is made anew
+        self._ailing_in = -1  # the last epoch with a report: a group's fault lasts until the group is made anew
 
     def watch(self) -> None:
         """The body of a daemon thread."""
@@ -85,15 +86,15 @@ class Failures:
         self._testify(f"{kind} {sequence} of group {group}: {error}", {fault})
 
     def _patience(self, fault: Fault, error: str) -> float:
-        """How long a repair is awaited that could mend this. What the script did wrong itself is mended by none. Of a
-        peer that has left by itself nobody makes one, unless it has failed, which is known by then."""
+        """Return how long to wait for a repair. No repair mends the script's own mistake. If a peer has left by itself,
+        a repair comes only if the peer has failed, and that is known within LEFT_SECONDS."""
         if fault is Fault.ARGUMENTS:
             return 0.0
         left = PEER_HAS_LEFT in error and not self._orders.has_session
         return min(LEFT_SECONDS, self._unrepaired_seconds) if left else self._unrepaired_seconds
 
     def _testify(self, text: str, faults: set[Fault]) -> None:
-        """Tell the manager what this rank saw fail. Where nothing came in time, silence is all that it saw."""
+        """Report to the manager what this rank saw fail. If only silence was seen, the evidence is a timeout."""
         kind = EvidenceKind.COLLECTIVE_TIMEOUT if faults == {Fault.SILENCE} else EvidenceKind.COLLECTIVE_ERROR
         core = self._orders.core
         self._say(Evidence(kind, -1, core.incarnation, core.rank, 0, cut(text)))

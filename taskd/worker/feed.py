@@ -1,16 +1,16 @@
 """Batches by number: opens a loader at any step of an epoch, and gives the same batch again when a step is done again.
 
-With a StepSampler a loader is opened where it is wanted without loading what came before; with any other sampler, and
-where the loader's processes draw at random, the batches before are loaded and thrown away, with one sentence about it.
-The random generators are left as opening left them on a rank that never failed: a newcomer opens its loader as its life
-before has opened it, with the generators of that moment (loaders.py), and goes on with its own. Whoever asks again for
-a batch whose loading has raised an error gets it from a loader that is opened anew, in the same way.
+With a StepSampler, a loader opens at the wanted step without loading the earlier batches. With any other sampler, or if
+the loader's processes draw at random, the earlier batches are loaded and thrown away, with one log message about it.
+The random generators end up as on a rank that never failed. A newcomer opens its loader as its life before opened it,
+with the generators of that moment (loaders.py), and then goes on with its own generators. If the loading of a batch has
+raised an error and the batch is asked for again, the loader is opened anew in the same way.
 
-Whoever opens an epoch once more shows that it gives what it gave: the last batch that is known is loaded again and
-compared. If it is another one, nobody can tell what this rank has to train on: raises AnotherBatch.
+When an epoch is opened once more, this module checks that it yields the same batches: the last known batch is loaded
+again and compared. If it differs, nobody can tell what this rank has to train on, and AnotherBatch is raised.
 
-The sampler's epoch is the script's. A loop over several epochs counts on from it and puts it back (`Order`); no other
-loop moves it.
+The sampler's epoch belongs to the script. A loop over several epochs counts up from it and puts it back (`Order`). No
+other loop changes it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _logger = log.get(__name__)
 
 
 class AnotherBatch(Exception):
-    """It is not known what this rank has to train on."""
+    """Raised when it is not known which batch this rank has to train on."""
 
 
 class Order:
-    """The sampler's epoch in one loop: as the script has set it, and one more in each further epoch of the loop.
+    """The sampler's epoch in one loop: as the script has set it, plus one for each further epoch of the loop.
 
-    Whatever opening needs, the script's own number stands again when the loop is over, so that no loop finds what
-    another one has left, and a rank that never ran through that one finds the same. A sampler that does not say in
-    which epoch it is can only be counted up, in a loop of several epochs; in one of a single epoch it is left alone.
+    When the loop is over, the script's own number is put back. So no loop depends on what an earlier loop left, and a
+    rank that never ran the earlier loop finds the same number. If a sampler has no readable epoch, a loop of several
+    epochs counts the epochs from 0, and a loop of a single epoch leaves the sampler alone.
     """
 
     def __init__(self, loader: Any, epochs: int) -> None:
@@ -64,7 +64,7 @@ class Order:
             log.once(_logger, logging.WARNING, f"epoch {kind}", text, kind, epochs)
 
     def opens(self, epoch: int) -> None:
-        """This epoch of the loop is about to be loaded. Raises UsageError if the script has set another one."""
+        """Set the sampler to this epoch, before it is loaded. Raises UsageError if the script has set another one."""
         if self._first is None:
             if self._several and self._sampler is not None:
                 self._sampler.set_epoch(epoch)
@@ -81,19 +81,19 @@ class Order:
         self._sampler.set_epoch(wanted)
 
     def opened(self) -> None:
-        """The first batch is there, so the sampler has looked at its epoch."""
+        """Note that the first batch is loaded, so the sampler has already read its epoch."""
         if not self._several:
             self.over()
 
     def over(self) -> None:
-        """The epoch is the script's again, unless the script has set one meanwhile."""
+        """Put the script's epoch back, unless the script has set another one meanwhile."""
         if self._put != self._scripts and _epoch_of(self._sampler) == self._put:
             self._sampler.set_epoch(self._scripts)
         self._put = self._scripts
 
 
 def _with_epochs(loader: Any) -> Any:
-    """What of a loader has epochs: the sampler of its batches, or the one of its samples."""
+    """Return the sampler with set_epoch(): the batch sampler, the sampler in it, or the loader's sampler."""
     batches = getattr(loader, "batch_sampler", None)
     for owner in (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None)):
         if hasattr(owner, "set_epoch"):
@@ -109,23 +109,23 @@ def _epoch_of(sampler: Any) -> int | None:
 
 
 class Feed:
-    """One loader over one or more epochs."""
+    """The batches of one loader over one or more epochs."""
 
     def __init__(self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None) -> None:
-        """`loaders`: what is known of all loaders of the session."""
+        """`loaders`: what is known about all loaders of the session."""
         if not isinstance(loader, Sized):
             raise UsageError("steps() needs a loader with a length: a newcomer must know how many steps it is to skip")
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
         self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
         self.start = 0  # the number of this loop's first step
-        self.before = b""  # generators before the last batch was loaded (and, if it was an epoch's first, that opened)
+        self.before = b""  # generators before the last batch was loaded (for an epoch's first batch: before opening)
         self._iterator: Iterator[Any] | None = None
         self._next = -1
         self._batch: Any = None
         self._number = -1
         self._loading = -1
-        """The batch whose loading has begun, and not ended."""
+        """The batch whose loading has begun but not ended."""
         self._handed = Handed(None)
         self._order = Order(loader, epochs)
         self._loaders = loaders if loaders is not None else Loaders()
@@ -137,19 +137,19 @@ class Feed:
 
     @property
     def hides(self) -> bool:
-        """Whether it can not be opened once more, since it keeps an iterator."""
+        """Whether the loader cannot be opened once more, because it keeps an iterator."""
         return bool(self._known.hidden)
 
     @property
     def early(self) -> bool:
-        """Whether a newcomer may get a step long before its script uses it."""
+        """Whether a newcomer may get a step long before its script uses that step."""
         return getattr(self.loader, "takes_steps_early", False) is True
 
     def batch(self, number: int) -> Any:
-        """Batch `number`, counted over all epochs."""
+        """Return batch `number`, counted over all epochs."""
         if number == self._number:
             if not self._handed.put_back():
-                self._again(number)  # the step wrote into its batch, or may have
+                self._again(number)  # the step wrote, or may have written, into its batch
             return self._batch
         with self._loaders.asks():
             self._ask(number)
@@ -184,11 +184,11 @@ class Feed:
         self._loading = -1
 
     def _has_moved(self) -> bool:
-        """Whether loading has moved a generator of this process."""
+        """Whether loading has advanced a generator of this process."""
         return not self._known.processes and rng.capture() != self.before
 
     def _again(self, number: int) -> None:
-        """Load a batch once more, drawing what was drawn the first time."""
+        """Load a batch once more, with the same random draws as the first time."""
         own = rng.capture()
         rng.restore(self.before)
         self._open(number, self._opening)
@@ -198,7 +198,7 @@ class Feed:
         rng.restore(own)
 
     def _show(self, number: int, opening: Opening | None, known: Loaded) -> None:
-        """Open at a batch that was loaded before, and show that it is the same."""
+        """Open the loader at a batch that was loaded before, and check that the batch is the same."""
         own = rng.capture()
         self._open(number, opening)
         if known.before and number % self.per_epoch:
@@ -235,8 +235,8 @@ class Feed:
         return self._known.looks(self.loader, number % self.per_epoch, self.per_epoch)
 
     def _exhaust(self) -> None:
-        """A sampler may draw or count once more when it finds that there is nothing left, as it does in a loop of plain
-        Python. With processes it is asked ahead."""
+        """Ask for one batch more at an epoch's end, as a plain Python loop does: a sampler may then draw or count once
+        more. A loader with processes asks its sampler in advance anyway."""
         own = rng.capture()
         loader: Any = self.loader
         if self._known.processes or isinstance(loader, (list, tuple)):
@@ -244,19 +244,19 @@ class Feed:
         assert self._iterator is not None
         with contextlib.suppress(StopIteration):
             next(self._iterator)
-            rng.restore(own)  # there was something left, which nobody asked for
+            rng.restore(own)  # there was another batch, which nobody wanted
 
     def spoilt(self) -> str:
-        """Why the last batch cannot be given again as it was, or nothing."""
+        """Return why the last batch cannot be given again unchanged, or an empty text."""
         loader: Any = self.loader
         written = {id(tensor) for tensor in self._handed.written()}
         if not written or not isinstance(loader, (list, tuple)):
-            return ""  # what loads makes a batch anew
+            return ""  # a loader makes each batch anew
         again = Handed(loader[self._number % self.per_epoch]).tensors()
         return SPOILT if any(id(tensor) in written for tensor in again) else ""
 
     def sample(self) -> Any:
-        """Some batch of the right form, loaded in this process without touching the loader: for a rehearsal."""
+        """Load some batch of the right form for a rehearsal, in this process and without changing the loader."""
         numbers = numbers_in(self.loader)
         try:
             return self._sample()
@@ -267,23 +267,23 @@ class Feed:
         loader: Any = self.loader
         batches, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
         data: Any = getattr(loader, "dataset", None)
-        numbered = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)  # which has it and refuses
+        numbered = hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)  # its __getitem__ raises
         if batches is not None and collate is not None and numbered:
             return collate([data[index] for index in next(iter(batches))])
         stays = getattr(loader, "_iterator", None) is not None
         found = next(iter(loader))
         if not stays and getattr(loader, "_iterator", None) is not None:
-            loader._iterator = None  # the loop makes its own, with the seeds that belong there
+            loader._iterator = None  # the loop makes its own iterator, with the right seeds
         return found
 
     def close(self) -> None:
-        """Let the loader's worker processes go."""
+        """Release the loader's worker processes."""
         self._iterator = None
         self._order.over()
         self._loaders.closed()
 
     def _open(self, number: int, known: Opening | None) -> None:
-        """`known`: it was opened before, like this, by this rank or by its life before."""
+        """Open the loader at batch `number`. `known`: how this rank, or its life before, opened this epoch earlier."""
         epoch, position = divmod(number, self.per_epoch)
         own = rng.capture()
         self._iterator = None
@@ -308,12 +308,12 @@ class Feed:
             rng.restore(own)
 
     def _first(self, position: int) -> int:
-        """Where to open an epoch, so that this batch is as it was: from there on all batches are loaded."""
+        """Return where to open an epoch so that this batch is as before. From there on, all batches are loaded."""
         sampler = getattr(self.loader, "batch_sampler", None)
         steps = sampler if isinstance(sampler, StepSampler) else None
         first = 0
         if steps is not None and not (self._known.draws or self._known.own.counts.moving):
-            first = position - position % max(1, self._known.processes)  # each process gets batches that were its own
+            first = position - position % max(1, self._known.processes)  # each process gets the batches it had before
         if steps is not None:
             steps.position = first
         if first + max(1, self._known.processes) <= position:

@@ -1,8 +1,8 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, and then renamed.
+"""Atomic writes of files: a file is written beside its place, flushed to the disk, and then renamed.
 
-Whoever dies in the middle leaves the file before as it was. Doing it twice gives the same file, so a checkpoint or a
-table that is written like this may follow a step or an epoch (`step.on_commit`, `session.between`) and may be done
-again by a newcomer. It does NOT add to files, lock them, or know who else writes them.
+If the process dies during a write, the earlier file stays as it was. Two writes give the same file. So a checkpoint or
+a table may be written like this after a step or an epoch (`step.on_commit`, `session.between`), and a newcomer may
+write it again. It does NOT lock files, or know who else writes them. Only `add_line` adds to a file.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import IO, Any
 
 
 def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Put these contents in place of the file. Raises OSError."""
+    """Replace the file by these contents. Raises OSError."""
     contents = data.encode() if isinstance(data, str) else data
     _replace(Path(path), lambda file: file.write(contents))
 
 
 def save(value: Any, path: str | os.PathLike[str]) -> None:
-    """torch.save, in place of the file that is there. Raises OSError."""
+    """Replace the file by the output of torch.save. Raises OSError."""
     import torch
 
     _replace(Path(path), lambda file: torch.save(value, file))
 
 
 def add_line(path: str | os.PathLike[str], line: str) -> None:
-    """Add this line, unless the file ends with it already; what an earlier attempt has left of one goes. So a line
-    should say what it is of, a step say, and one process should write the file. Raises OSError."""
+    """Add this line, unless the file already ends with it. A part of the line left by an earlier attempt is removed. So
+    each line should name its step or the like, and only one process should write the file. Raises OSError."""
     wanted = line.rstrip("\n").encode() + b"\n"
     with open(path, "ab+") as file:
         end = file.seek(0, os.SEEK_END)
@@ -66,6 +66,6 @@ def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name, too, outlives the host
+        os.fsync(folder)  # so that the new name survives a crash of the host, too
     finally:
         os.close(folder)

@@ -1,17 +1,16 @@
-"""Whether this rank's work is done, so that nothing would be lost with its process: Phase.DONE in its beat page.
+"""Tells whether this rank's work is done, so that its death would lose nothing: Phase.DONE in its beat page.
 
-Training that is over is no proof of that: a rank may have its checkpoint still to write. What a script does in its last
-lines nobody can know, so what counts as done is little:
+The end of training does not prove this: a rank may still have to write its checkpoint. Nobody can know what the last
+lines of a script do. So only these ranks count as done:
 
-- *Its group is destroyed, or being so*, and it is not rank 0: no other rank can need anything of it any more. Rank 0 is
-  the one that writes what all have in common, and after this as well as before.
-- *Its script is through*, and no exit handler of the script's own is to come, or it is not rank 0.
-- *All its exit handlers are through*: then it leaves in good order (exits.py), whichever rank it is.
+- *Its group is destroyed, or is being destroyed*, and it is not rank 0: no other rank can need anything from it any
+  more. Rank 0 writes the common files, and may do so after this, too.
+- *Its script has ended*, and it has no exit handlers of the script left to run, or it is not rank 0.
+- *All its exit handlers have run*: then it leaves in good order (exits.py), whichever rank it is.
 
-It is taken back for good by whatever writes: torch.save, a file opened for writing or renamed, a program that is
-started; until this rank leaves in good order. A group that is made anew takes it back, too. *Not seen:* a rank other
-than 0 that has its first and only file still to write after its group is gone; a file written by a library that does
-not ask Python for it.
+Any write takes this back until the rank leaves in good order: torch.save, a file opened for writing or renamed, a
+program that is started. A new process group takes it back, too. *Not seen:* a rank other than 0 that writes its first
+and only file after its group is gone; a file that a library writes without Python.
 
 It does NOT decide what a death means (core does) and delays nothing.
 """
@@ -34,12 +33,12 @@ from taskd.worker import current, hooks
 from taskd.worker.writes import opens_to_write
 
 _STARTS = frozenset({"os.rename", "os.link", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
-"""Audit events besides `open` by which a file comes to be written."""
+"""Audit events, besides `open`, that lead to a written file."""
 _NO_FILES = ("/dev/", "/proc/")
 
 
 class Finish:
-    """Of one process. `watch` once, before user code."""
+    """The end of one process' work. Call `watch` once, before user code."""
 
     def __init__(self, rank: int) -> None:
         self._first = rank == 0
@@ -60,21 +59,21 @@ class Finish:
 
         @functools.wraps(opens)
         def open_zipfile_writer(*args: Any, **kwargs: Any) -> Any:
-            self._written()  # it opens its file in C++
+            self._written()  # torch.save opens its file in C++
             return opens(*args, **kwargs)
 
         writer._open_zipfile_writer = open_zipfile_writer
         sys.addaudithook(self._audited)
 
     def script_is_through(self) -> None:
-        """The script's last line is done, or it has ended itself with exit code 0."""
+        """Note that the script's last line has run, or that the script has ended itself with exit code 0."""
         current.leaves()
         self._ended = True
         own = atexit._ncallbacks() > self._handlers  # type: ignore[attr-defined]
         self._say(not (self._first and own))
 
     def script_has_failed(self) -> None:
-        """It ends by an exception, or with an exit code that says so."""
+        """Note that the script ends by an exception, or with an exit code other than 0."""
         self._written()
 
     def _destroying(self, original: Callable[..., Any]) -> Callable[..., Any]:

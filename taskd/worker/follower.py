@@ -1,8 +1,8 @@
-"""Following orders in a training process that is only watched: core.Worker decides, and the answers are honest.
+"""Answers the manager's orders in a training process that is only watched: core.Worker decides, the answers are honest.
 
-A script that taskd's launcher did not start, or that runs unguarded, has no step to go back to: it says that it cannot
-park, goes on, and leaves it to its launcher to end it; what takes part in repairs has worker/heal.py instead. Messages
-come in the link's thread, and all that follows is done there.
+A script that taskd's launcher did not start, or that runs unguarded, has no step to go back to. It answers that it
+cannot park, goes on, and leaves it to its launcher to end it. A process that takes part in repairs uses worker/heal.py
+instead. Messages arrive on the link's thread, and everything that follows is done there.
 It does NOT park, rebuild or restore anything.
 """
 
@@ -23,7 +23,7 @@ _logger = log.get(__name__)
 
 
 class Follower:
-    """Ties one Link to one core.Worker."""
+    """Connects one Link to one core.Worker."""
 
     def __init__(self, link: Link, newcomer: bool) -> None:
         self._channel, self._introduction = link.channel, link.introduction
@@ -34,7 +34,7 @@ class Follower:
         link.on_message = self.hear
 
     def hear(self, event: WorkerEvent) -> None:
-        """Take a message of the agent's, or what has been done about one."""
+        """Take a message from the agent, or the result of an earlier one."""
         with self._lock:
             performed = []
             for effect in self.core.step(time.monotonic_ns(), event):
@@ -47,7 +47,7 @@ class Follower:
             self._answer(effect)
 
     def _answer(self, effect: WorkerEffect) -> None:
-        """It trains on, and says that it cannot do more."""
+        """Answer that this process cannot do what is ordered; training goes on."""
         if isinstance(effect, Park):
             self._cannot(effect.epoch, Stage.PARKED)
         elif isinstance(effect, Rebuild):

@@ -1,8 +1,8 @@
-"""How calls of registered objects are noticed: an optimizer's steps, a scheduler's, a scaler's update.
+"""Notices the calls of registered objects: the steps of an optimizer or a scheduler, the update of a scaler.
 
-An optimizer has hooks for it. Whatever else is called gets a class of its own, derived from its own one, because a
-scheduler's state_dict is all that stands in its `__dict__`. The objects stay the script's own, and may be compiled.
-It does NOT know what a call means (calls.py), and nothing that was followed is ever let go.
+An optimizer has hooks for this. Any other object gets a new class, derived from its own class. Nothing is put into its
+`__dict__`, because a scheduler's state_dict is everything in there. The objects stay the script's own, and may be
+compiled. It does NOT know what a call means (calls.py), and an object that is followed once is followed for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def follow_optimizer(calls: Calls, name: str, optimizer: torch.optim.Optimizer) 
     """Tell `calls` before and after each of its steps. Raises UsageError."""
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise UsageError(f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed")
-    # A step may be compiled. What looks at the job's state is no part of what a compiler may take for constant.
+    # A step may be compiled. The compiler must not take the job's state, which these hooks read, for constant.
     before = torch.compiler.disable(lambda _, args, more: calls.optimizer_begins(name, (*args[1:], *more.values())))
     after = torch.compiler.disable(lambda *_: calls.optimizer_ended(name))
     optimizer.register_step_pre_hook(before)

@@ -1,14 +1,15 @@
-"""Lets no rank update its part of a model before all ranks have the gradients of theirs.
+"""The gate: no rank updates its part of a model before all ranks have the gradients of their own parts.
 
-Where ranks hold different parts (state/parts.py) their gradients are averaged part by part. So when a rank dies, one
-part may have made the update, and another one may have nobody left who can. Then there is nothing to go on from. The
-gate is one small collective of all ranks in each step: before the first optimizer, or at the end of a step without one,
-since steps of some ranks may be without. A healthy job whose ranks all have the whole model has none.
+If ranks hold different parts (state/parts.py), gradients are averaged part by part. When a rank dies, the ranks of one
+part may have made the update already, while another part has no rank left that can make it. Then there is no common
+state to go on from. The gate is one small collective of all ranks in each step. It runs before the first optimizer, or
+at the end of a step without an optimizer, because some ranks may have such steps. A job whose ranks all hold the whole
+model has no gate.
 
-Failure modes: some ranks stand at the gate and others never come to one (so all agree on it when their first loop
-begins, and a newcomer is told by the record of its life before); a rank dies in it (who has passed it holds the update,
-who has not does not, and if that is a whole part, all start over: the manager says so). It decides nothing about a
-repair.
+Failure modes: some ranks wait at the gate and others never reach one (so all ranks agree on it when their first loop
+begins, and a newcomer reads it from the record of its life before); a rank dies in the gate (ranks that have passed it
+hold the update, the others do not; if a whole part lacks it, all ranks start over, as the manager decides). It decides
+nothing about a repair.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PART = struct.Struct("<q")
 
 
 class Gate:
-    """Of one session."""
+    """The gate of one session."""
 
     def __init__(self, repair: Repair, habits: Habits) -> None:
         self._repair, self._habits = repair, habits
@@ -32,8 +33,8 @@ class Gate:
         self._passed = True
 
     def agree(self, part: int) -> str:
-        """All ranks are at their first loop, and find out whether there is a gate. Why a death would start all over, or
-        nothing."""
+        """Agree with all ranks, at the first loop, whether there is a gate. Return why a death would make all start
+        over, or an empty text."""
         if self._asked or self._repair.newcomer or not self._repair.together.has_groups():
             return ""
         self._asked = True
@@ -42,11 +43,11 @@ class Gate:
         return MIXED if not self._habits.gated and part > WHOLE else ""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         self._passed = False
 
     def come(self) -> None:
-        """This rank has its gradients, or needs none in this step. Raises StepAbandoned."""
+        """Wait for all ranks: this rank has its gradients, or needs none in this step. Raises StepAbandoned."""
         if self._habits.gated and not self._passed:
             self._passed = True
             self._repair.together.meet()

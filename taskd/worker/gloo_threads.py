@@ -1,15 +1,16 @@
-"""Before the interpreter ends: waits until the threads of gloo's groups have let go of what is Python's.
+"""An exit handler that waits until the threads of gloo's groups have released their Python objects.
 
-A thread of ProcessGroupGloo tells its waiters that an operation is through, and only then lets go of the operation and
-its tensors. On a busy machine it may be off the processor in between while the main thread ends the script. To let go
-of a tensor that Python knows it needs the interpreter's lock, and who asks for that of an interpreter which is being
-taken down is ended on the spot, in the middle of C++ that cannot be unwound: the whole process aborts, after all its
-work was done (pytorch issue 190489). Destroying the group does not help while a DDP module still holds it.
+A thread of ProcessGroupGloo first tells its waiters that an operation is complete. Only then does it release the
+operation and its tensors. On a busy machine the thread may be descheduled in between, while the main thread ends the
+script. To release a tensor that Python knows, the thread needs the interpreter's lock. While the interpreter shuts
+down, a thread that asks for this lock is ended at once, in the middle of C++ that cannot be unwound. So the whole
+process aborts, after all its work was done (pytorch issue 190489). Destroying the group does not help while a DDP
+module still holds it.
 
-So an exit handler waits until each such thread rests where it waits for its next operation: the kernel shows that it
-waits for a futex, with no time limit. An operation that nobody has waited for waits for its peers, with a limit, and
-may do so for ever: it is left alone after a moment in which it did not stir. Nothing here needs torch, and a process
-without such threads waits for nothing.
+So the exit handler waits until each such thread is idle and waits for its next operation. The kernel shows this as a
+futex wait without a time limit. A thread may also be in an operation whose result nobody waited for. It then waits for
+its peers, with a time limit and perhaps for ever, so it is left alone after a short time without activity. Nothing here
+needs torch, and a process without such threads does not wait.
 It does NOT end a group, and knows nothing of guarded ones: their operations hold no tensor that Python knows.
 """
 
@@ -22,24 +23,24 @@ import time
 NAME = "pt_gloo_runloop"
 """What torch calls these threads."""
 WAIT_SECONDS = 2.0
-"""The most that the end of a process is delayed; where all threads rest, it is the time of one look."""
+"""The longest delay of a process' end; if all threads are idle, the delay is the time of one check."""
 STILL_SECONDS = 0.05
-"""Ten times as long as a thread that waits for the interpreter's lock stays without a turn."""
+"""Ten times as long as a thread that wants the interpreter's lock waits for its turn."""
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.0005, 0.01
 _TASKS = "/proc/self/task"
 _FUTEX = {"x86_64": "202", "s390x": "238", "ppc64le": "221"}.get(os.uname().machine, "98")
 _WAIT_BITSET = 9
-"""The futex operation of a condition variable; a mutex has another."""
+"""The futex operation of a condition variable; a mutex uses another one."""
 
 
 def wait_at_exit() -> None:
-    """Wait when this process ends, once."""
+    """Register the wait for the end of this process, once."""
     atexit.unregister(wait)
     atexit.register(wait)
 
 
 def wait(seconds: float = WAIT_SECONDS) -> bool:
-    """Whether all of them rest, or wait for nothing that comes from here, within this time."""
+    """Wait at most `seconds`. Return whether all gloo threads are idle, or have been inactive in a timed wait."""
     threads = [task for task in _tasks() if _read(task, "comm") == NAME]
     began, pause = time.monotonic(), PAUSE_SECONDS
     seen: dict[str, tuple[str, float]] = {}
@@ -50,20 +51,20 @@ def wait(seconds: float = WAIT_SECONDS) -> bool:
             return True
         if now - began >= seconds:
             return False
-        time.sleep(pause)  # there is no event for it; and they get the interpreter's lock meanwhile
+        time.sleep(pause)  # there is no event to wait for, and the threads get the interpreter's lock meanwhile
         pause = min(2 * pause, PAUSE_MAX_SECONDS)
 
 
 def _rests(task: str) -> bool:
-    """It waits for its next operation, or is gone."""
+    """Whether the thread waits for its next operation, or has ended."""
     call = _call(task)
-    if not call:  # gone, or this kernel does not say: then one that sleeps is taken for one that rests
+    if not call:  # it has ended, or this kernel does not tell: then a sleeping thread counts as idle
         return _read(task, "stat").rpartition(")")[2][:2] in ("", " S")
     return _waits(call) and int(call[4], 16) == 0
 
 
 def _still_since(task: str, now: float, seen: dict[str, tuple[str, float]]) -> float:
-    """Since when it has waited with a time limit and not stirred; `now` if it does not."""
+    """Return since when the thread has been inactive in a wait with a time limit; `now`: it is not in such a wait."""
     call = _call(task)
     turns = next((line for line in _read(task, "status").splitlines() if line.startswith("voluntary")), "")
     sign = f"{call} {turns}" if _waits(call) else ""
@@ -73,12 +74,12 @@ def _still_since(task: str, now: float, seen: dict[str, tuple[str, float]]) -> f
 
 
 def _call(task: str) -> list[str]:
-    """The system call that it sleeps in and its arguments; one word when it is running."""
+    """Return the system call in which the thread sleeps, and its arguments; one word if the thread is running."""
     return _read(task, "syscall").split()
 
 
 def _waits(call: list[str]) -> bool:
-    """This is a condition variable that is waited for."""
+    """Whether this system call waits for a condition variable."""
     return len(call) > 4 and call[0] == _FUTEX and int(call[2], 16) & 0x7F == _WAIT_BITSET
 
 

@@ -1,8 +1,8 @@
-"""The groups of this rank as a repair treats them: operations end, run again, or complete on this rank alone.
+"""The process groups of this rank in a repair: their operations end, run again, or complete on this rank alone.
 
-Making groups anew blocks on a rank that has died, so it happens on a thread of its own, which is left behind when a
-newer epoch begins. Whoever lets operations run again finds out there whether one has begun: then it ends with
-StepAbandoned. It does NOT know stages, orders or what the operations are for (heal.py).
+Making groups anew blocks if a rank has died. So it runs on its own thread, which is left behind when a newer epoch
+begins. The call that lets operations run again checks whether a newer epoch has begun, and then raises StepAbandoned.
+It does NOT know stages, orders or what the operations are for (heal.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from taskd.errors import StepAbandoned
 from taskd.worker.orders import Orders
 
 QUIESCE = timedelta(seconds=10)
-"""How long a copy that is under way in the guard may take to end."""
+"""How long a copy that is running in the guard may take to end."""
 EMPTY_RECORD = b"TSKDREC1" + struct.pack("<II", 2, 2)
-"""A record of a set-up in which nothing was communicated (csrc/c10d/record.hpp)."""
+"""The record of a set-up without any communication (csrc/c10d/record.hpp)."""
 
 
 class Groups:
-    """All guarded groups of this process. For the training thread."""
+    """All guarded groups of this process. Only the training thread may use it."""
 
     def __init__(self, orders: Orders, control: Any, make: Callable[[int], None]) -> None:
         """`make(epoch)` makes the groups of an epoch."""
@@ -34,13 +34,14 @@ class Groups:
 
     @staticmethod
     def end_operations() -> None:
-        """No operation of the step that was given up may touch a tensor any more."""
+        """Wait until no operation of the step that was given up touches a tensor any more."""
         from taskd.comm import guard
 
         guard.quiesce(QUIESCE)
 
     def rebuild(self, epoch: int) -> None:
-        """Not by this thread: a group waits for all its members, and one of them may be dying. Raises StepAbandoned."""
+        """Make the groups of this epoch on another thread: a group waits for all its members, and one of them may be
+        dying. Raises StepAbandoned."""
         aside.do(lambda: self._make(epoch), lambda: self._orders.core.epoch != epoch, f"epoch {epoch} is over")
         self._resume(epoch)
 
@@ -55,7 +56,7 @@ class Groups:
 
     @contextlib.contextmanager
     def apart(self, epoch: int) -> Iterator[None]:
-        """The same for a moment, after this rank has joined the others. Raises StepAbandoned."""
+        """Like rehearsing(), for a short time after this rank has joined the others. Raises StepAbandoned."""
         from taskd.comm import guard
 
         with self._orders.lock:
@@ -69,7 +70,7 @@ class Groups:
             self._resume(epoch)
 
     def _resume(self, epoch: int) -> None:
-        """Operations run again, unless a newer epoch has begun."""
+        """Let operations run again, unless a newer epoch has begun."""
         try:
             self._control.resume(epoch)
         except ValueError:

@@ -1,8 +1,8 @@
-"""Puts the guard around the groups of a process that taskd's launcher did not start, where recovery is wanted.
+"""Puts the guard around the groups of a process that taskd's launcher did not start, if recovery is wanted.
 
 With PROCESS_RECOVER=on, `start_taskd_worker()` does what `taskd.guard()` does: every live process group keeps its
-object and its name, and a guard stands between it and gloo. Whatever keeps that from working costs one sentence and
-leaves the groups as they were. It does NOT repair anything: that takes a launcher that can start a rank again.
+object and its name, and a guard is put between it and gloo. If this fails, one message is logged, and the groups stay
+as they were. It does NOT repair anything: that needs a launcher that can start a rank again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""A training process' part in a repair: the training thread goes through the stages and says what it has done.
+"""A training process' part in a repair: the training thread goes through the stages and reports what it has done.
 
-What it is to do waits in a queue (orders.py). Once it has left its step, it works that off: park, rebuild the groups,
-bring the state to the agreed update, resume. Between repairs it keeps what the next one will need: this rank's local
-state, where its death cannot reach it, and what its state is, for the manager to compare.
+Its orders wait in a queue (orders.py). Once the thread has left its step, it works through them: park, rebuild the
+groups, bring the state to the agreed update, resume. Between repairs this module keeps what the next repair needs. It
+writes this rank's local state where the rank's death cannot reach it. It sends digests of the state, which the manager
+compares.
 
-Failure modes: a newer epoch in any stage (whatever the training thread is doing ends with StepAbandoned, and the queue
-goes on with the newer one); making the new groups blocks on a rank that has died (groups.py); a stage that fails (the
-manager hears why, and climbs the ladder). Invariant: at most one stage is under way, on the training thread.
-It does NOT take orders and sees no failure (failures.py).
+Failure modes: a newer epoch in any stage (the current work of the training thread ends with StepAbandoned, and the
+queue goes on with the newer epoch); making the new groups blocks on a rank that has died (groups.py); a stage that
+fails (the manager hears why, and climbs the ladder). Invariant: at most one stage is under way, on the training thread.
+It does NOT receive orders (orders.py) and does not detect failures (failures.py).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from taskd.worker.orders import Orders, leave_at_once
 from taskd.worker.together import LaunchedTogether, Together
 
 APPEAL_SECONDS = 15.0
-"""Within which the manager answers whoever has raised an error, if it can be reached."""
+"""How long a rank that has raised an error waits for the manager's answer."""
 _logger = log.get(__name__)
 
 
 class Loop(Protocol):
-    """What a repair needs of the session."""
+    """The methods of the session that a repair needs."""
 
     @property
     def ends(self) -> list[int]: ...
@@ -64,27 +65,28 @@ class Loop(Protocol):
 
 
 class Repair:
-    """What a session sees of repairs. This one is for a process that nobody repairs: every answer is the quiet one."""
+    """The session's view of repairs. This class is for a process that is never repaired: its answers are neutral."""
 
     newcomer = False
     loop_before = 0
-    """Of a newcomer: in which of its loops the life before was; 0: in none, as far as that is known."""
+    """On a newcomer: the loop in which its life before was; 0: in none, as far as is known."""
     heals = False
     """Whether there may ever be a repair."""
     records = False
     speaks = False
-    """Whether what all ranks have to say is said by this one."""
+    """Whether this rank logs what all ranks would log alike."""
     together = Together()
-    """With all other ranks."""
+    """The collectives of all ranks."""
     never_retry: tuple[str, ...] = ()
-    """Names of the errors that the script means: see recover.never_retry."""
+    """Names of the errors that the script raises on purpose: see recover.never_retry."""
 
     def ordered(self) -> bool:
-        """Whether the step under way is given up."""
+        """Whether the current step is given up."""
         return False
 
     def appeal(self, updates: int, error: str) -> bool:
-        """An error of the script's has left the step behind so many updates. Waits; whether all do it again."""
+        """Report that the script's own error has left the step after `updates` updates, and wait for the answer.
+        Return whether all ranks do this step again."""
         return False
 
     def record(self, occasion: Occasion, step: int, pieces: list[bytes]) -> None:
@@ -94,43 +96,44 @@ class Repair:
         """Write the next version of this rank's ledger to the same place."""
 
     def ledger(self) -> tuple[int, bytes] | None:
-        """Of a newcomer: the ledger of its life before."""
+        """Return the ledger of the life before, on a newcomer."""
         return None
 
     def refuse(self, sentence: str) -> None:
-        """This rank cannot go on and joins no repair any more: it leaves. Never returns."""
+        """End this rank: it cannot go on and joins no further repair. Never returns."""
         raise Misfit(sentence)
 
     def training_begins(self) -> None:
-        """The set-up is over: its results need not be recorded any longer."""
+        """Note that the set-up is over: its results need not be recorded any longer."""
 
     def operations(self) -> int:
-        """How many collectives this process has begun."""
+        """Return how many collectives this process has begun."""
         return 0
 
     def committed(self, updates: int) -> None:
-        """A step is done."""
+        """Note that a step is done."""
 
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
-        """Say what these units are, of the state after so many updates. `every`: until all have had their turn."""
+        """Send the digests of units `first` to `end` of the state after `updates` updates. `every`: the number of
+        updates until all units have had their turn."""
 
     def tell_cover(self, cover: Cover) -> None:
-        """Say what would come of a death."""
+        """Tell the agent what a death of this rank would lead to."""
 
     def rehearsing(self) -> AbstractContextManager[None]:
-        """While this lasts, operations complete on this rank alone."""
+        """Return a context in which operations complete on this rank alone."""
         return contextlib.nullcontext()
 
     def apart(self) -> AbstractContextManager[None]:
-        """The same, when this rank has joined the others already. Raises StepAbandoned if a repair begins meanwhile."""
+        """Like rehearsing(), for a rank that has already joined the others. Raises StepAbandoned if a repair begins."""
         return self.rehearsing()
 
     def run(self, loop: Loop) -> None:
-        """Go through a repair that was ordered; returns when training goes on."""
+        """Go through an ordered repair; returns when training goes on."""
 
 
 class LaunchedRepair(Repair):
-    """The real one, in a process that taskd's launcher started."""
+    """The real implementation, in a process that taskd's launcher started."""
 
     heals = True
 
@@ -143,8 +146,8 @@ class LaunchedRepair(Repair):
         record: Record,
         inherited: Record | None,
     ) -> None:
-        """`control`: the guard's; `say`: sends a message to the agent; `inherited`: the record of the life before, for
-        a newcomer."""
+        """`control`: the control of the guard; `say`: sends a message to the agent; `inherited`: the record of the life
+        before, on a newcomer."""
         self.orders = orders
         self.speaks = orders.core.rank == 0
         self.together = LaunchedTogether(orders.core.rank)
@@ -248,21 +251,21 @@ class LaunchedRepair(Repair):
                     self._healed = True
                     return
             except StepAbandoned:
-                continue  # a newer epoch: its Park stands in the queue, or will
+                continue  # a newer epoch: its Park is in the queue, or soon will be
             except Misfit as error:
                 self._failed(effect, error)
                 leave_at_once(Quit(1, cut(str(error))))
             except Exception as error:
-                # Of whatever kind: the manager has to hear that the stage failed, so that it climbs the ladder.
+                # Any kind of error: the manager must hear that the stage failed, so that it climbs the ladder.
                 self._failed(effect, error)
 
     def _follow(self, effect: WorkerEffect, loop: Loop) -> bool:
-        """Do one effect; True when training goes on."""
+        """Carry out one effect. Return True when training goes on."""
         if isinstance(effect, Park):
             self._groups.end_operations()
             held = loop.held()
             flaw = loop.flaw()
-            if not flaw and held < 0 and not self.newcomer:  # a newcomer holds nothing, and nobody expects it to
+            if not flaw and held < 0 and not self.newcomer:  # a newcomer rightly holds nothing
                 flaw = "its update is torn"
             self._parked(effect.epoch, -1 if flaw else held, loop, cut(flaw))
         elif isinstance(effect, Rebuild):

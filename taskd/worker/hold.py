@@ -1,14 +1,15 @@
-"""How long an operation that has failed is held for a repair, before its error is raised in the script.
+"""Decides how long a failed operation is held for a repair, before its error is raised in the script.
 
-The time counts while somebody could decide upon a repair. Nobody can while this node's launcher does not run (it is
-stopped, or gets no processor): it has not seen the death, nor told it to the manager. That shows in its socket, from
-which it takes nothing. So this rank asks again and again, and what is not taken makes the time begin anew. A launcher
-that has ended its part of the job, as a signal tells it to, repairs nothing any more: then nothing is held.
+The time counts only while a repair could be decided. It cannot be decided while this node's launcher does not run (it
+is stopped, or gets no processor). The launcher has then neither seen the death nor reported it to the manager. Its
+socket shows this: the launcher reads nothing from it. So this rank sends a message again and again, and the time begins
+anew while a message stays unread. If the launcher has ended its part of the job, as after a signal, it repairs nothing
+any more, so nothing is held.
 
-Failure modes: the launcher stands still before it has heard of the failure, or after that; it never comes back, which
-ends the wait after as long as any stage of a repair may last; it is only slow, and the time grows by that.
-Alone, since it knows nothing of groups and orders: failures.py holds, and orders.py lets go. *Not seen:* a manager that
-stands still.
+Failure modes: the launcher stops before or after it has heard of the failure; it never comes back (the wait ends after
+the longest time that a stage of a repair may last); it is only slow (the time grows by the delay).
+This is a module of its own because it knows nothing of groups and orders: failures.py begins a hold, and orders.py ends
+it. *Not seen:* a manager that has stopped.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ _logger = log.get(__name__)
 
 
 class Hold:
-    """One failure is held at a time, the last one. One thread begins and looks; any may end it."""
+    """Holds one failure at a time, the last one. One thread calls begin() and look(); any thread may call end()."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
-        """`ask` says something to the launcher that changes nothing."""
+        """`ask` sends a message to the launcher that changes nothing."""
         self.unread: Callable[[], bool] = lambda: False
-        """Whether the launcher has yet to take what was said."""
+        """Whether the launcher has not read all messages yet."""
         self.unattended: Callable[[], bool] = lambda: False
         """Whether the launcher has ended its part."""
         self._ask = ask
         self._lock = threading.Lock()
-        self._epoch = -1  # in which it failed; -1: nothing is held
+        self._epoch = -1  # the epoch of the failure; -1: nothing is held
         self._seconds = 0.0
         self._until = self._most = 0.0
-        self._taken_at = 0.0  # when the launcher was last seen to have taken everything
+        self._taken_at = 0.0  # when the launcher was last seen to have read everything
         self._told = False
 
     def begin(self, epoch: int, seconds: float) -> None:
-        """Something has failed in this epoch; a repair is awaited so long."""
+        """Hold a failure of this epoch; wait at most `seconds` for a repair."""
         now = time.monotonic()
         with self._lock:
             self._epoch, self._seconds = epoch, seconds
@@ -52,13 +53,13 @@ class Hold:
             self._taken_at, self._told = now, False
 
     def end(self) -> int:
-        """Nothing is held any more; the epoch in which it had failed, or -1 if nothing was held."""
+        """End the hold. Return the epoch of the failure, or -1 if nothing was held."""
         with self._lock:
             epoch, self._epoch = self._epoch, -1
             return epoch
 
     def look(self) -> float | None:
-        """After how many milliseconds to look again; 0: the wait is over; None: nothing is held."""
+        """Return after how many milliseconds to look again; 0: the wait is over; None: nothing is held."""
         taken, unattended = not self.unread(), self.unattended()
         with self._lock:
             if self._epoch < 0:

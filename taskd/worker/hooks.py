@@ -1,10 +1,10 @@
 """Progress marks: a training loop says where it is, and the beat page shows it to the node's agent.
 
-`step_end`, `optimizer_begin` and `optimizer_end` are called by scripts (through tft_pause_train and its family) or by
-taskd's own session. Scripts that call nothing are followed through torch's global optimizer hooks: the first optimizer
-that steps counts the steps, whatever others step beside it. Once a script has told its own number, that number stands.
-Without a worker every call is a test of one variable. Nothing here blocks, waits, sends or raises, and torch is not
-imported: the hooks are put in when the script has done so itself.
+Scripts call `step_end`, `optimizer_begin` and `optimizer_end` (through tft_pause_train and its family), or taskd's own
+session marks its steps. Scripts that call nothing are followed through torch's global optimizer hooks: the first
+optimizer that steps counts the steps, and further optimizers are ignored. Once a script has told its own number, that
+number counts. Without a worker, every call only tests one variable. Nothing here blocks, waits, sends or raises. This
+module does not import torch: the hooks are installed if the script has imported it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _STEP_MAX = 2**62
 
 
 class _Progress:
-    """What this process knows of its own step."""
+    """What this process knows about its own step."""
 
     __slots__ = ("handles", "leader", "page", "step", "thread", "told", "under_way")
 
     def __init__(self) -> None:
         self.page: Page | None = None
-        self.step = -1  # the step that is under way, or the last one
+        self.step = -1  # the current step, or the last one
         self.under_way = False
-        self.told = False  # the script has said a number itself
-        self.thread: int | None = None  # in which the session's loop runs
+        self.told = False  # whether the script has told a number itself
+        self.thread: int | None = None  # the thread in which the session's loop runs
         self.leader: weakref.ref[Any] | None = None
         self.handles: list[Any] = []
 
@@ -48,7 +48,7 @@ _progress = _Progress()
 
 
 def step_end(iteration: int) -> None:
-    """The training loop has ended step `iteration` (tft_pause_train's argument)."""
+    """Note that the training loop has ended step `iteration` (tft_pause_train's argument)."""
     page = _progress.page
     if page is None:
         return
@@ -59,7 +59,7 @@ def step_end(iteration: int) -> None:
 
 
 def optimizer_begin(step: int = -1) -> None:
-    """The update of `step` begins; -1: of the step after the last one told."""
+    """Note that the update of `step` begins; -1: of the step after the last one told."""
     page = _progress.page
     if page is None:
         return
@@ -71,7 +71,7 @@ def optimizer_begin(step: int = -1) -> None:
 
 
 def optimizer_end(step: int = -1) -> None:
-    """The update of `step` is made; -1: of the step that began."""
+    """Note that the update of `step` is made; -1: of the step that began."""
     page = _progress.page
     if page is None:
         return
@@ -83,7 +83,7 @@ def optimizer_end(step: int = -1) -> None:
 
 
 def mark_step(step: int, phase: Phase) -> None:
-    """The session's own mark, which knows both; from now on the script counts as having told its number."""
+    """Mark step and phase for the session; from now on the script counts as having told its number."""
     page = _progress.page
     if page is not None:
         _progress.step, _progress.under_way, _progress.told = step, phase is not Phase.BETWEEN, True
@@ -92,12 +92,12 @@ def mark_step(step: int, phase: Phase) -> None:
 
 
 def trained_in() -> int | None:
-    """The thread in which steps are marked; None: nobody has marked one."""
+    """Return the thread in which steps are marked; None: no step was marked."""
     return _progress.thread
 
 
 def mark_phase(phase: Phase) -> None:
-    """The session's own mark inside of a step."""
+    """Mark a phase inside a step, for the session."""
     page = _progress.page
     if page is not None:
         page.store_phase(phase)
@@ -109,7 +109,8 @@ def attach(page: Page) -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is None or _progress.handles:
         return
-    # A compiled step calls them as they are. torch.compiler.disable would import the compiler now: that takes long.
+    # A compiled step must call the hooks uncompiled. torch.compiler.disable is not used: it would import the compiler
+    # now, which takes long.
     uncompiled = getattr(sys.modules["torch"], "_disable_dynamo", lambda function: function)
     try:
         _progress.handles = [
@@ -123,7 +124,7 @@ def attach(page: Page) -> None:
 
 
 def detach() -> None:
-    """Stop writing, take the hooks out and forget the step: what follows is another run."""
+    """Stop writing, remove the hooks and forget the step: what follows is another run."""
     _progress.page = None
     for handle in _progress.handles:
         handle.remove()
@@ -140,12 +141,12 @@ def _before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
     if page is None:
         return
     if _progress.told:
-        # The number told last is that of the step that ended; this update, and those beside it, belong to the next.
+        # The last told number is that of the step that ended; this update and others beside it belong to the next step.
         if not _progress.under_way:
             _begin(_progress.step + 1)
     else:
         leader = _progress.leader() if _progress.leader is not None else None
-        if leader is None:  # the first one, or the first after the leader was thrown away: the count goes on
+        if leader is None:  # the first optimizer, or the first after the leader was deleted: the count goes on
             _progress.leader = weakref.ref(optimizer)
             leader = optimizer
         if leader is optimizer:

@@ -1,8 +1,8 @@
-"""Who this training process is: job, node, rank, world size, incarnation, read from what launchers leave behind.
+"""The identity of this training process: job, node, rank, world size, incarnation, as its launcher has set them.
 
 torchrun's variables are read first, then torch.distributed if the script has initialised it (it knows best how many
-ranks there are), then the configuration. It does NOT judge the rank that a script gives (taskd.api does) and imports
-no torch.
+ranks there are), then the configuration. It does NOT check the rank that a script gives (taskd.api does) and does not
+import torch.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from taskd.config import Config
 from taskd.core import limits
 
 INCARNATION_VARIABLE = "_TASKD_INCARNATION"
-"""Set by taskd's own launcher, which numbers each rank's lives by itself."""
+"""Set by taskd's own launcher, which numbers the incarnations of each rank itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One life of one rank."""
+    """One incarnation of one rank."""
 
     job: str
     node: str
     rank: int
     world_size: int
     local_rank: int
-    incarnation: int  # 0: nobody counts restarts here, the agent picks the next number
+    incarnation: int  # 0: restarts are not counted here, and the agent picks the next number
 
 
 def find(config: Config, rank: int, environ: Mapping[str, str] | None = None) -> Identity:
-    """The identity of this process, which its script calls `rank`."""
+    """Return the identity of this process; `rank` is the number that its script gives."""
     environ = os.environ if environ is None else environ
     return Identity(
         job=config.job.id,
@@ -46,10 +46,10 @@ def find(config: Config, rank: int, environ: Mapping[str, str] | None = None) ->
 
 
 def node_name(config: Config, environ: Mapping[str, str] | None = None) -> str:
-    """The configured name; else by torchrun's or the pod's number of this node; else the host's name.
+    """Return the configured name; else a name by torchrun's or the pod's number of this node; else the host's name.
 
     The number comes before the host's name, because two torchrun nodes on one host are two nodes. TORCHELASTIC_RUN_ID
-    is not used for the job's name in the same way: a user's manager.py, outside torchrun, could not know it.
+    is not used for the job's name in this way: a user's manager.py, outside torchrun, could not know it.
     """
     environ = os.environ if environ is None else environ
     if not config.sources.get("job.node", "default").startswith("default"):
@@ -62,20 +62,20 @@ def node_name(config: Config, environ: Mapping[str, str] | None = None) -> str:
 
 
 def world_size(config: Config, environ: Mapping[str, str] | None = None) -> int:
-    """How many ranks the job has."""
+    """Return how many ranks the job has."""
     environ = os.environ if environ is None else environ
     distributed = initialised_distributed()
     if distributed is not None:
         return int(distributed.get_world_size())
     given = _number(environ, "WORLD_SIZE", 1, limits.MAX_RANKS)
-    # Without LOCAL_RANK this is not a launcher's child: a pod's own WORLD_SIZE counts nodes.
+    # Without LOCAL_RANK no launcher has started this process: the WORLD_SIZE of a pod counts nodes.
     if given is not None and "LOCAL_RANK" in environ:
         return given
     return max(config.job.node_nums * config.job.proc_per_node, given or 1)
 
 
 def initialised_distributed() -> Any:
-    """torch.distributed, if the script has imported and initialised it; else None. Imports nothing."""
+    """Return torch.distributed if the script has imported and initialised it, else None. Imports nothing."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not getattr(distributed, "is_initialized", lambda: False)():
         return None

@@ -1,8 +1,9 @@
-"""What a training process says of itself whenever it introduces itself to its node's agent.
+"""The introduction: what a training process says about itself each time it introduces itself to its node's agent.
 
-Said anew after every break of the line, so it has to be true at any time: who changes the epoch or the stage says so
-here. With it go the descriptors of the beat page and of the records that the agent keeps beyond this process' life.
-Alone, since those who go through repairs change it and know no socket. It does NOT send anything (link.py).
+It is sent again after every lost connection, so it has to be true at any time. Code that changes the epoch or the stage
+must report the change here. The descriptors of the beat page and of the records are sent along. The agent keeps them
+beyond this process' life. This is a module of its own because the repair changes it and knows no socket. It does NOT
+send anything (link.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from taskd.worker.identity import Identity
 
 
 class Introduction:
-    """Of one training process."""
+    """The introduction of one training process."""
 
     def __init__(self, identity: Identity, framework: str, page: _native.Page, records: tuple[int, ...]) -> None:
         self.identity = identity
         self.incarnation = identity.incarnation
-        """The agent may give it a later one than its launcher did."""
+        """The agent may choose a later incarnation than the launcher did."""
         self.epoch = 0
         self.stage = Stage.RUNNING
         self.updates = -1
@@ -33,12 +34,12 @@ class Introduction:
         self._pid = os.getpid()
 
     def reached(self, epoch: int, stage: Stage, updates: int = -1, part: int = 0) -> None:
-        """This is how far it is now, and what it holds; the page says the epoch, too."""
+        """Set the stage that this process has reached, and what it holds. The page shows the epoch, too."""
         self.epoch, self.stage, self.updates, self.part = epoch, stage, updates, part
         self._page.store_epoch(epoch)
 
     def hello(self, key: bytes) -> WorkerHello:
-        """The words. `key`: the job's, as far as it is known here."""
+        """Return the hello message. `key`: the job's key, as far as it is known here."""
         return WorkerHello(
             job=self.identity.job,
             rank=self.identity.rank,

@@ -1,14 +1,17 @@
-"""How the job's key reaches every node of a torchrun job with nothing for anyone to configure.
+"""The distribution of the job's key to every node of a torchrun job, without any configuration by the user.
 
-The manager makes the key on rank 0's host; rank 0's worker finds it there and hands it on, sealed for each that asks,
-through the store with which the job's ranks have met anyway (torch.distributed's, which whoever reaches its port can
-read: wire/exchange.py). One rank of a node is enough, so the others ask only if the manager does not know them after a
-while. A key given by environment or file wins, needs no store and is handed on to nobody: rank 0 only says that it was
-given, and a rank without it, or with another one, says so. A key that lies on this host is used without asking if it is
-the one that rank 0 speaks of; one left by an older job is not.
-Each look is short and belongs to the link's own thread: the training thread never waits, and its store connection is
-never shared (a blocking get from two threads at once mixes their answers), so the store is cloned. Rank 0 looks for
-asks as long as it lives; when it has gone, nobody is answered any more, and whoever has the key keeps it.
+The manager makes the key on rank 0's host. Rank 0's worker finds it there and hands it on, sealed for each rank that
+asks. The key travels through the store in which the job's ranks have met anyway: torch.distributed's, which anyone who
+reaches its port can read (wire/exchange.py). One rank per node is enough. The other ranks ask only if the manager does
+not know them after a while.
+
+A key given by environment or file wins, needs no store and is not handed on. Rank 0 then only announces that it was
+given; a rank without it, or with another key, reports this. A key on this host is used without asking if rank 0 has
+announced the same key. A key left by an older job is not used.
+
+Each look is short and runs on the link's own thread, so the training thread never waits. The store is cloned, because
+two threads must not share a store connection (blocking gets from two threads mix their answers). Rank 0 looks for
+requests as long as it lives. When it has gone, no request is answered any more; ranks that have the key keep it.
 It does NOT create keys, nor prove them: the manager does.
 """
 
@@ -28,19 +31,19 @@ from taskd.worker.identity import Identity, initialised_distributed
 
 PREFIX = "taskd/"
 STORE_KEY = f"{PREFIX}key"
-"""Where rank 0's notice of the key stands."""
+"""The store key under which rank 0's notice of the job's key is found."""
 STORE_SECONDS_MAX = 5
 FILE_AFTER_SECONDS = 2.0
-"""How long a rank other than 0 looks only into the store: a file on its own host may be left from an older job. What
-comes from such a file is tried, and the store is looked into until the manager has acknowledged the rank."""
+"""How long a rank other than 0 looks only into the store: a file on its own host may be left from an older job. A key
+from such a file is tried, and the rank looks into the store until the manager has acknowledged it."""
 ASK_AFTER_SECONDS = 3.0
-"""When a rank that is not the first of its node asks, if that one has not brought the key to the node."""
+"""When a rank that is not the first of its node asks, if the first has not brought the key to the node."""
 ASK_AGAIN_SECONDS = 10.0
 LOOK_MS = 100
 LOOK_SLOW_MS = 1_000
 EAGER_SECONDS = 30.0
 ANSWERS_MAX = 16
-"""In one look: each costs some milliseconds of this process."""
+"""The most answers in one look: each costs some milliseconds of this process."""
 _logger = log.get(__name__)
 
 
@@ -48,11 +51,11 @@ class KeyShare:
     """One rank's search for the key; `look()` until it is found, `settled` when there is nothing left to do."""
 
     def __init__(self, config: Config, identity: Identity, wanted: bool = True) -> None:
-        """Not `wanted`: somebody else hands the key on, there is nothing to look for."""
+        """Not `wanted`: another process hands the key on, so there is nothing to look for."""
         self.key = b""
         self.trouble = ""
         self.proven = False  # the manager has acknowledged this rank: the key is the right one
-        self._sure = False  # it is the one that rank 0 speaks of
+        self._sure = False  # the key is the one that rank 0 has announced
         self._wanted = wanted
         self._config = config
         self._given = keys.is_given(config)
@@ -71,12 +74,12 @@ class KeyShare:
 
     @property
     def settled(self) -> bool:
-        """The key is found, and handed on if that is this rank's part."""
+        """Whether the key is found, and handed on if that is this rank's task."""
         return self._is_settled()
 
     @property
     def hands_on(self) -> bool:
-        """Others may ask this rank at any time."""
+        """Whether other ranks may ask this rank at any time."""
         return self._giver is not None
 
     def _is_settled(self) -> bool:
@@ -87,14 +90,14 @@ class KeyShare:
         return (bool(self.key) and (self._sure or self.proven)) or (self._patient and self.proven)
 
     def close(self) -> None:
-        """Looks no more; returns when a look under way has ended. A thread that is in the store when the interpreter
-        ends would take the process with it: torch's code cannot be left from inside."""
+        """End the looks; return when the current look has ended. If a thread were in the store when the interpreter
+        ends, the process would abort: torch's code cannot be left from inside."""
         with self._looking:
             self._closed = True
             self._store = self._giver = self._asker = None
 
     def look(self) -> bytes:
-        """One short look, and what others wait for where that is due; the key, or nothing yet."""
+        """Look once, briefly, and serve the requests of other ranks if this is due. Return the key, or nothing yet."""
         with self._looking:
             return self.key if self._closed else self._look()
 
@@ -106,7 +109,7 @@ class KeyShare:
                 self._hand_on()
             else:
                 self._search()
-        except RuntimeError as error:  # DistStoreError and its kin: the store's host is gone or busy
+        except RuntimeError as error:  # DistStoreError and similar: the store's host is gone or busy
             self._drop()
             _logger.info("the job's store does not serve the job's key: %s", str(error).splitlines()[0])
         if self._is_settled():
@@ -124,7 +127,7 @@ class KeyShare:
             found = self._on_this_host()
             self.key = b"" if found is None else found.secret
         if initialised_distributed() is None:
-            self._drop()  # before the store is gone: torch writes of that on the terminal
+            self._drop()  # before the store is gone: otherwise torch prints about it on the terminal
         if not self.key or (store := self._open()) is None:
             return
         if self._giver is not None:
@@ -163,7 +166,7 @@ class KeyShare:
             self._complain(exchange.trouble(self._notice, own))
 
     def _ask(self, notice: exchange.Notice) -> None:
-        """One step of it: the ask, or a look for its answer."""
+        """Do one step of asking: send the request, or look for its answer."""
         now = time.monotonic()
         if (store := self._open()) is None or (self._patient and now - self._began < ASK_AFTER_SECONDS):
             return
@@ -193,7 +196,7 @@ class KeyShare:
             log.once(_logger, logging.WARNING, f"key {why}", "%s", why)
 
     def _store_is_silent(self) -> bool:
-        """There is no store, or rank 0 has had its time to say something of the key there."""
+        """Whether there is no store, or rank 0 has had enough time to announce the key there."""
         return initialised_distributed() is None or time.monotonic() - self._began > FILE_AFTER_SECONDS
 
     def _on_this_host(self, quiet: bool = False) -> keys.Key | None:
@@ -223,7 +226,7 @@ class KeyShare:
 
 
 class KeyLooks:
-    """When a rank looks for the key: often at first, seldom later or once it is found. It does NOT look by itself."""
+    """Decides when a rank looks for the key: often at first, rarely later or once it is found. It has no thread."""
 
     def __init__(self, share: KeyShare) -> None:
         self.share = share
@@ -231,7 +234,7 @@ class KeyLooks:
         self._began = time.monotonic()
 
     def look(self, now: float, acknowledged: bool) -> bool:
-        """Look, and say when the next time is due. Whether the key is another one now."""
+        """Look, and set when the next look is due. Return whether the key has changed."""
         before = self.share.key
         key = self.share.look()
         found = acknowledged and bool(key) and not self.share.hands_on

@@ -1,10 +1,10 @@
-"""What the guard announced: has an operation failed, or is it late and goes on? The second is evidence of its own kind.
+"""Tells late operations from failed ones in what the guard announces. Lateness is evidence of its own kind.
 
-The guard knows how long an operation of a kind has ever taken in this job, and announces one that takes ten times the
-longest, 5 s at least, which then goes on (csrc/c10d/rhythm.hpp). It announces failures the same way, and says in words
-which of the two it means; these are read here and nowhere else.
+The guard knows the longest time that an operation of each kind has taken in this job. It announces an operation that
+takes ten times as long, and 5 s at least; the operation goes on (csrc/c10d/rhythm.hpp). It announces failures the same
+way. The words of the announcement tell which of the two it is. These words are read only here.
 
-Not here: what follows. Of a failure much may (failures.py), of lateness nothing but a word.
+Not here: what follows. A failure may have many consequences (failures.py); a late operation is only reported.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from taskd.core.words import cut, late_words
 
 USUAL = "at least ten times its usual longest"
 _WORDS = re.compile(r"no answer within (\d{1,15}) ms, far longer than it ever took in this job")
-"""As csrc/c10d/lane_judge.cpp says it."""
+"""The words of csrc/c10d/lane_judge.cpp."""
 
 
 def evidence_of(rank: int, incarnation: int, group: str, kind: str, sequence: int, words: str) -> Evidence | None:
-    """That this rank waits for an operation which is late; None: what was announced is a failure."""
+    """Return the evidence that this rank waits for a late operation; None: the announcement is a failure."""
     found = _WORDS.fullmatch(words)
     if found is None:
         return None
@@ -30,5 +30,5 @@ def evidence_of(rank: int, incarnation: int, group: str, kind: str, sequence: in
 
 
 def sentence(evidence: Evidence) -> str:
-    """The same for this rank's own log."""
+    """Return the same as a sentence for this rank's own log."""
     return late_words(f"rank {evidence.witness}", evidence.operation, evidence.waited_ms, evidence.reason)

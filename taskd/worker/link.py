@@ -1,13 +1,13 @@
-"""A training process' line to its node's agent: hello with the beat page, then orders in, news out, for the whole run.
+"""The connection of a training process to its node's agent: first a hello with the beat page, then orders and reports.
 
-One daemon thread does everything slow: it connects, has an agent started where there is none (and again when it died),
-finds the key, introduces the process anew after every break. The training thread only ever stores into its page or
-sends a datagram that does not block. Whatever fails here costs a log line: monitoring is fail-open, nothing raises
-into training. A forked child inherits none of it: the descriptors are closed in it, and every method does nothing.
+One daemon thread does everything slow. It connects, has an agent started if there is none (or if it died), finds the
+key, and introduces the process again after every lost connection. The training thread only stores into its page or
+sends a datagram that does not block. A failure here costs a log line: monitoring is fail-open, and nothing raises into
+training. A forked child inherits none of it: its descriptors are closed, and every method does nothing.
 
-The parts know their own business: the socket (channel.py), how to get one (connector.py), what is said of this process
-(introduction.py), what was answered (registration.py), the key (keyshare.py) and what rails count (counters_shown.py).
-It does NOT decide what an order means (whoever sets `on_message` does).
+Each part has a module of its own: the socket (channel.py), how to get one (connector.py), what this process says about
+itself (introduction.py), what was answered (registration.py), the key (keyshare.py) and the counters of rails
+(counters_shown.py). It does NOT decide what an order means (the function in `on_message` does).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from taskd.worker.rails import RailFollower
 from taskd.worker.registration import Registration
 
 HELLO_AGAIN_SECONDS = 1.0
-"""A hello that is not answered is said again; one that was refused, too: the other holder of the rank may end."""
+"""A hello is sent again if it was not answered, or if it was refused: the other holder of the rank may end."""
 _logger = log.get(__name__)
 
 
 class Link:
-    """One per training process. `start()`, `wait()` for the manager's word, `close()` at the end; the parts say and
-    show what happened."""
+    """The link of one training process: `start()` it, `wait()` for the manager's answer, `close()` it at the end. Its
+    parts tell what happened."""
 
     def __init__(
         self,
@@ -84,19 +84,20 @@ class Link:
         return self.channel.ours() and self.registration.wait(seconds)
 
     def leave(self, reason: str) -> None:
-        """Say that this process ends in good order. The beat goes on to the very end: it is what lets the agent read
-        the exit code before the process' parent takes it."""
+        """Say that this process ends in good order. The beat goes on to the very end. It lets the agent read the exit
+        code before the process' parent takes it."""
         if not self._closing:
             who = self.introduction
             self.channel.say(WorkerLeaving(who.identity.rank, who.incarnation, cut(reason)))
 
     def be_ready_to_end(self) -> None:
-        """To be called before the interpreter ends, since the thread does not: what cannot be left from inside is."""
+        """End the key looks before the interpreter ends: the thread goes on, and torch's store cannot be left inside.
+        """
         if self.channel.ours():
             self._keys.share.close()
 
     def close(self) -> None:
-        """End the line and the beat; returns when the thread has ended (soon: nothing in it waits long)."""
+        """End the connection and the beat; return when the thread has ended (soon: nothing in it waits long)."""
         if self.channel.ours():
             self._end()
             if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -119,7 +120,7 @@ class Link:
             while not self._closing:
                 self._turn()
         except Exception:
-            # A mistake in here must cost the monitoring of one rank, not its training.
+            # A bug in this thread may cost the monitoring of one rank, but not its training.
             _logger.exception("taskd's link to the node's agent has ended by a mistake of its own; training goes on")
         finally:
             self.channel.close()
@@ -143,7 +144,7 @@ class Link:
             self._receive()
 
     def _poll(self) -> bool:
-        """Wait until there is something to do; whether the agent has said something."""
+        """Wait until there is something to do. Return whether the agent has sent something."""
         line = self.channel.socket
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)

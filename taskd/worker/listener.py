@@ -1,6 +1,7 @@
-"""Whom it concerns when the script calls what patches.py has replaced: the step under way, or the work between loops.
+"""The listener to the functions that patches.py replaces: it tells the current step, or the work between loops.
 
-Alone, since the patches know nothing of steps, and the step knows nothing of the work between loops.
+It is a module of its own because the patches know nothing of steps, and the step knows nothing of the work between
+loops.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from taskd.worker.transaction import Transaction
 
 
 class Listener:
-    """Of one session."""
+    """The listener of one session."""
 
     def __init__(self, registered: Registered, transaction: Transaction, between: Between, passage: Passage) -> None:
         self._registered, self._transaction = registered, transaction
@@ -26,14 +27,14 @@ class Listener:
         self._transaction.forward_ended()
 
     def saves(self) -> bool:
-        """Whether something is to be saved; nothing in a rehearsal. Raises StepAbandoned in a step that is given up."""
+        """Whether torch.save() may save; never in a rehearsal. Raises StepAbandoned in a step that is given up."""
         if self._passage.under_way:
             return False
         self._transaction.saves()
         return True
 
     def data_is_asked_for(self, parameter: torch.Tensor) -> None:
-        """Somebody may write into it."""
+        """Note that the script asks for a parameter's `data`, and may write into it."""
         step = self._transaction.current
         if self._between.under_way:
             self._between.moving.touched(parameter)
@@ -42,7 +43,7 @@ class Listener:
             self._registered.doubts.look("a parameter whose data is asked for", moving.touched, parameter)
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
-        """Any optimizer, registered or not; not those that are parts of a registered one."""
+        """Note the step of any optimizer, registered or not, except those that are parts of a registered one."""
         if self._between.under_way:
             self._between.refuse_optimizer()
         if self._transaction.current is not None and not self._optimizer_is_at_work():

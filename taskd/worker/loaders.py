@@ -1,33 +1,35 @@
-"""What loaders draw from which generator and when, so that a newcomer opens one exactly as its life before has done.
+"""Notes what each loader draws, from which generator and when, so a newcomer opens it exactly as its life before did.
 
     who                               draws                             when
     every DataLoader                  a base seed, from its generator   when its iterator is made: in each epoch, and
                                       or torch's                        with persistent_workers only once
     RandomSampler (shuffle=True)      from its generator, or a seed     at the first batch of each epoch; with
                                       from torch's                      replacement every 32 samples
-    a sampler that draws in iter()    what it likes                     as each epoch is opened, and once more when an
+    a sampler that draws in iter()    anything                          as each epoch is opened, and once more when an
                                                                         iterator with processes is made
     DistributedSampler, StepSampler   from one by seed and epoch        no other draw depends on it
     a dataset without processes       torch's, random's, numpy's, own   with each sample
     a dataset in a loader process     the process' own, seeded with     with each sample; with persistent_workers an
                                       base seed and process number      epoch goes on where the last one has ended
 
-So an opening is noted: the generators before it, and, if the processes had been made earlier, the generators of that
-moment. Whoever opens it once more makes new processes with the same base seed, draws nothing for it, and lets the
-sampler draw as it did. Processes are watched: a stand-in for the loader's collate function says after each batch how
-their generators stand. If they have moved, the batches of an epoch are loaded from its first one on, and processes that
-stay begin with what their forerunners had at the epoch's start. Where that is not known (a loop that was left in the
-middle) the job says so and starts over.
+So this module notes each opening: the generators before it and, if the processes were made earlier, the generators of
+that earlier moment. To open the same epoch once more, new processes are made with the same base seed, without a new
+draw, and the sampler draws as it did. The processes are watched: a stand-in for the loader's collate function reports
+the state of their generators after each batch. If the generators have advanced, an epoch is loaded from its first batch
+on. Persistent workers then begin with the states that the earlier workers had at the epoch's start. Where those are not
+known (a loop that was left in the middle), the job says so and starts over.
 
-What a sampler, a dataset or a loader of the script's own counts by itself is noted with an opening, too (counts.py).
-That an epoch which is opened once more gives what it gave is not believed but seen: the last batch of before is loaded
-again and compared (feed.py). At an epoch's beginning there is none, so a loader whose place nobody knows is refused.
+A script's own sampler, dataset or loader may count something. These numbers are noted with an opening, too (counts.py).
+An epoch that is opened once more must yield the same batches. This is checked, not assumed: the last known batch is
+loaded again and compared (feed.py). At an epoch's beginning there is no such batch, so a loader whose position is
+unknown is refused.
 
-A loader with persistent workers that the script itself opens in a loop or in session.between, for an evaluation say,
-takes its base seed from a copy of the generator: a newcomer makes it at another time, and that must change no draw.
+The script itself may open a loader with persistent workers in a loop or in session.between, to evaluate for example.
+Such a loader takes its base seed from a copy of the generator. A newcomer opens it at another time, and that must not
+change any draw.
 
-It does NOT see: a loader that makes its iterator in a way of its own draws nothing that is watched; its batches are
-always loaded from the epoch's first one on, and with persistent workers a death starts over.
+It does NOT see the draws of a loader that makes its iterator in its own way. The batches of such a loader are always
+loaded from the epoch's first one on, and with persistent workers a death makes all ranks start over.
 """
 
 from __future__ import annotations
@@ -58,20 +60,20 @@ OF_SCRIPT = "no loop of steps() is over them"
 OWN_WAY = "{kind}, with persistent_workers, makes its iterator in a way of its own: " + STARTS_OVER
 HIDES = "the loader has an iterator in it ({where}), and how far that has come nobody can tell: " + STARTS_OVER
 ROW_BYTES = 1 << 16
-"""What one process may say of its generators."""
+"""The space in which one loader process reports its generators."""
 _ROW = struct.Struct("<qBBxxI")
-"""Of one process: how many batches it has made, whether its generators have moved, whether its dataset has counted, and
-how long the generators' state is."""
+"""The report of one process: the number of batches it has made, whether its generators have advanced, whether its
+dataset has counted, and the length of the generators' state."""
 _LOOKS = 4
-"""Batches after which it is looked for numbers that have moved."""
+"""Numbers are checked for changes after each of an epoch's first batches, up to this many."""
 
 
 class Watch:
-    """Stands in for what a loader calls in its processes; goes there with the loader's other arguments."""
+    """Replaces the functions that a loader calls in its processes; it is sent there with the loader's arguments."""
 
     def __init__(self, loader: Any, states: list[bytes]) -> None:
-        """`states`: with which generators the processes begin, if not as they are seeded. Raises OSError or
-        RuntimeError if there is no memory to share."""
+        """`states`: the generator states that the processes begin with, if not the seeded ones. Raises OSError or
+        RuntimeError if no shared memory is available."""
         self._collate, self._begin = loader.collate_fn, loader.worker_init_fn
         self._states = states
         self._rows = torch.zeros(loader.num_workers, ROW_BYTES, dtype=torch.uint8).share_memory_()
@@ -80,10 +82,10 @@ class Watch:
         self._seen = b""
         self._numbers: Numbers = {}
 
-    # ---- in a process of the loader's
+    # ---- in a process of the loader
 
     def begins(self, process: int) -> None:
-        """In place of worker_init_fn."""
+        """Called instead of worker_init_fn."""
         if self._begin is not None:
             self._begin(process)
         info = get_worker_info()
@@ -95,7 +97,7 @@ class Watch:
         self._say(bool(self._states), self._seen)
 
     def __call__(self, samples: Any) -> Any:
-        """In place of collate_fn."""
+        """Called instead of collate_fn."""
         batch = self._collate(samples)
         if self._process >= 0:
             self._count += 1
@@ -110,7 +112,7 @@ class Watch:
         return batch
 
     def _now(self) -> Numbers:
-        """What the dataset may count by."""
+        """Return the numbers with which the dataset may count."""
         info = get_worker_info()
         return numbers_in(info.dataset) if info is not None else {}
 
@@ -122,10 +124,10 @@ class Watch:
     def _put(self, data: bytes) -> None:
         self._rows[self._process, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
-    # ---- in the process that has the loader
+    # ---- in the process that owns the loader
 
     def draws(self) -> bool:
-        """Whether the generators of any process have moved."""
+        """Whether the generators of any process have advanced."""
         return bool(self._rows[:, 8].any())
 
     def counts(self) -> bool:
@@ -133,11 +135,11 @@ class Watch:
         return bool(self._rows[:, 9].any())
 
     def made(self) -> int:
-        """How many batches all processes have made."""
+        """Return how many batches all processes together have made."""
         return sum(_ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[0] for row in self._rows)
 
     def states(self) -> list[bytes]:
-        """How the generators of each process stand; nothing for one that has not begun."""
+        """Return the generator state of each process; it is empty for a process that has not begun."""
         found = []
         for row in self._rows:
             size = _ROW.unpack_from(tree.bytes_of(row[: _ROW.size]))[3]
@@ -150,45 +152,46 @@ class Opening:
     """How an epoch of a loader was opened."""
 
     at: int
-    """The number of its first step."""
+    """The number of the epoch's first step."""
     before: bytes
-    """The generators before."""
+    """The generators before the opening."""
     earlier: bool = False
-    """Its processes had been made before that."""
+    """Whether the loader's processes were made before this opening."""
     states: list[bytes] = field(default_factory=list)
-    """And their generators stood like this; nothing: as they were seeded."""
+    """The generators of those processes; empty: as they were seeded."""
     sure: bool = True
-    """That is known."""
+    """Whether `states` is known to be right."""
     numbers: Numbers = field(default_factory=dict)
-    """Those of the loader before."""
+    """The loader's numbers before the opening."""
 
 
 @dataclass(slots=True)
 class Own:
-    """What of a loader is its own and moves."""
+    """The parts of one loader that change as it is used."""
 
     number: int
-    """Of the loader."""
+    """The number of the loader."""
     generators: list[Any] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     new: bool = False
-    """It was opened, and no batch was taken yet."""
+    """The loader was opened, and no batch was taken yet."""
     lost: bool = False
-    """Nobody could tell, as an epoch begins, that it goes on where it was; of a newcomer, its life before could not."""
+    """At an epoch's beginning, nobody could tell whether the loader goes on where it was. On a newcomer: its life
+    before could not tell."""
 
 
 class Loaded(NamedTuple):
-    """A batch, as it came."""
+    """What is known about a batch that was loaded."""
 
     at: int
     """The number of its step."""
     digest: int
     before: bytes = b""
-    """The generators before, if to load it has moved them."""
+    """The generators before the loading, if the loading advanced them."""
 
 
 class Known:
-    """One loader."""
+    """What is known about one loader."""
 
     def __init__(self, loader: Any, number: int, watches: bool) -> None:
         plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
@@ -200,12 +203,12 @@ class Known:
         self.odd = type(loader).__name__ if stays and not plain else ""
         self.hidden = counts.hides(loader)
         self.made = b""
-        """The generators before the processes were made that stay."""
+        """The generators before the persistent processes were made."""
         self.states: list[bytes] = []
-        """The generators of those when the last epoch ended, if they draw."""
+        """The generators of the persistent processes when the last epoch ended, if those processes draw."""
         self.sure = True
-        """And that is known."""
-        self.drew = several and not plain  # of what cannot be seen, the worst is assumed
+        """Whether `states` is known to be right."""
+        self.drew = several and not plain  # assume the worst about processes that cannot be watched
         self.of_script = False
         self._shared = False  # the script has loaded from it between two epochs
         self._stream = several and isinstance(loader.dataset, IterableDataset)
@@ -217,32 +220,32 @@ class Known:
 
     @property
     def draws(self) -> bool:
-        """Whether what its processes load depends on what they loaded before."""
+        """Whether the batches of its processes depend on the batches that they loaded before."""
         if not self.drew and self._watch is not None:
             self.drew = self._watch.draws() or (not self.stays and self._watch.counts())
         return self.drew
 
     def looks(self, loader: Any, position: int, per_epoch: int) -> bool:
-        """Whether this batch of an epoch is one of the first, or of those at which a sampler may come to its end."""
+        """Whether this batch is one of an epoch's first, or one at which a sampler may come to its end."""
         ahead = self.processes * (loader.prefetch_factor or 0) if self.processes else 0
         return bool(position < _LOOKS or position >= per_epoch - 1 - ahead)
 
     def loaded(self, loader: Any) -> None:
-        """A batch was loaded from it, and nothing else was done meanwhile."""
+        """Note that a batch was loaded from the loader, and that nothing else happened meanwhile."""
         self.own.counts.end(loader)
         counted = self._watch is not None and self.stays and self._watch.counts()
         self.own.lost = counted or bool(counts.hides(loader))
 
     def opening(self, loader: Any, at: int) -> Opening:
-        """Its next epoch, which begins now."""
+        """Return the opening of its next epoch, which begins now."""
         before, numbers = rng.capture(), numbers_in(loader)
         if self.stays and not self.made and loader._iterator is not None:
-            self.made = before  # the script has used it: its processes are replaced, and nothing is drawn for it
+            self.made = before  # the script has used the loader: its processes are replaced, without a new draw
         self._shared |= self.sure and self._watch is not None and self.stays and self._watch.made() != self._expected
         return Opening(at, before, self.stays and bool(self.made), self.states, self.sure, numbers)
 
     def iterate(self, loader: Any, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
-        """An iterator over so many batches. `anew`: the processes that there are, if any, are not those of this
+        """Return an iterator over `batches` batches. `anew`: existing processes, if any, do not belong to this
         opening."""
         if not self.processes or self.odd:
             return iter(loader)
@@ -256,7 +259,7 @@ class Known:
         elif opening.earlier:
             with _base_seed_of(loader, self.made):
                 found = self._make(loader, opening, batches)
-            if self._is_eager(loader):  # it has drawn twice, where one that stays draws once
+            if self._is_eager(loader):  # the sampler has drawn twice; with existing processes it draws once
                 rng.restore(opening.before)
                 found = iter(loader)
         else:
@@ -279,7 +282,7 @@ class Known:
             return iter(loader)
 
     def epoch_ended(self) -> None:
-        """All of its batches are here, so its processes rest."""
+        """Note that all batches of the epoch have arrived, so the loader's processes are idle."""
         if not self.stays or self._watch is None:
             return
         made = self._watch.made()
@@ -287,7 +290,7 @@ class Known:
         self.states = self._watch.states() if self.draws else []
 
     def make_for_script(self, loader: Any, make: Callable[[Any], Any]) -> Any:
-        """The script opens it by itself, and it stays."""
+        """Make an iterator for the script, which opens this loader with persistent workers by itself."""
         self.of_script = True
         opening = self.opening(loader, -1)
         self.made = opening.before
@@ -307,7 +310,8 @@ class Known:
         return self._eager
 
     def flaw(self, loader: Any, sure: bool) -> str:
-        """Why a newcomer could not go on with it, or nothing. `sure`: how its processes stood is known."""
+        """Return why a newcomer could not go on with this loader, or an empty text. `sure`: the state of its processes
+        is known."""
         if self.odd:
             return OWN_WAY.format(kind=self.odd)
         if self.hidden:
@@ -326,32 +330,33 @@ class Known:
 
 
 class Loaders:
-    """All that the loops of a session run over, in the order in which it first came by them."""
+    """All loaders that the loops of a session run over, in the order of their first loops."""
 
     def __init__(self, watches: bool = False) -> None:
-        """`watches`: a newcomer may come to open them."""
+        """`watches`: a newcomer may have to open these loaders later."""
         self.watches = watches
         self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._of_script: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
         self._count = 0
         self._inherited: Opening | None = None
         self.before: Loaded | None = None
-        """The last batch of the life before, until this one has loaded one."""
+        """The last batch that the life before loaded; None once this process has loaded a batch."""
         self.last: Loaded | None = None
-        """That this life has loaded."""
+        """The last batch that this process loaded."""
         self._open: tuple[Known, Opening] | None = None
         self._ours = False
         self.asked = False
-        """A loop waits for a batch."""
+        """Whether a loop waits for a batch."""
         self.as_always = False
-        """What the script opens is opened outside of loops, and draws: a newcomer catches up with its own draws."""
+        """Whether the script's own openings draw as they do outside of loops: a newcomer catches up with its own draws.
+        """
 
     def enter(self, loader: Any) -> Known:
-        """A loop begins over this one."""
+        """Return what is known about this loader, over which a loop begins."""
         try:
             known = self._known.get(loader)
         except TypeError:
-            return Known(loader, -1, self.watches)  # a list, say, which draws nothing
+            return Known(loader, -1, self.watches)  # for example a list, which draws nothing
         if known is None:
             known = self._known[loader] = Known(loader, self._count, self.watches)
             self._count += 1
@@ -361,7 +366,7 @@ class Loaders:
         return known
 
     def open(self, loader: Any, known: Known, opening: Opening, batches: int, anew: bool) -> Iterator[Any]:
-        """Open one for a loop; the generators stand as the opening says."""
+        """Open a loader for a loop. The generators are already set as the opening says."""
         self._open, self._ours = (known, opening), True
         try:
             return known.iterate(loader, opening, batches, anew)
@@ -369,7 +374,7 @@ class Loaders:
             self._ours = False
 
     def opened_by_script(self, loader: Any, make: Callable[[Any], Any]) -> Any:
-        """In place of DataLoader.__iter__ while a loop or work between loops lasts."""
+        """Called instead of DataLoader.__iter__ while a loop or work between loops lasts."""
         stays = loader.persistent_workers and loader.num_workers > 0 and getattr(loader, "_iterator", None) is None
         if self._ours or self.as_always or not stays or type(loader).__iter__ is not DataLoader.__iter__:
             return make(loader)
@@ -378,8 +383,8 @@ class Loaders:
 
     @contextlib.contextmanager
     def asks(self) -> Iterator[None]:
-        """A loop waits for a batch. That a process of a loader has died is raised then, and not wherever the rank is at
-        that moment: in its optimizer, say (patches.py)."""
+        """Mark that a loop waits for a batch. The death of a loader process is raised here, and not at a random place
+        such as the optimizer (patches.py)."""
         self.asked = True
         try:
             yield
@@ -387,15 +392,15 @@ class Loaders:
             self.asked = False
 
     def look(self) -> None:
-        """Raises RuntimeError if a process has died meanwhile."""
+        """Raise RuntimeError if a loader process has died meanwhile."""
         signal_handling._error_if_any_worker_fails()
 
     def closed(self) -> None:
-        """The loop is over."""
+        """Note that the loop is over."""
         self._open = None
 
     def pack(self) -> bytes:
-        """For a newcomer: how the epoch under way was opened, and what is known of all loaders."""
+        """Pack for a newcomer how the current epoch was opened, and what is known about all loaders."""
         opening = self._open_as_it_counts()
         known = [*self._known.items()]
         parts = {
@@ -410,7 +415,7 @@ class Loaders:
         return b"".join(tree.pack(parts, "what loaders have drawn"))
 
     def adopt(self, data: bytes) -> None:
-        """Go on from what the life before has packed. Raises PeerError."""
+        """Go on from the data that the life before has packed. Raises PeerError."""
         if not data:
             return
         parts = tree.unpack(data)
@@ -431,14 +436,14 @@ class Loaders:
             ) from error
 
     def _open_as_it_counts(self) -> Opening | None:
-        """How the epoch under way was opened, with the numbers alone that move."""
+        """Return how the current epoch was opened, with only those numbers that change."""
         if self._open is None:
             return None
         known, opening = self._open
         return replace(opening, numbers=known.own.counts.of(opening.numbers))
 
     def inherited(self, at: int, known: Known) -> Opening | None:
-        """How the life before has opened the epoch that begins with this step, if it has. Asked once."""
+        """Return how the life before opened the epoch that begins with this step, if it did. Asked only once."""
         found, self._inherited = self._inherited, None
         if found is None or found.at != at:
             return None
@@ -446,7 +451,7 @@ class Loaders:
         return found
 
     def flaw(self) -> str:
-        """Why a newcomer could not go on with some loader, or nothing."""
+        """Return why a newcomer could not go on with one of the loaders, or an empty text."""
         for loader, one in [*self._known.items(), *self._of_script.items()]:
             under_way = self._open is not None and self._open[0] is one
             sure = self._open[1].sure if under_way and self._open is not None else one.sure
@@ -456,7 +461,7 @@ class Loaders:
 
 
 def order_of(loader: Any) -> Any:
-    """What says which samples a loader loads: the sampler of its batches, or the one of its samples."""
+    """Return the object that chooses a loader's samples: its batch sampler, or its sampler."""
     batches = getattr(loader, "batch_sampler", None)
     return batches if batches is not None else getattr(loader, "sampler", None)
 
@@ -490,7 +495,7 @@ def _set(loader: Any, **values: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _base_seed_of(loader: Any, moment: bytes) -> Iterator[None]:
-    """An iterator that is made here has the base seed that one had of that moment, and draws none."""
+    """An iterator that is made in this context gets the base seed of that moment, without a new draw."""
     own = rng.capture()
     rng.restore(moment)
     copied = torch.Generator()

@@ -1,6 +1,6 @@
-"""Names of what comes from a script: of the objects that it gives to `session.register`, of an error that it raised.
+"""Names for what comes from a script: for the objects that it gives to `session.register`, and for its errors.
 
-It looks at nothing but their kind and keeps nothing.
+It looks only at the kind of each object and keeps nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from taskd.errors import UsageError
 
 
 def named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:
-    """One object, a list or a dict of them, as (name, object) pairs. Raises UsageError."""
+    """Return one object, or a list or dict of objects, as (name, object) pairs. Raises UsageError."""
     if given is None:
         return []
     if isinstance(given, dict):
@@ -28,7 +28,7 @@ def named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:
 
 
 def told(error: BaseException) -> str:
-    """An error in one line, with the place where it was raised."""
+    """Return an error as one line, with the place where it was raised."""
     words = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

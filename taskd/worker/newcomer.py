@@ -1,9 +1,9 @@
-"""What a newcomer does before it trains: it rehearses a step, comes to the loop where the others are, takes the state.
+"""The work of a newcomer before it trains: it rehearses a step, reaches the loop of the other ranks, takes the state.
 
 A rehearsed step runs the script's body on some batch and sends nothing, so that DistributedDataParallel learns its
-layout. If the life before of this rank was in a later loop, all that comes before that one is a rehearsal, too
-(passage.py). The state comes last, in a repair. A newcomer whose life before died behind an update may owe what
-step.on_commit() was to do: that step is rehearsed for its functions, and they are called with the values of the ledger.
+layout. If this rank's life before was in a later loop, everything before that loop is a rehearsal, too (passage.py).
+The state comes last, in a repair. If the life before died after an update, it may have left functions of
+step.on_commit() undone. The newcomer rehearses that step to get the functions, and calls them with the ledger's values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskd.worker.transaction import Transaction
 
 
 class Newcomer:
-    """The way of one process; of one that is no newcomer it is nothing."""
+    """The newcomer's part in one process. In a process that is no newcomer it has almost nothing to do."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class Newcomer:
         self._passage, self._place, self._refusal = passage, place, refusal
 
     def comes_to(self, feed: Feed) -> Generator[Step, None, bool]:
-        """The script has come to a loop. Whether it is trained in; if not, the others have it behind them."""
+        """Handle that the script has reached a loop. Return whether this rank trains in it; False: the others have
+        already finished that loop."""
         repair, place, doubts = self._repair, self._place, self._registered.doubts
         ordinal = place.loops
         why_not = (doubts.sentence if repair.newcomer else "") or self._transaction.variables.notes.flaw(ordinal)
@@ -58,7 +59,7 @@ class Newcomer:
     def _rehearse(self, feed: Feed) -> Iterator[Step]:
         replica = self._registered.replica
         static = any(getattr(model, "static_graph", False) for model in replica.parallel())
-        for _ in range(2 if static else 1):  # of a static graph DDP learns in the second one
+        for _ in range(2 if static else 1):  # with a static graph, DDP learns in the second step
             yield self._transaction.hand_out_rehearsal(0, feed.sample())
             self._transaction.check_used()
             self._transaction.variables.rehearsed()
@@ -67,7 +68,7 @@ class Newcomer:
                 parameter.grad = None
 
     def pay(self, feed: Feed) -> Iterator[Step]:
-        """It owes what the step before was to do when its update is agreed."""
+        """Do what the step before was to do when its update was agreed, and what this newcomer still owes."""
         transaction, local = self._transaction, self._registered.local
         moment = local.capture(transaction.carries_on())
         self._passage.go_after()

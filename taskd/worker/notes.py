@@ -1,9 +1,9 @@
-"""What each loop finds when it begins, noted for whoever replaces this rank, and compared by a newcomer.
+"""Notes of the values that each loop finds when it begins. A newcomer compares the note of its life before.
 
-What is noted, and why, stands in state/found.py and state/around.py. The note goes into the ledger, which a newcomer
-has before it joins anybody. In the loop of its life before it takes what the loops around that one set from the note.
-If it finds other tensors there it refuses, with their names. What no note of its own tells is settled once with all
-ranks (state/note.py).
+state/found.py and state/around.py say what is noted, and why. The note goes into the ledger, which a newcomer has
+before it joins the other ranks. When a newcomer reaches the loop of its life before, it takes from the note what the
+surrounding loops set. If it finds other tensors there, it refuses and names them. What its own note does not tell is
+settled once with all ranks (state/note.py).
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ _logger = log.get(__name__)
 
 
 class Notes:
-    """Of one session."""
+    """The notes of one session."""
 
     def __init__(self, registered: Registered, ledger: Ledger, repair: Repair) -> None:
         self._registered, self._ledger, self._repair = registered, ledger, repair
         self._around = Around()
         self._before = ledger.note
-        """What its life before has found."""
+        """The note of the life before."""
         self._mine = Note()
         self._earlier = ledger.note
-        """Of the loop before this one."""
+        """The note of the loop before this one."""
         self._leaves = Noted()
-        """All that is plain of what the loop uses, as it was when it began."""
+        """All plain values that the loop uses, as they were when the loop began."""
         self._clocks = _clocks()
-        """What they said then."""
+        """The clocks when the loop began."""
         self._ended: tuple[Noted, list[float]] | None = None
-        """The same as it was when the loop before had ended, and what the clocks said."""
+        """The plain values when the previous loop had ended, and the clocks at that moment."""
         self._unsettled = repair.newcomer
-        """It is a newcomer and has not heard the others yet."""
+        """Whether this is a newcomer that has not heard from the other ranks yet."""
 
     def loop_begins(self, loop: int, loader: Any) -> None:
-        """Note what there is."""
+        """Note what the loop finds when it begins."""
         if not self._repair.records:
             return
         look = self._registered.doubts.look
         if (
             loop == self._before.loop
-        ):  # be it one that this newcomer begins like any other rank, since it has joined them
+        ):  # even if this newcomer has joined the others already and begins the loop like any other rank
             look(WHAT, self._give, self._before.sets)
         self._earlier = self._mine if self._mine.loop > self._before.loop else self._before
         self._mine = look(WHAT, self._look, loop, loader) or Note(loop)
@@ -73,7 +73,7 @@ class Notes:
             self._note()
 
     def loop_ends(self) -> None:
-        """Remember what there is: what is otherwise when the next one begins was set between them."""
+        """Remember the values: if a value differs when the next loop begins, it was set between the two loops."""
         leaves = self._registered.doubts.look(WHAT, self._look_at_leaves) if self._repair.records else None
         self._ended = None if leaves is None else (leaves, _clocks())
 
@@ -109,14 +109,14 @@ class Notes:
             _logger.info("this newcomer takes %s from before", listed(given))
 
     def flaw(self, loop: int) -> str:
-        """Why a newcomer that has come to this loop must not go on there, or nothing."""
+        """Return why a newcomer that has reached this loop must not go on there, or an empty text."""
         names = self._before.unlike(self._mine, self._leaves) if loop == self._before.loop else []
         return UNLIKE.format(names=listed(map(as_said, names))) if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
     def told(self, lacks: bool) -> Told:
-        """What this rank tells all: what has stayed as it was when the loop began."""
+        """Return what this rank tells all ranks: the values that have not changed since the loop began."""
         note, earlier = Note(self._mine.loop, self._mine.found, moved=self._mine.moved), self._earlier
         now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
         if now is not None:
@@ -128,7 +128,7 @@ class Notes:
         return Told(lacks, self._unsettled, note, before, earlier, unseen)
 
     def heard(self, told: list[Told], rank: int) -> str:
-        """What all have told. Why this rank must not go on, or nothing."""
+        """Take what all ranks have told. Return why this rank must not go on, or an empty text."""
         unsettled, self._unsettled = self._unsettled, False
         if not unsettled:
             return ""

@@ -1,12 +1,13 @@
-"""What this process is told to do in a repair, and who does it: the core's machine behind one lock.
+"""The orders of a repair for this process, and which thread carries them out: the core's state machine behind one lock.
 
-Orders come on the link's thread, answers on the training thread; core.worker decides what follows from each. What must
-not wait for the training thread is done at once: the guards drain, so that the step can be left, an answer is sent,
-the process ends. The rest is queued for the training thread (heal.py), which takes it once it has left its step.
+Orders arrive on the link's thread, answers on the training thread. core.worker decides what follows from each. Some
+effects must not wait for the training thread and are done at once: the guards drain, so that the step can be left; an
+answer is sent; the process ends. The rest is queued for the training thread (heal.py), which takes it once it has left
+its step.
 
-What has failed is held here for a repair (hold.py), since whether one has begun is known under the same lock. A script
-without a session can give up no step: the answer is `not ok`, and the manager climbs the ladder.
-It does NOT go through the stages of a repair, and it sees no failure by itself (failures.py).
+A failed operation is held here for a repair (hold.py), because the same lock tells whether a repair has begun. A script
+without a session cannot give up a step: the answer is `not ok`, and the manager climbs the ladder.
+It does NOT go through the stages of a repair, and it does not detect failures (failures.py).
 """
 
 from __future__ import annotations
@@ -36,47 +37,47 @@ _logger = log.get(__name__)
 
 
 class Orders:
-    """Of one process. Any thread may call `take`; the training thread alone calls `next`."""
+    """The orders of one process. Any thread may call `take`; only the training thread calls `next`."""
 
     def __init__(self, core: Worker, control: Any, say: Callable[[Any], bool]) -> None:
-        """`control`: the guard's; `say`: sends a message to the agent."""
+        """`control`: the control of the guard; `say`: sends a message to the agent."""
         self.core = core
         self.hold = Hold(self._say_again)
         self.has_session = False
-        """The script has asked for one."""
+        """Whether the script has asked for a session."""
         self.lock = threading.Lock()
-        """Whoever holds it knows that the epoch stays as it is."""
+        """While a thread holds it, the epoch does not change."""
         self._control = control
         self._normal = type(control.mode).NORMAL
         self._say = say
         self._todo: queue.SimpleQueue[WorkerEffect] = queue.SimpleQueue()
-        self._let_go_in = -1  # the last epoch in which what had failed was raised in the script after all
+        self._let_go_in = -1  # the last epoch in which a held error was raised in the script
         self._answered = threading.Event()
-        """A repair has begun, or none will for an error that this rank has raised."""
+        """Set when a repair has begun, or when none will begin for an error that this rank has raised."""
 
     def session_begins(self) -> None:
-        """From now on a step can be given up."""
+        """Note that from now on a step can be given up."""
         with self.lock:
             self.has_session = True
 
     def take(self, event: WorkerEvent) -> None:
-        """The manager's word, or what the training thread has done."""
+        """Take an order of the manager, or a report of the training thread."""
         with self.lock:
             for effect in self.core.step(time.monotonic_ns(), event):
                 self._carry_out(effect)
         aside.look()
 
     def next(self) -> WorkerEffect:
-        """What the training thread is to do next; waits until there is something."""
+        """Wait for the next effect that the training thread is to carry out, and return it."""
         return self._todo.get()
 
     def interrupted(self) -> bool:
-        """Whether the step under way is given up."""
+        """Whether the current step is given up."""
         return bool(self._control.mode != self._normal)
 
     def appeal(self, updates: int, error: str, seconds: float) -> bool:
-        """An error has left the step behind so many updates: ask for a repair after which all do it again, and wait so
-        long for an answer. Whether one has begun."""
+        """Ask for a repair after which all ranks do this step again: an error has left the step after `updates`
+        updates. Wait at most `seconds` for the answer. Return whether a repair has begun."""
         with self.lock:
             if self.core.state is not WorkerState.RUNNING or self._let_go_in == self.core.epoch:
                 return self.interrupted()
@@ -90,7 +91,7 @@ class Orders:
             return self.interrupted()
 
     def let_go(self, epoch: int) -> None:
-        """Operations that failed and wait for a repair end with their error, unless a repair has begun."""
+        """Let failed operations that wait for a repair end with their error, unless a repair has begun."""
         with self.lock:
             self._raise_what_failed(epoch)
 
@@ -116,7 +117,7 @@ class Orders:
             self._todo.put(effect)
 
     def _say_again(self) -> None:
-        """Say once more how this rank stands: that changes nothing, and is taken by a launcher that runs."""
+        """Send this rank's stage once more. This changes nothing, but a launcher that runs reads the message."""
         with self.lock:
             core = self.core
             if core.state is WorkerState.RUNNING:
@@ -134,8 +135,8 @@ class Orders:
 
 
 def _end_on_devices(epoch: int) -> None:
-    """Let go of a training thread that waits for its device: what is queued there ends. On a thread of its own, since
-    it may take seconds; a failure comes up again in the rebuild, which waits for this."""
+    """Release a training thread that waits for its device: end the operations that are queued there. This runs on its
+    own thread, as it may take seconds. The rebuild waits for it, and a failure shows up there again."""
     from taskd.comm import guard
 
     def end() -> None:
@@ -149,7 +150,7 @@ def _end_on_devices(epoch: int) -> None:
 
 
 def leave_at_once(quit_effect: Quit) -> None:
-    """End this process wherever its training thread is: another incarnation has its seat, or the job stops."""
+    """End this process, wherever its training thread is: another incarnation has replaced it, or the job stops."""
     _logger.log(logging.WARNING if quit_effect.exit_code else logging.INFO, "this process ends: %s", quit_effect.reason)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -1,10 +1,11 @@
-"""A newcomer's way to the loop where the others are, through all that they have behind them.
+"""The rehearsal in which a newcomer runs through its script until it reaches the loop where the other ranks are.
 
-Its script comes by the loops that are over, and by what stands between them: a schedule that moves, an evaluation, a
-checkpoint. Until it has taken the state over, all that is a rehearsal: nothing of it leaves this rank or is saved (what
-would be written all the same stops it, writes.py), and the state comes last. Only a rank that died between two loops
-leaves a newcomer which has the state already, perhaps from one that had done what stands there: then that state is kept
-aside and put back.
+Its script passes the loops that are over and the code between them: a scheduler step, an evaluation, a checkpoint. All
+of this is a rehearsal until the newcomer has taken over the state, which happens last. Nothing of the rehearsal leaves
+this rank or is saved. If the script would still write something, writes.py stops it.
+
+There is one exception. If the rank died between two loops, its newcomer already has the state. That state may come from
+a rank that has already done the work between these loops. Then the state is kept aside, and put back at the end.
 
 Not here: which loop that is (the record of the life before says it), and what a rehearsed step is (newcomer.py).
 """
@@ -26,10 +27,10 @@ from taskd.worker.writes import WriteGuard
 
 
 class Passage:
-    """Under way from `begin` or `go_after` to `end`."""
+    """The passage of one process. It lasts from `begin` or `go_after` to `end`."""
 
     def __init__(self, replica: Replica, repair: Repair, patched: Patches, stop: Callable[[str], None]) -> None:
-        """`stop` is told what the script is about to write, and never returns."""
+        """`stop` gets a text about what the script is about to write, and never returns."""
         self._replica, self._repair, self.patched = replica, repair, patched
         self._alone = contextlib.ExitStack()
         self._writes = WriteGuard(stop)
@@ -38,7 +39,7 @@ class Passage:
         self.under_way = False
 
     def begin(self) -> None:
-        """What follows is a rehearsal."""
+        """Begin the rehearsal."""
         if not self.under_way:
             self.under_way = True
             self._alone.enter_context(self.patched)
@@ -46,7 +47,7 @@ class Passage:
             self._alone.enter_context(self._writes)
 
     def go_after(self) -> None:
-        """The giver of this rank's state is a loop ahead: what stands before that one is in the state already."""
+        """Begin to catch up: the rank that gave the state is further on, so the state already contains that work."""
         tensors = [tensor.detach().clone() for _, tensor in self._replica.tensors()]
         self._aside = tensors, copy.deepcopy(self._replica.small())
         self.under_way = self.patched.loaders.as_always = True
@@ -55,10 +56,10 @@ class Passage:
         self._alone.enter_context(self._writes)
 
     def end(self) -> None:
-        """This is the loop. What was kept aside is the state again."""
+        """End the passage: the loop is reached. A state that was kept aside is put back."""
         aside, self._aside = self._aside, None
         self.under_way = self.patched.loaders.as_always = False
-        with contextlib.suppress(StepAbandoned):  # a newer repair has begun: the loop looks for it by itself
+        with contextlib.suppress(StepAbandoned):  # a newer repair has begun: the loop checks for it
             self._alone.close()
         if aside is not None:
             for (_, tensor), kept in zip(self._replica.tensors(), aside[0], strict=True):

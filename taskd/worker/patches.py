@@ -1,9 +1,9 @@
-"""What must know of a step and is not ours: torch.autograd.backward, torch.save, `parameter.data`, every optimizer,
-loaders that the script opens itself, and torch's look at processes of loaders that have ended.
+"""Replaces functions of torch that must know about the current step: torch.autograd.backward, torch.save,
+`parameter.data`, every optimizer's step, DataLoader.__iter__, and torch's check for loader processes that have ended.
 
-They are replaced while any session's loop runs, and put back when the last one has ended. Whoever began last is told.
-A loop that was left in its middle ends when its generator is collected, which may be in the middle of another one's. So
-a session takes out itself, and never what another one needs. It decides nothing.
+They are replaced while any session's loop runs, and put back when the last loop has ended. Calls go to the session
+whose loop began last. A loop that was left in its middle ends when its generator is collected, perhaps while another
+loop runs. So a session removes only itself, and never what another session needs. It decides nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskd.worker.loaders import Loaders
 
 
 class Listener(Protocol):
-    """Whom these calls concern (listener.py)."""
+    """The object that these calls are told to (listener.py)."""
 
     def forward_ended(self) -> None: ...
     def saves(self) -> bool: ...
@@ -28,12 +28,12 @@ class Listener(Protocol):
 
 
 class Patches:
-    """A context manager that may be entered again, also while it lasts."""
+    """A context manager that can be entered more than once, even while it is active."""
 
     listener: Listener
 
     def __init__(self, loaders: Loaders) -> None:
-        """`listener` is to be set before this is entered."""
+        """Set `listener` before this is entered."""
         self.loaders = loaders
         self._depth = 0
 
@@ -49,28 +49,28 @@ class Patches:
 
 
 class _Torch:
-    """Of this process."""
+    """The replaced functions of this process."""
 
     def __init__(self) -> None:
         self._inside: list[Patches] = []
-        """The newest last."""
+        """The active patches, the newest last."""
         self._kept: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
 
     def enters(self, one: Patches) -> None:
-        """Its loop begins."""
+        """Note that the loop of `one` begins."""
         if not self._inside:
             self._put_in()
         self._inside.append(one)
 
     def leaves(self, one: Patches) -> None:
-        """It has ended."""
+        """Note that the loop of `one` has ended."""
         self._inside.remove(one)
         if not self._inside:
             self._take_out()
 
     def _told(self) -> list[Patches]:
-        """Who is; nobody, where a script has kept one of these functions for later."""
+        """Return the patches to be told; none, if a script has kept a replaced function and calls it later."""
         return self._inside[-1:]
 
     def _put_in(self) -> None:

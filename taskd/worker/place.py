@@ -1,8 +1,8 @@
-"""Where in its script a rank is: which loops, and which pieces of work between them, it has come to.
+"""The place of a rank in its script: which loops, and which pieces of work between them, it has reached.
 
-A newcomer takes its state from a rank that may be further on (the giver): until it has come to the same place, it does
-nothing that the state has in it already. Apart, since the loop, a newcomer's way and a repair all read it. It has no
-behaviour.
+A newcomer takes its state from another rank (the giver), which may be further on. Until the newcomer has reached the
+same place, it must not repeat work that the state already contains. This is a module of its own because the loop,
+newcomer.py and the repair all read it. It has no behaviour.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Place:
-    """Of one session."""
+    """The place of one session."""
 
     ends: list[int] = field(default_factory=list)
-    """Where each loop that is over has ended, in updates: on every rank, or on this one if its body left it."""
+    """The update count at which each completed loop ended: on every rank, or on this rank if its body left the loop."""
     loops: int = 0
-    """How many were entered."""
+    """How many loops were entered."""
     works: int = 0
     """How many pieces of work were entered after the first loop."""
     epoch: int = 0
-    """Of session.epochs(), from 0."""
+    """The epoch of session.epochs(), from 0."""
     in_epochs: bool = False
-    """The script's loops stand in session.epochs()."""
+    """Whether the script's loops are inside session.epochs()."""
     giver: int = 0
     """How many loops and pieces of work the giver of this rank's state had entered."""
 
     @property
     def entered(self) -> int:
-        """Loops and pieces of work."""
+        """The number of loops and pieces of work that were entered."""
         return self.loops + self.works
 
     @property
     def giver_is_ahead(self) -> bool:
-        """This newcomer is still to come by what the giver of its state has done."""
+        """Whether this newcomer has not yet reached the place of the giver of its state."""
         return self.entered < self.giver

@@ -1,8 +1,7 @@
-"""This process' presence in the job: link, follower, progress hooks and exit hooks as one thing, at most one per
-process.
+"""This process' presence in the job: link, follower, progress hooks and exit hooks together, at most one per process.
 
-The drop-in API and taskd's own launcher both come here, so that a script that calls the API under the launcher finds
-what is already there. In a forked child there is none. This module does NOT check what a user passes in.
+The drop-in API and taskd's own launcher both use this module, so a script that calls the API under the launcher finds
+the existing presence. A forked child has none. This module does NOT check what a user passes in.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from taskd.worker.identity import Identity, find
 from taskd.worker.link import Link
 
 EXCEPTION_EXIT = 1
-"""What Python ends with after an uncaught exception."""
+"""Python's exit code after an uncaught exception."""
 
 
 class Presence:
-    """Made once per process; `start`, `wait`, `end`."""
+    """The presence of this process, made once: `start`, `wait`, `end`."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class Presence:
         records: tuple[int, ...] = (),
         launched: bool = False,
     ) -> None:
-        """`launched`: taskd's launcher started this process, it is the agent and has the key."""
+        """`launched`: taskd's launcher started this process; the launcher is the agent and has the key."""
         self.config, self.identity, self.framework, self.launched = config, identity, framework, launched
         self.started = False
         self.link = Link(config, identity, framework, records=records, launched=launched)
@@ -48,7 +47,7 @@ class Presence:
         self._exits = ExitWatch(self._leave, self._crash)
 
     def start(self) -> None:
-        """Beat, connect and follow; returns at once."""
+        """Start to beat, connect and follow orders; returns at once."""
         log.identify(f"rank {self.identity.rank}")
         global _lives
         self.started = True
@@ -58,7 +57,7 @@ class Presence:
         if self.framework == "pt":
             hooks.attach(self.link.page)
             compiling.attach(self.link.page)
-        gloo_threads.wait_at_exit()  # before the others are registered, so it comes after them
+        gloo_threads.wait_at_exit()  # registered before the other exit handlers, so it runs after them
         atexit.register(self.link.be_ready_to_end)
         self._exits.install()
 
@@ -67,7 +66,7 @@ class Presence:
         return self.link.wait(seconds)
 
     def failed(self, code: object) -> None:
-        """The script ends itself with an exit code other than 0, which is no orderly end."""
+        """Note that the script ends itself with an exit code other than 0, which is no orderly end."""
         self._exits.keep_silent()
         current_session.failed(f"it ended itself with exit code {code}")
 
@@ -98,11 +97,11 @@ class Presence:
 
 _current: tuple[int, Presence] | None = None
 _lives = 0
-"""How often this process has been a worker before."""
+"""How often this process has become a worker."""
 
 
 def current() -> Presence | None:
-    """This process' presence, if it has one."""
+    """Return this process' presence, if it has one."""
     return _current[1] if _current is not None and _current[0] == os.getpid() else None
 
 
@@ -113,7 +112,7 @@ def establish(presence: Presence | None) -> None:
 
 
 def who(config: Config, rank: int) -> Identity:
-    """This process' identity as `rank`. One that was a worker before comes back as a later incarnation, whatever number
-    its launcher gave the process; the agent picks the next one."""
+    """Return this process' identity as `rank`. A process that was a worker before comes back as a later incarnation;
+    the agent picks the next number, whatever number the launcher gave."""
     found = find(config, rank)
     return replace(found, incarnation=0) if _lives else found

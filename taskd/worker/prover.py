@@ -1,9 +1,10 @@
-"""A rank's part in the proof that all hold the same: digests at the right updates, told and never awaited.
+"""A rank's part in the proof that all ranks hold the same state: it sends digests at the right updates and never waits.
 
-At the end of a step that was seen to its end, a slice of the state is digested if it is that slice's turn
-(core/proof/plan.py); the whole state after the first update, after each of the first two that follow a repair, and at a
-slice's turn if an optimizer has come to more state. Between two turns a step costs one comparison. Whatever fails in
-here costs the proofs of this rank and one warning, never a step. It compares nothing: the manager does.
+At the end of a completed step, a slice of the state is digested if it is that slice's turn (core/proof/plan.py). The
+whole state is digested after the first update, and after each of the first two updates that follow a repair. It is also
+digested at a slice's turn if an optimizer has got more state. Between two turns a step costs one comparison. A failure
+here ends the proofs of this rank and logs one warning; it never costs a step. This module compares nothing: the manager
+does.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ _logger = log.get(__name__)
 
 
 class Prover:
-    """One per session."""
+    """The prover of one session."""
 
     def __init__(self, replica: Replica, repair: Repair) -> None:
         self._digests = Digests(replica, _native.digests)
         self._repair = repair
         self._rhythm: Rhythm | None = None
         self._slices: list[tuple[int, int]] = []
-        self._whole = 1  # updates whose whole state is still to be digested
+        self._whole = 1  # for how many updates the whole state is still to be digested
         self._told_whole = False
-        self._cost_ns = 0  # of the proof that was just told
-        self._next = 0  # updates before which there is nothing to do
-        self._ended_ns = 0  # when something was done last; 0: what came since was no training
-        self._ended = 0  # and the updates then
+        self._cost_ns = 0  # the cost of the proof that was just sent
+        self._next = 0  # the update count before which there is nothing to do
+        self._ended_ns = 0  # when the last work here ended; 0: the time since then was not training
+        self._ended = 0  # the update count at that time
         self._off = False
         self.spent_ns = self.whole_ns = 0
-        """For slices, and what comes with every step; for the whole state, last time."""
+        """The time spent on slices and on the check in each step; the time of the last proof of the whole state."""
 
     def took(self) -> None:
-        """What this rank holds comes from another one, so it will be alike."""
+        """Note that this rank holds another rank's state, so the two will be alike."""
         self._digests.taken = True
 
     def healed(self) -> None:
-        """A repair has brought the ranks to one state, as it says."""
+        """Note that a repair has brought the ranks to one state, which is then to be proved."""
         self._whole = max(self._whole, limits.PROOF_REPAIRED)
         self._next = self._ended_ns = 0
 
     def committed(self, updates: int) -> None:
-        """A step has ended as it should, and this rank holds so many updates."""
+        """Note that a step has ended normally, and that this rank holds `updates` updates."""
         if updates < self._next or self._off:
             return
         began_ns = time.perf_counter_ns()
@@ -60,7 +61,7 @@ class Prover:
                 return
             self._prove(updates, began_ns)
         except Exception as error:
-            # Of whatever kind: what a user's object does when it is asked for its state must not end the training.
+            # Any kind of error: a user's object that fails when asked for its state must not end the training.
             self._off = True
             _logger.log(logging.WARNING, "what this rank holds is no longer compared with the others: %s", error)
         self._ended, self._ended_ns = updates, time.perf_counter_ns()
@@ -71,7 +72,7 @@ class Prover:
             self.spent_ns += took_ns
 
     def _begin(self) -> bool:
-        """Whether there is somebody to compare with."""
+        """Whether there are other ranks to compare with."""
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._off = ranks < 2 or not self._repair.records
         if not self._off:
@@ -99,8 +100,8 @@ class Prover:
         self._next = following(updates, rhythm.every) if not self._whole else 0
 
     def _tell(self, updates: int, first: int, end: int) -> None:
-        """Digest these units and say so. What it costs is what this thread works, for while another process has the
-        processor nothing is lost by it; where a device is waited for, all the time that goes by."""
+        """Digest these units and send the digests. The cost is this thread's CPU time: time in which another process
+        has the processor does not count. If a device is waited for, the cost is the elapsed time."""
         assert self._rhythm is not None
         clock = time.perf_counter_ns if self._digests.on_device else time.thread_time_ns
         began_ns = clock()

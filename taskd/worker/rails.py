@@ -1,16 +1,17 @@
-"""Following rail orders in a training process: which rails carry, as the manager wants it, and the honest answer.
+"""Follows the manager's rail orders in a training process: it switches rails on or off, and answers honestly.
 
-It runs in the link's thread and asks the adapters of this process' groups (taskd/comm/adapter.py); it never loads one.
-A backend that takes no such order answers "unsupported" in its own words. What can go wrong, and what follows:
+It runs in the link's thread and asks the adapters of this process' groups (taskd/comm/adapter.py). It never loads an
+adapter. A backend that takes no such order answers "unsupported" in its own words. What can go wrong, and what follows:
 
 - *The rails are not there yet*: nothing is answered, and the order comes again.
-- *A backend takes a switch, reports success and does nothing* (HCCL may): where it can prove a switch by bytes, nothing
-  is answered until they have; a rail that carries as before is a `no-op`, and the manager undoes the order.
-- *Nothing is sent that would prove it*: the answer is yes after a while, and says so; rails over taskd's own transport
-  prove themselves to the manager, by their counters.
-- *This process has no rail of that name*, though others of its node have: it carries nothing here, as ordered.
+- *A backend takes a switch, reports success and does nothing* (HCCL may): if a switch can be proved by counting bytes,
+  the answer waits for this proof; a rail that carries as before is a `no-op`, and the manager undoes the order.
+- *Too few bytes are sent to prove the switch*: after a while the answer is yes, and says so; rails over taskd's own
+  transport prove the switch to the manager by their counters.
+- *This process has no rail of that name*, though other processes of its node have: the rail carries nothing here, as
+  ordered.
 
-Invariant: nothing here ever reports more than was done. It does NOT decide anything.
+Invariant: this module never reports more than was done. It does NOT decide anything.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ from taskd.core.words import cut
 
 NO_RAILS = f"{Switch.UNSUPPORTED.value}: {cpu.NO_RAIL}"
 PROOF_SECONDS = 5.0
-"""So long the bytes of a switch are awaited: half of what the manager gives ranks to follow an order."""
+"""How long to wait for the bytes that prove a switch: half the time that the manager gives ranks to follow an order."""
 _logger = log.get(__name__)
 
 
 def choices() -> dict[str, Adapter]:
-    """Every rail of this process that can be chosen, and whom to ask for it."""
+    """Return every rail of this process that can be switched, with its adapter."""
     return {name: one for one in adapter.loaded() for name in one.rails()}
 
 
 class RailFollower:
-    """One per training process. Keeps the last order, so that a repetition is answered and not done again."""
+    """Follows the rail orders of one training process. It keeps the last order: a repeated order is only answered."""
 
     def __init__(self, rank: int, expected: bool, now: Callable[[], float] = time.monotonic) -> None:
         """`expected`: this process will have rails, though perhaps not before its first group."""
         self._rank = rank
         self._expected = expected
         self._done: tuple[int, int] = (0, 0)  # term and number of the last order that was followed
-        self._taken: tuple[int, int] = (0, 0)  # and of the last one that was carried out, but has to prove itself
+        self._taken: tuple[int, int] = (0, 0)  # the same of the last order that was carried out but is not proved yet
         self._until = 0.0
         self._proofs: list[Callable[[], Switched]] = []
-        self._words: list[str] = []  # what is known of the last order's switches
+        self._words: list[str] = []  # what is known about the switches of the last order
         self._now = now
 
     def follow(self, order: RailOrder, incarnation: int) -> RailsFollowed | None:
-        """Do what the order says; a repeated one is only answered, an older one with the newer number.
+        """Carry out the order. A repeated order is only answered, an older one with the newer number.
 
-        None: the rails are not there yet, or have yet to prove it. Saying nothing brings the order again.
+        None: the rails are not there yet, or the switch is not proved yet. Without an answer the order comes again.
         """
         trouble, this = "", (order.term, order.number)
         if this > self._done:
@@ -66,7 +67,7 @@ class RailFollower:
             if not trouble and self._proofs:
                 return None
             if trouble:
-                self._taken, self._words = (0, 0), []  # told again, it is tried again
+                self._taken, self._words = (0, 0), []  # if the order comes again, it is tried again
             else:
                 self._done = this
                 if order.out:
@@ -75,7 +76,7 @@ class RailFollower:
         return RailsFollowed(self._rank, incarnation, number, not trouble, cut(trouble or "; ".join(self._words)))
 
     def _no_op(self) -> str:
-        """Look at what has yet to prove itself. Gives the words of what reported success and did nothing."""
+        """Check the switches that are not proved yet. Return words about one that reported success and did nothing."""
         found = [(proof, proof()) for proof in self._proofs]
         for _, answer in found:
             if answer.outcome is Switch.NO_OP:
@@ -92,7 +93,7 @@ class RailFollower:
 
 
 def _apply(order: RailOrder, rails: dict[str, Adapter]) -> tuple[str, list[str], list[Callable[[], Switched]]]:
-    """Why it could not be done (empty: it was), what is known of it, and what has yet to prove that it was."""
+    """Return why the order could not be carried out (empty: it was), what is known about it, and the open proofs."""
     if order.out and not rails:
         answers = [one.switch_rail(order.out[0], False) for one in adapter.loaded()]
         return f"{answers[-1].outcome.value}: {answers[-1].words}", [], []

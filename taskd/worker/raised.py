@@ -1,14 +1,14 @@
-"""Errors of the script's own, or of its loader, in a step: which may be tried again, and which has come once more.
+"""Errors that the script or its loader raises in a step: which may be tried again, and which came a second time.
 
-An error is tried again once in each step, and before anything has moved that ranks share (docs/ARCHITECTURE.md, An
-error in a step). Failure modes: the script's collectives fail since another rank has (that is no error of the script's,
-and is told elsewhere); the error holds what there was no room for, and the device's allocator keeps it; the script
-means its error, and has said so (`recover.never_retry`). It does NOT lead a repair (heal.py), and it does not know who
-answers (orders.py).
+A step is tried again once after an error, and only before shared state has changed (docs/ARCHITECTURE.md, An error in a
+step). Failure modes: the script's collectives fail because another rank has failed (this is not the script's own error,
+and is reported elsewhere); memory ran out, but the error still holds tensors, and the device's allocator caches their
+memory; the script raises the error on purpose, and has said so (`recover.never_retry`). It does NOT lead a repair
+(heal.py), and it does not know who answers (orders.py).
 
-What could not be healed in place is not tried again either: all would start over for an error that may be the script's
-own way out of its loop. And DistributedDataParallel cannot go on behind a backward that was left in its middle: its
-rank is replaced like one that was killed.
+If a death could not be healed in place, no error is tried again either. All ranks would start over, though the error
+may be the script's own way out of its loop. DistributedDataParallel cannot go on after a backward that was interrupted.
+Its rank is replaced like a killed one.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _logger = log.get(__name__)
 
 
 class Raised:
-    """Of one session."""
+    """The errors of one session."""
 
     def __init__(self, registered: Registered, repair: Repair) -> None:
         self._registered, self._repair = registered, repair
         self.left: int | None = None
         """The step that an error has left for good."""
         self._tried = -1
-        """The last step that was done again since it had raised."""
+        """The last step that was done again because it had raised on this rank."""
         self._tried_by_all = -1
-        """The same, on whichever rank it had."""
+        """The last step that was done again because it had raised on any rank."""
 
     @property
     def came_again(self) -> bool:
-        """Whether it has left that step twice."""
+        """Whether an error has left that step twice."""
         return self.left is not None and self._tried == self.left
 
     def batch(self, feed: Feed, number: int, start: int) -> Any:
-        """That of this step, in a loop that began after `start` updates. Raises StepAbandoned if its loader has failed,
-        and is asked once more in the repair that has begun."""
+        """Return the batch of this step, in a loop that began after `start` updates. Raises StepAbandoned if the loader
+        has failed and a repair has begun, after which the loader is asked once more."""
         try:
             return feed.batch(number - start)
         except (UsageError, AnotherBatch):
@@ -63,12 +63,12 @@ class Raised:
             raise
 
     def all_try(self, number: int) -> None:
-        """All ranks do this step again, since one of them had raised: who raises now does not make it a third time, for
-        the others may have left their loop by then."""
+        """Note that all ranks do this step again because one rank had raised. A rank that raises in this second attempt
+        does not cause a third one, because the others may have left their loop by then."""
         self._tried_by_all = number
 
     def is_tried_again(self, number: int, error: BaseException) -> bool:
-        """Whether all ranks do this step again, of which nothing has moved yet; asks, and waits for the answer."""
+        """Ask the manager, and wait, whether all ranks do this step again. The step has changed nothing yet."""
         known = self._registered
         torn = bool(known.replica.parallel()) and _comes_from_a_backward(error)
         refused = torn or known.coverage.flaws or known.doubts.sentence or _is_one_of(self._repair.never_retry, error)
@@ -78,20 +78,20 @@ class Raised:
         begun = self._repair.appeal(number, f"{told(error)} in step {number}")
         if begun:
             self._tried = number
-            traceback.clear_frames(error.__traceback__)  # they may hold more than there is room for
+            traceback.clear_frames(error.__traceback__)  # the frames may hold large tensors
             if isinstance(error, torch.OutOfMemoryError):
                 _empty_caches()
         return begun
 
 
 def _is_one_of(names: tuple[str, ...], error: BaseException) -> bool:
-    """By the name of its class, or of one that this is a kind of, with its module or without."""
+    """Whether a name is that of the error's class or of a base class, with or without the module."""
     kinds = type(error).__mro__
     return any(name in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}") for kind in kinds for name in names)
 
 
 def _empty_caches() -> None:
-    """Of the device's allocator: what it keeps in small pieces is room for a large one."""
+    """Empty the caches of the device's allocator: its small cached blocks can make room for a large one."""
     gc.collect()
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is not None:

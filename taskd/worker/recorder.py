@@ -1,10 +1,11 @@
-"""What a step leaves in this rank's record: as it begins, when its forward has ended, and at its end, if it went on.
+"""Writes this rank's record in each step: when the step begins, when its forward ends, and sometimes at its end.
 
-Whoever replaces this rank behind an update begins with the last of these. Failure modes: a step draws random numbers
-behind its forward, or writes into buffers or objects of this rank's own there, and the newcomer would begin without
-that: so such steps leave a record of their end, too, and whether they are such is learned from them, in a rehearsal as
-well. The rank dies before
-that record, or the loop draws between two steps: then nobody knows what was drawn (standing.py refuses).
+A newcomer that replaces this rank after an update begins with the last of these records.
+
+Failure modes: a step may draw random numbers after its forward, or write into this rank's own buffers or objects there.
+The newcomer would miss that, so such a step writes a record at its end, too. The steps themselves, and a rehearsal,
+show whether this is needed. If the rank dies before that record, or the loop draws between two steps, nobody knows what
+was drawn (standing.py refuses).
 It does NOT say what a record means (state/record.py, state/local.py), and decides nothing about a step.
 """
 
@@ -22,24 +23,25 @@ from taskd.worker.registered import Registered
 
 @dataclass(slots=True, frozen=True)
 class Begun:
-    """A step as it found things."""
+    """A step, and this rank's own state when the step began."""
 
     number: int
     moment: Captured
 
 
 class Recorder:
-    """Of one session."""
+    """Writes the records of one session."""
 
     def __init__(self, registered: Registered, repair: Repair, loaders: Loaders) -> None:
         self._registered, self._repair, self._loaders = registered, repair, loaders
         self._forward: Noted | None = None
-        """Modules, when the last step's backward began."""
+        """The modules when the last step's backward began."""
         self._left: Left | None = None
-        """What the last forward, or step, of this loop has left."""
+        """What was drawn and written by the end of the last forward, or step, of this loop."""
 
     def begins(self, begun: Begun, before: Begun | None, generators: bytes) -> None:
-        """A step begins for the first time. `before`: the last one; `generators`: before its batch was loaded."""
+        """Record the first attempt at a step. `before`: the step before it; `generators`: those before its batch was
+        loaded."""
         habits, modules = self._registered.calls.habits, begun.moment.modules
         habits.unseen |= before is not None and not before.moment.modules.alike(modules)
         habits.late |= self._forward is not None and not self._forward.alike(modules)
@@ -50,24 +52,24 @@ class Recorder:
         self._write(Occasion.START, begun, generators)
 
     def forward_ended(self, begun: Begun) -> None:
-        """Its backward begins: a gradient may leave this rank."""
+        """Record that the backward begins: from now on a gradient may leave this rank."""
         if self._repair.records:
             moment = self._registered.local.capture(False)
             self._forward, self._left = moment.modules, self._registered.local.drawn_and_written()
             self._write(Occasion.FORWARD, Begun(begun.number, moment), moment.generators)
 
     def ended(self, updates: int, carries_on: bool) -> None:
-        """A step is over. `carries_on`: its gradients count on."""
+        """Record the end of a step, if it has moved on since its forward. `carries_on`: its gradients accumulate."""
         if self._left is not None and self._repair.records and self._has_moved_on():
             moment = self._registered.local.capture(carries_on)
             self._write(Occasion.START, Begun(updates, moment), moment.generators, whole=False)
 
     def forward_rehearsed(self) -> None:
-        """Nothing of it is written."""
+        """Note the end of a rehearsed forward. Nothing of it is recorded."""
         self._left = self._registered.local.drawn_and_written()
 
     def rehearsed(self) -> None:
-        """The step of which nothing is kept is over."""
+        """Note the end of a rehearsed step."""
         if self._left is not None:
             self._has_moved_on()
         self._left = None

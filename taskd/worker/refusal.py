@@ -1,8 +1,8 @@
-"""Why this rank must not go on: its script has failed by itself, or going on would be wrong.
+"""The reason why this rank must not go on: its script has failed by itself, or going on would be wrong.
 
-A sentence of its own reaches the others in the next repair (restore.py), and whoever replaces this rank finds it in the
-ledger: a newcomer must not go on behind an error that the script has raised, for nobody does that step again.
-It judges nothing: it is told.
+The reason reaches the other ranks in the next repair (restore.py). A newcomer that replaces this rank finds it in the
+ledger. It must not go on after an error that the script has raised, because no rank does that step again.
+This module judges nothing: other modules tell it the reason.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ _logger = log.get(__name__)
 
 
 class Refusal:
-    """Of one session."""
+    """The refusal of one session."""
 
     def __init__(self, transaction: Transaction, ledger: Ledger, repair: Repair, passage: Passage) -> None:
         self._transaction, self._ledger, self._repair, self._passage = transaction, ledger, repair, passage
         self._sentence = ""
 
     def of(self, updates: int) -> str:
-        """Why going on after so many updates would be wrong, or nothing."""
+        """Return why going on after this number of updates would be wrong, or an empty text."""
         ledger = self._ledger
         if not self._sentence and self._repair.newcomer and NEVER < ledger.failed_at < updates:
             return ledger.failure
         return self._sentence
 
     def script_failed(self, sentence: str) -> None:
-        """The script has failed on this rank by itself. Whoever replaces it must not go on behind that."""
+        """Note that the script has failed on this rank by itself. A newcomer that replaces it must not go on after
+        that."""
         if self._repair.newcomer and self._passage.under_way:
             self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
         step, left = self._transaction.current, self._transaction.raised.left
@@ -49,17 +50,18 @@ class Refusal:
         self._note(at, f"its script failed {where} step {at}, which the others have done: {sentence}")
 
     def script_leaves(self) -> None:
-        """The script is at its end. A newcomer that has not joined the others yet must not go. Never returns then."""
+        """Note that the script ends. A newcomer that has not joined the others yet must not end: then this refuses and
+        never returns."""
         if self._repair.newcomer and not self._sentence:
             self.refuse(LEFT)
 
     def writes(self, sentence: str) -> None:
-        """The script is about to write, in what it runs again. Never returns."""
+        """Refuse a write of the script in code that a newcomer runs again. Never returns."""
         if not self._sentence:
             self.refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
 
     def refuse(self, sentence: str) -> None:
-        """Going on would be wrong: all start over. Never returns."""
+        """Make all ranks start over, because going on would be wrong. Never returns."""
         _logger.warning("%s", sentence)
         self._sentence = sentence
         if self._repair.newcomer:
@@ -69,7 +71,7 @@ class Refusal:
         self._repair.refuse(sentence)
 
     def begin_anew(self) -> None:
-        """What has failed is done again by this rank."""
+        """Forget a noted failure: this rank does the failed step again."""
         if self._ledger.failed_at != NEVER:
             self._note(NEVER, "")
 

@@ -1,7 +1,8 @@
-"""What a script has registered, and every look at it: the objects, how their calls are followed, what is found amiss.
+"""The objects that a script has registered, how their calls are followed, and the problems that are found with them.
 
-Whatever raises when it is looked at is left alone from then on (state/strange.py); what is not registered and moves all
-the same is a flaw, which is said once and makes a death start all over (state/coverage.py).
+If an object raises an error when it is inspected, it is left alone from then on (state/strange.py). If something
+changes that is not registered, that is a flaw: it is reported once, and a death then makes all ranks start over
+(state/coverage.py).
 It does NOT know of steps or repairs.
 """
 
@@ -33,7 +34,7 @@ _logger = log.get(__name__)
 
 
 class Registered:
-    """Of one session."""
+    """The registered objects of one session."""
 
     def __init__(self, repair: Repair, step: StepMachine) -> None:
         self._repair = repair
@@ -89,7 +90,7 @@ class Registered:
     # ---- looking ----------------------------------------------------------------------------------------------
 
     def loop_begins(self) -> None:
-        """Look at what there is when a loop begins."""
+        """Inspect the registered objects when a loop begins."""
         self.doubts.look("the registered objects", self._look_round)
 
     def _look_round(self) -> None:
@@ -104,24 +105,24 @@ class Registered:
             self.warn([*unfit, *self.coverage.look()])
 
     def agree(self) -> None:
-        """All ranks are where their first loop begins."""
+        """Agree with all ranks about the gate, where their first loop begins."""
         if why := self.gate.agree(self.replica.part):
             self.coverage.flaws.append(f"{why}: {STARTS_OVER}")
             self.warn(self.coverage.flaws[-1:])
 
     def check(self) -> None:
-        """Say what has moved, or was changed, though nobody registered it."""
+        """Report what has changed though nobody registered it."""
         self.warn(self.doubts.look("what a step has changed", self.coverage.check) or [])
 
     def hands_on(self, held: dict[str, Any], closely: bool, again: bool) -> list[str]:
-        """The script's loop hands this on from step to step; a sentence if nobody registered it."""
+        """Check what the script's loop hands on from step to step; return sentences about what nobody registered."""
         found = self.doubts.look("what the loop hands on", self.coverage.hands_on, held, closely, again) or []
         self.warn(found)
         return found
 
     def found(self, things: list[Thing], kept: list[Thing], loader: Any) -> Findings:
-        """What the loop that begins here finds, and what those around it keep (`kept`), and nobody registered. Its
-        generators are followed from now on."""
+        """Return what the loop that begins here finds, and what the surrounding loops keep (`kept`), if nobody
+        registered it. Its generators are followed from now on."""
         known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
         self.warn(self.coverage.takes_from(iterators_in(things, known)))
@@ -129,23 +130,23 @@ class Registered:
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
-        """The names of what this repair may leave behind; `held`: what may be handed on or not."""
+        """Return the names of what this repair may leave behind; `held`: what the loop may hand on or not."""
         return self.doubts.look("what the loop hands on", self.coverage.perhaps, held) or []
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
-        """One does, registered or not."""
+        """Note that an optimizer steps, registered or not."""
         if not self._repair.records:
             return
         if sentence := self.doubts.look("an optimizer that steps", self.coverage.steps, optimizer):
             self.warn([sentence])
 
     def done_outside(self, done: list[str]) -> None:
-        """This was done in the loop and outside of its steps."""
+        """Report what was done in the loop but outside of its steps."""
         self.warn(self.coverage.outside(done))
 
     def tell_cover(self, flaw: str = "") -> None:
-        """A step is done: tell what would come of a death, as soon as that is known. `flaw`: of something else than
-        what is registered."""
+        """Tell what a death would lead to, once a step is done and this is known. `flaw`: a flaw in something other
+        than the registered objects."""
         starts_over = flaw or self.coverage.flaws or self.doubts.sentence or not self._repair.records
         cover = Cover.STARTS_OVER if starts_over else Cover.HEALED
         if cover > self._told:
@@ -153,6 +154,6 @@ class Registered:
             self._repair.tell_cover(cover)
 
     def warn(self, sentences: list[str]) -> None:
-        """Said by one rank aloud, and by the others quietly."""
+        """Log the sentences: as a warning on one rank, as information on the others."""
         for sentence in sentences:
             _logger.log(logging.WARNING if self._repair.speaks else logging.INFO, "%s", sentence)

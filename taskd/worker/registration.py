@@ -1,8 +1,9 @@
-"""Whether this rank is registered: what its node's agent and the manager have said to its introduction, and why not.
+"""The registration of this rank: what its node's agent and the manager have answered to its introduction.
 
-The agent accepts it, and the manager acknowledges it, which may come later; both end with the line. Those who start
-training wait for the second, and those who ask get the reason as a sentence.
-Alone, since the training thread waits for it while the link's thread writes it. It does NOT speak to anybody.
+The agent accepts the rank, and the manager acknowledges it, perhaps later. Both end when the connection is lost. The
+start of training waits for the manager's acknowledgement. If the rank is not registered, the reason is kept as a
+sentence. This is a module of its own because the training thread waits for it while the link's thread writes it. It
+does NOT send anything.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ _logger = log.get(__name__)
 
 
 class Registration:
-    """Of one rank."""
+    """The registration of one rank."""
 
     def __init__(self, rank: int) -> None:
         self.accepted = False
         self.acknowledged = False
         self.reason = AGENT_SILENT
-        """Why it is not acknowledged; empty if it is."""
+        """Why the rank is not acknowledged; empty if it is."""
         self.late = False
-        """Somebody has been told that this rank is not registered, so the end of that is news."""
+        """Whether it was reported that this rank is not registered, so its registration is worth a warning."""
         self._rank = rank
         self._changed = threading.Condition()
         self._over = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the manager has acknowledged this rank; False when the time or the line is over."""
+        """Wait until the manager has acknowledged this rank; False when the time or the link is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.acknowledged or self._over, seconds)
         return self.acknowledged
 
     def answered(self, message: WorkerWelcome, trouble: str) -> None:
-        """The agent has answered. `trouble`: with the key, which would be the better reason."""
+        """Note the agent's answer. `trouble`: a problem with the key, which would be the better reason."""
         with self._changed:
             was = self.acknowledged
             self.accepted, self.acknowledged = message.accepted, message.accepted and message.acknowledged
@@ -50,17 +51,17 @@ class Registration:
             _logger.log(level, "rank %d is registered with the manager now", self._rank)
 
     def lost(self, trouble: str) -> None:
-        """The agent is gone."""
+        """Note that the agent is gone."""
         with self._changed:
             self.accepted = self.acknowledged = False
         self.explain(AGENT_SILENT, trouble)
 
     def explain(self, reason: str, trouble: str) -> None:
-        """Why it is not acknowledged, unless it is; the trouble with the key comes first."""
+        """Set the reason why this rank is not acknowledged, unless it is. A problem with the key comes first."""
         self.reason = "" if self.acknowledged else trouble or reason or self.reason
 
     def end(self) -> None:
-        """Nobody will answer any more."""
+        """Note that no answer will come any more."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

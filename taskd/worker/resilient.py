@@ -1,10 +1,10 @@
 """`@taskd.resilient` on a train-step function: the same transaction for loops that should stay as they are.
 
-The function is called once per step with its batch, in the same order on every rank. A call whose step was given up
-runs again with the same arguments; a call whose update was taken from another rank, and every call that a newcomer
-makes for steps which are done already, returns None. Since nobody can tell when the last call was made, the ranks do
-not wait for each other after it, as they do at the end of `session.steps`. Several functions may take turns. It offers
-no other way to the transaction: it is `session.steps` seen from inside of the loop.
+The function is called once per step with its batch, in the same order on every rank. If a call's step was given up, the
+call runs again with the same arguments. A call returns None if its update was taken from another rank. A newcomer's
+calls for steps that are already done return None, too. Nobody can tell which call is the last one. So the ranks do not
+wait for each other after it, as they do at the end of `session.steps`. Several functions may take turns. The
+transaction is the same: it is `session.steps` seen from inside the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPOILT = (
 
 
 class _Calls:
-    """Stands where a session expects a loader, and keeps the step that a newcomer was given ahead of its calls."""
+    """Used where a session expects a loader. It also keeps the step that a newcomer was given ahead of its calls."""
 
     takes_steps_early = True
 
@@ -37,16 +37,16 @@ class _Calls:
         self.made = 0
         self.steps: Generator[Step, None, None] | None = None
         self.ahead: Step | None = None
-        self.generators = b""  # as they stood when that step was handed out
+        self.generators = b""  # the generators when that step was handed out
 
     def __len__(self) -> int:
-        return 2**62  # nobody knows how often the function will be called; no loop ends here
+        return 2**62  # the number of calls is not known; the loop never ends
 
     def __iter__(self) -> Iterator[None]:
         return itertools.repeat(None)
 
     def next(self) -> Step:
-        """The next step of the session, or the one that is still to be used."""
+        """Return the next step of the session, or the step that is still to be used."""
         if self.steps is None:
             self.steps = session().steps(self)
         if self.ahead is None:
@@ -56,7 +56,7 @@ class _Calls:
 
 
 _calls: WeakKeyDictionary[Session, _Calls] = WeakKeyDictionary()
-"""By session: several functions take turns, and each call of any of them is the next step."""
+"""The calls of each session: several functions take turns, and each call of any of them is the next step."""
 
 
 def resilient(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Takes back a step that was given up: its optimizers' steps, parameters that moved, what a scaler has noted.
+"""Takes back a step that was given up: its optimizers' steps, changed parameters, and the notes of a scaler.
 
-Optimizers are undone by the copies that were made before they stepped (undo.py), parameters that moved without one by
-those of state/moving.py. Where a copy is missing the step is torn, and the reason is told.
+Optimizers are undone with the copies that were made before they stepped (undo.py). Parameters that changed without an
+optimizer are undone with the copies of state/moving.py. If a copy is missing, the step is torn, and the reason is told.
 It does NOT decide whether a step is taken back or finished (calls.py).
 """
 
@@ -18,7 +18,7 @@ UNFINISHED = "the step that is given up was left after an update, and what it wo
 
 
 class Reversal:
-    """Of the step under way."""
+    """The reversal of the current step."""
 
     def __init__(self, replica: Replica, moving: Moving) -> None:
         self.copies = Undo(replica)
@@ -28,15 +28,16 @@ class Reversal:
         self._moving = moving
 
     def take_back(self, optimizers: Sequence[str]) -> str:
-        """All stands again as the step found it, before these optimizers have stepped; or why it is torn."""
+        """Put everything back as it was before these optimizers stepped. Return why the step is torn, or an empty text.
+        """
         self._clear_halves()
         if not self.copies.put_back(optimizers):
             return UNFINISHED
         return "" if self._moving.put_back() else MOVED
 
     def _clear_halves(self) -> None:
-        """What a scaler and its optimizers say to each other within one step, and what it has not come to: done again,
-        a scaler that has divided the gradients of this step would not divide those of the next attempt."""
+        """Clear what a scaler and its optimizers keep for one step. Otherwise a scaler that has divided the gradients
+        of this attempt would not divide those of the next attempt."""
         for item in self._replica.others.values():
             getattr(item, "_per_optimizer_states", {}).clear()
         for optimizer in self._replica.optimizers.values():

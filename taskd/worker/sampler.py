@@ -1,9 +1,9 @@
-"""A batch sampler whose position is global: (epoch, step), not how far this process happened to have come.
+"""A batch sampler whose position is global: it is (epoch, step), and does not depend on this process' own progress.
 
-Each batch of each rank is a function of the seed, the epoch and the number of the step, so a newcomer can be put at any
-step without loading what came before, and every sample of an epoch is used exactly once whatever died meanwhile.
-It draws from no global generator. Samples that do not fill a last batch on every rank are left out, as all ranks must
-take the same number of steps.
+Each batch of each rank is a function of the seed, the epoch and the number of the step. So a newcomer can start at any
+step without loading the earlier batches. Every sample of an epoch is used exactly once, whichever ranks died meanwhile.
+It draws from no global generator. Samples that do not fill a last batch on every rank are left out, because all ranks
+must take the same number of steps.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class StepSampler(Sampler[list[int]]):
         self.seed, self.shuffle, self.length = seed, shuffle, len(data)
         self.epoch = 0
         self.position = 0
-        """The first batch of the next iteration; what iterates puts it back to 0 when it has been used."""
+        """The first batch of the next iteration; __iter__ reads it and sets it back to 0."""
         if len(self) == 0:
             needed = batch_size * world_size
             raise UsageError(f"{self.length} samples do not fill one batch on every rank, which takes {needed}")
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch, wherever an iteration starts."""
+        """Return the number of this rank's batches in a whole epoch, wherever an iteration starts."""
         return self.length // (self.batch_size * self.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next iteration: another order of the samples."""
+        """Set the epoch of the next iteration: each epoch has another order of the samples."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:

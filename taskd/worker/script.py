@@ -1,8 +1,8 @@
 """Runs a user's script as `python script.py` and `python -m module` would, inside a process that is running already.
 
-It gets a `__main__` of its own with __file__, __spec__ and loader, its arguments and search path, so that spawned
-DataLoader workers, pickling by `__main__.name`, exit codes and tracebacks are as ever: frames of ours are cut off an
-uncaught exception's traceback before anybody prints it. It does NOT catch, change or report anything else.
+The script gets its own `__main__` with __file__, __spec__ and loader, its arguments and its search path. So spawned
+DataLoader workers, pickling by `__main__.name`, exit codes and tracebacks work as usual. taskd's own frames are removed
+from the traceback of an uncaught exception before it is printed. It does NOT catch, change or report anything else.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RUN_PATH = "run_path"
 
 
 def folder_of(kind: str, target: str) -> str:
-    """What Python puts in front of its search path for this script: its folder, or the present one for a module."""
+    """Return what Python puts first in its search path: the script's folder, or the current folder for a module."""
     if kind == MODULE:
         return os.getcwd()
     return os.path.dirname(os.path.realpath(target))
 
 
 def run(kind: str, target: str, arguments: Sequence[str]) -> None:
-    """Run it to its end. What it raises comes out, SystemExit included."""
+    """Run the script to its end. Every error that it raises is passed on, SystemExit included."""
     _become_main()
     if kind == RUN_PATH:
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -53,7 +53,7 @@ def run(kind: str, target: str, arguments: Sequence[str]) -> None:
 
 
 def _become_main() -> types.ModuleType:
-    """An empty `__main__` in place of the one that brought us here."""
+    """Put an empty `__main__` in place of the current one."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
@@ -97,14 +97,14 @@ def _without_our_frames(call: Callable[[], object]) -> None:
 
 
 def _hide_frames() -> None:
-    """When the exception under way reaches the top, show what is below runpy and this package only."""
+    """If the current exception reaches the top, show only the frames below runpy and this package."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         inner = trace
         while inner is not None and _is_ours(inner):
             inner = inner.tb_next
-        # A script that cannot be compiled has no frame of its own: nothing of ours helps there either.
+        # A script that cannot be compiled has no frame of its own; our frames are removed then, too.
         shown(kind, error.with_traceback(inner), inner)
 
     sys.excepthook = hook

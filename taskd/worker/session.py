@@ -1,11 +1,12 @@
-"""What a script calls to make its steps transactions: `for step in session.steps(loader): with step: ...`.
+"""The session: a script calls it to make its steps transactions: `for step in session.steps(loader): with step: ...`.
 
-It only knows the loop. What a step is stands in transaction.py, what was registered in registered.py, a newcomer's way
-in newcomer.py, what lies between two loops in between.py, and what a repair asks of all this in standing.py.
+This module only knows the loop. transaction.py defines the step, registered.py holds the registered objects, and
+newcomer.py holds what a newcomer does first. between.py handles the work between two loops. standing.py answers what a
+repair asks.
 
 Failure modes: a fault between two steps or after the last one (the loop waits at its own boundaries); a script that
-leaves its loop early, asks for a step and does not use it, or has several loops. What is in the body of the loop and
-outside of `with step:` is not done again, so collectives belong inside of it.
+leaves its loop early, asks for a step and does not use it, or has several loops. Code in the loop's body but outside of
+`with step:` is not done again, so collectives belong inside `with step:`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class Session:
-    """One per training process. `taskd.session()` gives it."""
+    """The session of this training process; there is one per process. `taskd.session()` returns it."""
 
     def __init__(self, repair: Repair) -> None:
         self._repair = repair
@@ -67,28 +68,28 @@ class Session:
 
     @property
     def updates(self) -> int:
-        """How many steps are done: the number of the next one."""
+        """The number of completed steps, which is also the number of the next step."""
         return self._transaction.updates
 
     @property
     def ends(self) -> list[int]:
-        """Where each loop that is over has ended, in updates."""
+        """The update count at which each completed loop ended."""
         return self._place.ends
 
     @property
     def replica(self) -> Replica:
-        """What every rank holds alike."""
+        """The state that is the same on every rank."""
         return self._registered.replica
 
     @property
     def was_tried_again(self) -> bool:
-        """Whether the error that has left a step had left it before."""
+        """Whether the error that left a step had already left the same step once before."""
         return self._transaction.raised.came_again
 
     @property
     def proof_ns(self) -> tuple[int, int]:
-        """What the proofs that this rank holds the same as others have taken of its steps: slices, and the last one of
-        the whole state."""
+        """The time that the proofs of equal state took in this rank's steps: for slices, and for the last proof of the
+        whole state."""
         return self._transaction.prover.spent_ns, self._transaction.prover.whole_ns
 
     def register(
@@ -101,10 +102,10 @@ class Session:
         local: dict[str, Any] | None = None,
         **replicated: Any,
     ) -> None:
-        """Name what the training changes. Each of the first four is one object, a list or a dict of them.
+        """Register the objects that the training changes. Each of the first four is one object, or a list or dict.
 
-        `replicated` objects have state_dict() and load_state_dict() and are the same on every rank; those in `local`
-        (also tensors, dicts, lists and torch.Generators) are this rank's own.
+        `replicated` objects have state_dict() and load_state_dict() and are the same on every rank. Objects in `local`
+        (also tensors, dicts, lists and torch.Generators) belong to this rank alone.
         Raises UsageError.
         """
         if self._transaction.current is not None:
@@ -112,7 +113,8 @@ class Session:
         self._registered.add(model, optimizer, scheduler, scaler, local or {}, replicated)
 
     def steps(self, loader: Iterable[Any], *, epochs: int = 1) -> Generator[Step, None, None]:
-        """The steps of this loop, in order; one that was given up comes again. The body belongs inside `with step:`.
+        """Yield the steps of this loop, in order. A step that was given up is yielded again. The body belongs inside
+        `with step:`.
 
         Raises UsageError.
         """
@@ -135,10 +137,10 @@ class Session:
             self._passage.go_after()
 
     def _enter_loop(self, loader: Any) -> int:
-        """A loop begins; its number, from 1."""
+        """Begin a loop and return its number, counted from 1."""
         place = self._place
         if len(place.ends) < place.loops and not self._repair.newcomer:
-            place.ends.append(self.updates)  # the body has left the loop before
+            place.ends.append(self.updates)  # the body left the previous loop early
         compiling.look()
         place.loops += 1
         if place.loops == 2 and not place.in_epochs and self._repair.records:
@@ -151,7 +153,7 @@ class Session:
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
-        """The steps of a loop that began after `start` updates, until all ranks have ended it."""
+        """Yield the steps of a loop that began after `start` updates, until all ranks have ended the loop."""
         transaction, ends, end = self._transaction, self.ends, start + len(feed)
         while len(ends) < ordinal:
             owes = transaction.effects.owes(self.updates)
@@ -166,7 +168,7 @@ class Session:
             else:
                 try:
                     step = transaction.hand_out(feed, start)
-                except StepAbandoned:  # in a collective of the loader's
+                except StepAbandoned:  # raised in a collective of the loader
                     transaction.heal()
                     continue
                 try:
@@ -178,8 +180,8 @@ class Session:
                     raise UsageError("another loop over steps() has begun in the body of this one")
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs, from 0. A newcomer comes by those that are over and runs none of their steps. All
-        ranks meet at the end, so that one that dies in what it has to do last is replaced like any other."""
+        """Yield the numbers of the epochs, from 0. A newcomer passes the epochs that are over and runs none of their
+        steps. All ranks meet at the end, so a rank that dies in its last work is still replaced."""
         place = self._place
         place.in_epochs = True
         for place.epoch in range(count):
@@ -189,11 +191,11 @@ class Session:
             self.between(lambda: None)
 
     def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
-        """Do what stands between two loops, on all ranks; gives its result.
+        """Do the work between two loops on all ranks, and return its result.
 
-        `work` may communicate. When a rank dies in it all do it again; once all have ended it no newcomer does. Its
-        result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets it and is done once, by each
-        rank for itself. Raises UsageError.
+        `work` may communicate. If a rank dies during `work`, all ranks do it again. Once all ranks have ended it, no
+        newcomer does it again. The result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets the
+        result; each rank calls it once, for itself. Raises UsageError.
         """
         if self._transaction.current is not None or self._transaction.is_behind_a_step:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
@@ -202,9 +204,9 @@ class Session:
         return self._between.run(work, then)  # type: ignore[no-any-return]
 
     def leaves(self) -> None:
-        """The script takes its process group down, or is through."""
+        """Note that the script destroys its process group, or has ended."""
         self._refusal.script_leaves()
 
     def failed(self, sentence: str) -> None:
-        """The script has failed on this rank by itself."""
+        """Note that the script has failed on this rank because of its own error."""
         self._refusal.script_failed(sentence)

@@ -1,8 +1,8 @@
 """What this rank holds, as a repair asks for it and changes it: the session's side of heal.py and state/restore.py.
 
-Invariants: a rank that holds half an update, or half of another rank's state, holds nothing (`held` is -1), and says so
-until it stands again. Where a step was seen to its end this rank's own moment of it is put back; where it was not, the
-update of another rank comes in and this rank's own buffers stay.
+Invariants: a rank that holds half an update, or half of another rank's state, counts as holding nothing. It reports
+`held` as -1 until its state is complete again. If this rank has begun the agreed step, its own moment of that step is
+put back. If it missed the update, the update comes from another rank, and this rank keeps its own buffers.
 It decides nothing about the repair.
 """
 
@@ -30,7 +30,7 @@ MISSED = (
 
 
 class Standing:
-    """Of one session: the `Loop` of heal.py."""
+    """The `Loop` of heal.py, for one session."""
 
     def __init__(
         self,
@@ -50,40 +50,40 @@ class Standing:
 
     @property
     def replica(self) -> Replica:
-        """What every replica holds."""
+        """The state that every replica holds."""
         return self._registered.replica
 
     @property
     def part(self) -> int:
-        """Of the model: see state/parts.py."""
+        """The part of the model that this rank holds: see state/parts.py."""
         return self.replica.part
 
     @property
     def origin(self) -> int:
-        """What the parameters were before the first step, as a number; -1: there was none yet."""
+        """A digest of the parameters before the first step; -1: there was no step yet."""
         return self._registered.local.origin
 
     @property
     def ends(self) -> list[int]:
-        """Where each loop that is over has ended."""
+        """The update count at which each completed loop ended."""
         return self._place.ends
 
     @property
     def passed(self) -> int:
-        """How many pieces of work between loops are over on all ranks, as far as this one knows."""
+        """How many pieces of work between loops are over on all ranks, as far as this rank knows."""
         return self._between.passed
 
     def refusal(self, updates: int) -> str:
-        """Why going on after so many updates would be wrong, or nothing."""
+        """Return why going on after this number of updates would be wrong, or an empty text."""
         return self._refusal.of(updates)
 
     def held(self) -> int:
-        """The updates that this rank's parameters and optimizers hold, whole; -1: none."""
+        """Return the number of updates that this rank's parameters and optimizers hold completely; -1: none."""
         torn = self._transaction.step.state is StepState.TORN
         return -1 if torn or self._repair.newcomer else self._transaction.updates
 
     def flaw(self) -> str:
-        """Why what this rank holds is not all that its training needs, or nothing."""
+        """Return why this rank does not hold all that its training needs, or an empty text."""
         if self._repair.newcomer:
             return ""
         doubts = self._registered.doubts
@@ -105,26 +105,27 @@ class Standing:
         return feed.spoilt() if doing_again and feed is not None else ""
 
     def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
-        """How many loops and pieces of work between them were entered; what the gradients of steps before are, if they
-        count on, and what they are to other ranks."""
+        """Return how many loops and pieces of work were entered, then the kind and the values of the gradients of
+        earlier steps, if they still accumulate."""
         transaction = self._transaction
         return self._place.entered, *(transaction.carried.give() if transaction.carries_on() else (b"", {}))
 
     # ---- what a repair does -----------------------------------------------------------------------------------
 
     def settle(self, passed: int) -> None:
-        """All ranks know that so many pieces of work between loops are over."""
+        """Note that, as all ranks know, this number of pieces of work between loops is over."""
         self._between.settle(passed)
 
     def all_try(self, updates: int) -> None:
-        """Nobody is replaced: all do this step again."""
+        """Note that no rank is replaced, and that all ranks do this step again."""
         self._transaction.raised.all_try(updates)
 
     def let_go(self) -> None:
-        """What this rank holds is about to be overwritten piece by piece: until it stands again it holds nothing.
+        """Prepare for another rank's state, which overwrites this rank's state piece by piece. Until that is complete,
+        this rank holds nothing.
 
-        Its buffers come along with the model of another rank, and are its own all the same: they are kept aside, once,
-        for a second attempt would find the other rank's.
+        The model of the other rank comes with its buffers, but this rank's buffers are its own. So they are kept aside,
+        and only once, because a second attempt would find the other rank's buffers.
         """
         self._transaction.step.happens(StepEvent.TORE)
         self._transaction.prover.took()
@@ -132,7 +133,7 @@ class Standing:
             self._own_buffers = self._registered.local.buffers()
 
     def return_to(self, updates: int) -> None:
-        """Stand where the agreed step begins, parameters and optimizers being there already."""
+        """Go to the beginning of the agreed step. Parameters and optimizers are there already."""
         transaction, local, begun = self._transaction, self._registered.local, self._transaction.begun
         if begun is not None and begun.number == updates:
             local.restore(begun.moment)
@@ -149,8 +150,8 @@ class Standing:
         transaction.step.happens(StepEvent.MENDED)
 
     def take_over(self, updates: int, occasion: Occasion, data: bytes) -> None:
-        """Begin where the dead rank's record stands. Raises PeerError when it does not fit, UsageError when something
-        is missing in it that nobody can know."""
+        """Begin at the record of the dead rank. Raises PeerError if the record does not fit, UsageError if it lacks
+        something that nobody can know."""
         transaction, registered = self._transaction, self._registered
         opened, packed, whole = registered.local.adopt(data)
         self._loaders.adopt(opened)
@@ -165,6 +166,7 @@ class Standing:
         transaction.carried.lacking = not registered.local.carried_gradients()
 
     def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
-        """Go on with what the giver of this rank's state has `carried`. Raises PeerError if that is not this rank's."""
+        """Take over what the giver of this rank's state has `carried`. Raises PeerError if it does not fit this rank.
+        """
         self._place.giver = places
         self._transaction.carried.take(kind, gradients)

@@ -1,6 +1,6 @@
-"""One step as the loop's body sees it: a number, a batch, and the `with` around what is done with it.
+"""One step as the loop's body sees it: a number, a batch, and the `with` block around the work on that batch.
 
-It holds no behaviour of its own: what entering and leaving mean stands in transaction.py.
+It has no behaviour of its own. transaction.py defines what happens when a step is entered and left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Transaction(Protocol):
-    """What a step needs of transaction.py."""
+    """The methods of transaction.py that a step needs."""
 
     def enter(self, step: Step) -> None: ...
     def leave(self, step: Step, error: BaseException | None) -> bool: ...
@@ -19,7 +19,7 @@ class Transaction(Protocol):
 
 
 class Step:
-    """One step of the loop. `with step:` is the transaction; what it gives is the batch."""
+    """One step of the loop. `with step as batch:` is the transaction."""
 
     def __init__(
         self, transaction: Transaction, number: int, batch: Any, *, again: bool = False, rehearsal: bool = False
@@ -28,15 +28,16 @@ class Step:
         """Counted from 0 over the whole job."""
         self.batch = batch
         self.again = again
-        """Whether it is done again."""
+        """Whether this is another attempt at the same step."""
         self.rehearsal = rehearsal
-        """Whether it only lets a newcomer learn what the others learned in their first step; nothing of it is kept."""
+        """Whether a newcomer only rehearses: it learns what the others learned in their first step, and keeps nothing.
+        """
         self.used = False
         self._transaction = transaction
 
     def on_commit(self, function: Callable[..., Any], *values: Any) -> None:
-        """Once the update of this step is agreed, call `function(*values)`, on this rank. Before the backward; what it
-        writes must come out the same when it is done twice (taskd.save, taskd.add_line). Raises UsageError."""
+        """Call `function(*values)` on this rank once the update of this step is agreed. Use it before the backward. If
+        the function runs twice, its output must be the same (taskd.save, taskd.add_line). Raises UsageError."""
         self._transaction.on_commit(self, function, values)
 
     def __enter__(self) -> Any:

@@ -1,21 +1,22 @@
-"""Where a step stands, as a table: what may happen next, and what this rank holds when the step is given up.
+"""The states of a step, as a table: what may happen next, and what this rank holds when the step is given up.
 
 | State | What it means |
 |---|---|
-| IDLE | no step is under way, and taskd's own code runs, or the script's outside of any loop |
-| LOOP | the script's code in the body of a loop, before or behind its `with step:` |
-| BODY | inside of `with step:`; nothing has moved that all ranks share |
-| UPDATING | an optimizer is at work |
-| APPLIED | an optimizer has stepped, and none is at work |
-| GIVEN_UP | a repair is under way; this rank holds the update of the step whole, or nothing of it |
-| TORN | a repair is under way; this rank holds a part of an update, or of another rank's state |
+| IDLE | no step runs; taskd's own code runs, or the script's code outside of any loop |
+| LOOP | the script's code runs in the body of a loop, before or after its `with step:` |
+| BODY | inside of `with step:`; no state that all ranks share has changed |
+| UPDATING | an optimizer is stepping |
+| APPLIED | an optimizer has stepped, and none is stepping |
+| GIVEN_UP | a repair runs; this rank holds the complete update of the step, or nothing of it |
+| TORN | a repair runs; this rank holds a part of an update, or a part of another rank's state |
 
-Invariants: an update counts in APPLIED only. A rank in TORN gives its state to nobody. Nobody but a repair leads out of
-GIVEN_UP and TORN; one that an error of the script's has left (a signal's handler, say) is gone on with before the next
-step. An error of the script's own ends the step without a repair, and so does the end of a rehearsal. Whatever a script
-does in whatever order has a row, or is refused with a sentence before it comes here: no script meets an assertion.
+Invariants: an update counts in APPLIED only. A rank in TORN gives its state to no other rank. Only a repair leads out
+of GIVEN_UP and TORN. If an error of the script has left a repair (for example from a signal handler), the repair is
+continued before the next step. The script's own error ends the step without a repair, and so does the end of a
+rehearsal. Every order of actions that a script can take has a row, or is refused with a sentence before it gets here:
+no script runs into an assertion.
 
-Alone, since both the transaction (transaction.py) and what follows its calls (calls.py) ask it. It does nothing.
+This is a module of its own because both the transaction (transaction.py) and calls.py use it. It does nothing itself.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ class StepState(Enum):
 
 
 class StepEvent(Enum):
-    """What moves it."""
+    """The events that change the state."""
 
     HANDED_OUT = auto()  # the script's code in the body of its loop goes on
-    TAKEN_BACK = auto()  # it has asked for the next step, or left the loop
+    TAKEN_BACK = auto()  # the script has asked for the next step, or left the loop
     ENTERED = auto()  # `with step:`
     OPTIMIZER_BEGAN = auto()
     OPTIMIZER_ENDED = auto()
-    COMMITTED = auto()  # the body has reached its end, and nobody has given the step up
-    RAISED = auto()  # an error of the script's own has left the body
+    COMMITTED = auto()  # the body has reached its end, and the step was not given up
+    RAISED = auto()  # the script's own error has left the body
     REHEARSED = auto()  # the body was run to let a newcomer learn, and nothing of it is kept
     ABANDONED = auto()  # a repair was ordered
-    TORE = auto()  # what this rank holds is no longer whole
-    MENDED = auto()  # it is whole again
+    TORE = auto()  # the state of this rank is no longer complete
+    MENDED = auto()  # the state of this rank is complete again
     RESUMED = auto()  # the repair is over
 
 
@@ -61,14 +62,14 @@ STEP = Table(
     "One training process between two updates (worker/step_state.py).",
     _S.IDLE,
     [
-        # A loop that was left, and is held by a variable, takes no step back.
+        # A loop that was left, but is still held by a variable, takes no step back.
         ((_S.IDLE, _S.LOOP), _E.HANDED_OUT, _S.LOOP),
         ((_S.IDLE, _S.LOOP), _E.TAKEN_BACK, _S.IDLE),
-        # Closed inside of its step, or when an error has left a repair.
+        # The loop was closed inside of its step, or an error has left a repair.
         *((state, _E.TAKEN_BACK, state) for state in (*_UNDER_WAY, _S.GIVEN_UP, _S.TORN)),
         ((_S.IDLE, _S.LOOP), _E.ENTERED, _S.BODY),
-        # An optimizer may be a part of another one, raise an error that the script goes on behind, or have begun on
-        # another thread before this step.
+        # An optimizer may be a part of another one. It may raise an error that the script catches, or it may have begun
+        # on another thread before this step.
         (_UNDER_WAY, _E.OPTIMIZER_BEGAN, _S.UPDATING),
         (_UNDER_WAY, _E.OPTIMIZER_ENDED, _S.APPLIED),
         (_UNDER_WAY, _E.COMMITTED, _S.IDLE),
@@ -89,7 +90,7 @@ class StepMachine:
         self.state = StepState.IDLE
 
     def happens(self, event: StepEvent) -> None:
-        """Go on to the state that the table names. What it does not name is a mistake of ours."""
+        """Go to the state that the table names. An event that it does not name is a bug in taskd."""
         self.state = STEP.after(self.state, event)
 
     @property
@@ -99,5 +100,5 @@ class StepMachine:
 
     @property
     def in_repair(self) -> bool:
-        """Whether a repair is under way."""
+        """Whether a repair is running."""
         return self.state in (StepState.GIVEN_UP, StepState.TORN)

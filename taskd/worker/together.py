@@ -1,7 +1,7 @@
-"""What all ranks do together in a healthy job, by collectives of taskd's own: meet, wait, tell each other.
+"""The collectives that taskd itself makes with all ranks in a healthy job: to meet, to wait, and to tell each other.
 
-All ranks come to each of these at the same place in the order of their collectives, or none does; whoever asks for one
-says why that is so. It moves no state and knows nothing of repairs: while one is ordered, a collective raises
+All ranks reach each of them at the same place in the order of their collectives, or none does. Each caller says why
+this holds. This module moves no state and knows nothing of repairs: while a repair is ordered, a collective raises
 StepAbandoned.
 """
 
@@ -13,27 +13,27 @@ from taskd.errors import StepAbandoned
 
 
 class Together:
-    """Of a process that nobody repairs, and that need not wait for anybody."""
+    """The version for a process that is never repaired: it waits for no other rank."""
 
     def has_groups(self) -> bool:
-        """Whether the ranks have made process groups besides that of all, which can carry words of taskd's. Alike on
-        all of them."""
+        """Whether the ranks have made process groups besides the default group, which can carry taskd's messages. The
+        answer is the same on all ranks."""
         return False
 
     def meet(self) -> None:
         """Wait until all ranks are here. Raises StepAbandoned."""
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
-        """What each rank says where all of them are, and which one this is. Raises StepAbandoned."""
+        """Return what each rank says at this place, and the number of this rank. Raises StepAbandoned."""
         return [mine], 0
 
     def all_arrived(self, heal: Callable[[], None]) -> bool:
-        """Wait until every rank has ended its loop; False when a repair came instead, and the loop must look again."""
+        """Wait until every rank has ended its loop. Return False if a repair came, so the loop must check again."""
         return True
 
 
 class LaunchedTogether(Together):
-    """Of one that taskd's launcher started."""
+    """The version for a process that taskd's launcher started."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

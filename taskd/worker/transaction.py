@@ -1,14 +1,14 @@
 """The step as a transaction: what is noted when it begins, and what is done when it ends or is given up.
 
-In a healthy step it sends nothing and asks nobody: it notes the random generators, buffers and the like, and leaves a
-copy in this rank's record. When a repair is ordered the step is left by StepAbandoned, the `with` catches it, and the
-training thread itself goes through the repair (heal.py); then the loop hands out the agreed step. Where a step stands,
-and what may happen next, is the table in step_state.py.
+In a healthy step this module communicates with no other process. It notes the random generators, buffers and the like,
+and writes a copy to this rank's record. When a repair is ordered, StepAbandoned leaves the step and the `with` catches
+it. The training thread itself then goes through the repair (heal.py), and the loop hands out the agreed step. The table
+in step_state.py lists the states of a step and what may happen in each.
 
 Failure modes: a fault before, in and after the optimizer (calls.py decides what this rank then holds); a fault while a
 repair is under way (the repair starts over); a step whose body communicates, saves or draws outside of `with step:`.
 
-Invariants: `updates` counts steps whose update this rank holds, whole; a step that was given up has reached no
+Invariants: `updates` counts the steps whose complete update this rank holds; a step that was given up has reached no
 optimizer, no file, no log; nothing of a rehearsal is kept.
 """
 
@@ -46,12 +46,12 @@ BETWEEN = "ranks communicate between two steps: if one dies there, all start ove
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
 _LOOKS = 2
-"""Steps of an epoch after which it is known what its loader draws."""
+"""The number of steps of an epoch after which it is known what its loader draws."""
 _logger = log.get(__name__)
 
 
 class Transaction:
-    """The step under way, or the last one, of one session."""
+    """The current step of one session, or its last one."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Transaction:
         run_repair: Callable[[], None],
         refuse: Callable[[str], None],
     ) -> None:
-        """`run_repair` goes through a repair that was ordered; `refuse` makes all start over and never returns."""
+        """`run_repair` goes through an ordered repair; `refuse` makes all ranks start over and never returns."""
         self.step, self.registered = step, registered
         self._repair, self._loaders = repair, loaders
         self._run_repair, self._refuse = run_repair, refuse
         self.updates = 0
-        """How many steps are done: the number of the next one."""
+        """The number of completed steps, which is also the number of the next step."""
         self.carried = Carried(registered.replica, registered.local)
         self.effects = Effects(ledger, repair.operations)
         self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair))
@@ -79,19 +79,19 @@ class Transaction:
         self.current: Step | None = None
         self.raised = Raised(registered, repair)
         self.checked = False
-        """A step of this life was seen to its end, and what it changed was looked at."""
+        """One step of this process has ended, and what it changed was checked."""
         self._handed: Step | None = None
-        self._last = -1, b""  # which step was handed out, and the generators when it was for the first time
+        self._last = -1, b""  # the step last handed out, and the generators when it was first handed out
 
     # ---- handing out ------------------------------------------------------------------------------------------
 
     def given_up(self) -> bool:
-        """Whether the step under way is given up, or the next one will not begin."""
+        """Whether the current step is given up, or the next step will not begin."""
         return self._repair.ordered() or self.step.in_repair
 
     def hand_out(self, feed: Feed, start: int) -> Step:
-        """The next step of a loop that began after `start` updates. Raises StepAbandoned if the loader communicates, or
-        has raised an error and is asked once more."""
+        """Return the next step of a loop that began after `start` updates. Raises StepAbandoned if a collective of the
+        loader was given up, or if the loader raised an error and will be asked once more."""
         begun, number = self._repair.operations(), self.updates
         batch: Any = None
         try:
@@ -111,17 +111,17 @@ class Transaction:
         return step
 
     def hand_out_rehearsal(self, number: int, batch: Any) -> Step:
-        """A step of which nothing is kept."""
+        """Return a step for a rehearsal. Nothing of it is kept."""
         self.variables.rehearsal_begins()
         step = self._handed = Step(self, number, batch, rehearsal=True)
         return step
 
     def take_back(self) -> None:
-        """The script asks for the next step, or has left the loop."""
+        """Note that the script asks for the next step, or has left the loop."""
         self.step.happens(StepEvent.TAKEN_BACK)
 
     def check_used(self) -> None:
-        """Raises UsageError if the step that was handed out was not entered, or not left."""
+        """Raise UsageError if the step that was handed out was never entered, or is not left yet."""
         if self._handed is not None and not self._handed.used:
             raise UsageError("a step was not used: put the body of the loop inside `with step:`")
         if self.current is not None:
@@ -129,13 +129,13 @@ class Transaction:
 
     @property
     def is_behind_a_step(self) -> bool:
-        """Whether the script is in the body of a loop and has left its `with step:`."""
+        """Whether the script is in a loop's body, after its `with step:`."""
         return self.step.state is StepState.LOOP and self._handed is not None and self._handed.used
 
     # ---- `with step:` -----------------------------------------------------------------------------------------
 
     def enter(self, step: Step) -> None:
-        """The body begins. Raises UsageError inside of another one."""
+        """Begin the body of a step. Raises UsageError inside another step."""
         if self.current is not None:
             raise UsageError("a step was entered inside of another one")
         if self.step.in_repair:
@@ -151,7 +151,7 @@ class Transaction:
             hooks.mark_step(step.number, Phase.BODY)
 
     def _note(self, step: Step) -> None:
-        """Note all that this step may change."""
+        """Note everything that this step may change."""
         calls, local = self.registered.calls, self.registered.local
         if calls.begin(step.rehearsal):
             self.registered.warn([BETWEEN])
@@ -164,13 +164,13 @@ class Transaction:
         assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:
-            rng.restore(before.moment.generators)  # whatever the loop's body has drawn before it came here again
+            rng.restore(before.moment.generators)  # undoes draws of the loop's body before this second attempt
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
         self._recorder.begins(self.begun, before, self.feed.before)
 
     def outside(self) -> list[str]:
-        """What was done where nobody can do it again."""
+        """List what was done at places where it cannot be done again."""
         return [*self.registered.calls.outside(), *self.effects.outside()]
 
     def forward_ended(self) -> None:
@@ -187,7 +187,7 @@ class Transaction:
             doubts.look("what a forward has left", self._recorder.forward_ended, self.begun)
 
     def saves(self) -> None:
-        """The body saves something by itself. Raises StepAbandoned in a step that is given up."""
+        """Note that the body calls torch.save() itself. Raises StepAbandoned in a step that is given up."""
         if self.current is None:
             return
         if self.given_up():
@@ -202,10 +202,10 @@ class Transaction:
         self.effects.add(function, values)
 
     def leave(self, step: Step, error: BaseException | None) -> bool:
-        """The body is left. Whether the error that has left it, if any, is to go no further."""
+        """Leave the body. Return whether the error that left it, if any, is swallowed here."""
         self.current = None
         if step.rehearsal:
-            if self.step.under_way:  # and no refusal has led to a repair
+            if self.step.under_way:  # no refusal has led to a repair
                 self.step.happens(StepEvent.REHEARSED)
             self.registered.doubts.look("what a step has left", self._recorder.rehearsed)
             self.registered.calls.rehearsed()
@@ -214,7 +214,7 @@ class Transaction:
             return error is None or isinstance(error, StepAbandoned)
         if error is None:
             self.variables.body_ended(step.number)
-            with contextlib.suppress(StepAbandoned):  # which says that it is given up
+            with contextlib.suppress(StepAbandoned):  # given_up() below tells the same
                 self.registered.gate.come()
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
@@ -223,7 +223,7 @@ class Transaction:
         if error is not None and not (given_up and ordinary):
             self.raised.left = step.number
             self.step.happens(StepEvent.RAISED)
-            return False  # the user's own error, or an interrupt: neither is ours to swallow
+            return False  # the user's own error, or an interrupt: taskd must not swallow it
         if given_up:
             self._give_up(step, to_its_end=error is None)
         else:
@@ -249,16 +249,16 @@ class Transaction:
             if self._outcome(to_its_end) is Outcome.WHOLE:
                 self._commit(step)
         finally:
-            self.heal()  # an error in what the step was to do then comes out behind the repair
-        self.effects.pay(self.updates)  # if it was another rank that brought the update
+            self.heal()  # an error in the step's on_commit functions is then raised after the repair
+        self.effects.pay(self.updates)  # if the update came from another rank
 
     def _outcome(self, to_its_end: bool) -> Outcome:
-        """What this rank holds of a step that is given up; its own state fits to that."""
+        """Return what this rank holds of a step that is given up, and make its own state match."""
         assert self.begun is not None
         local, moment = self.registered.local, self.begun.moment
         try:
             outcome = self.registered.calls.give_up(to_its_end, local.modules.moved(moment.modules))
-        except BaseException:  # in a call that was made to finish the step
+        except BaseException:  # raised by a call that was to finish the step
             self.step.happens(StepEvent.TORE)
             raise
         if outcome is Outcome.TORN:
@@ -297,10 +297,10 @@ class Transaction:
         self.step.happens(StepEvent.RESUMED)
 
     def carries_on(self) -> bool:
-        """Whether gradients of steps before count on: the last step made some and no optimizer used them."""
+        """Whether gradients of earlier steps still accumulate: the last step made some and no optimizer used them."""
         return self.updates > 0 and not self.carried.updated
 
     def pack(self, moment: Captured) -> list[bytes]:
-        """A moment between two loops, as it goes into the ledger."""
+        """Pack a moment between two loops for the ledger."""
         habits = self.registered.calls.pack_habits()
         return self.registered.local.pack(moment, moment.generators, b"", habits, False)

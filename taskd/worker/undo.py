@@ -1,8 +1,8 @@
 """Copies of what optimizers change, made before they step, so that a step can be undone.
 
-They are made only where a step may have to be undone (habits.py): a copy costs as much memory as the parameters and the
-optimizer's state together. The memory of the last copy is used again by the next step, and let go by the first step
-that has no need of one. Parameters that move without an optimizer are not here (state/moving.py).
+They are made only if a step may have to be undone (habits.py): a copy costs as much memory as the parameters and the
+optimizer's state together. The next step reuses the memory of the last copy. The memory is freed once a step has needed
+no copy. Parameters that change without an optimizer are not handled here (state/moving.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taskd.state.replica import Replica
 
 
 class Undo:
-    """Of the step under way."""
+    """The copies of the current step."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -30,13 +30,13 @@ class Undo:
         return bool(self._tensors)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         if not self._states:
-            self._tensors.clear()  # the last step had no need of it
+            self._tensors.clear()  # the last step needed no copy
         self._states = {}
 
     def keep(self, name: str) -> None:
-        """Copy what this optimizer is about to change, once in a step."""
+        """Copy what this optimizer is about to change, once per step."""
         if name in self._states:
             return
         tensors = self._tensors_of(name)
@@ -55,7 +55,7 @@ class Undo:
         ]
 
     def put_back(self, names: Sequence[str]) -> bool:
-        """Undo these optimizers' steps; False, and nothing is done, where a copy is missing."""
+        """Undo these optimizers' steps. If a copy is missing, return False and do nothing."""
         if not self._states.keys() >= {*names}:
             return False
         for name in names:

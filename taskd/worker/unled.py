@@ -1,8 +1,8 @@
-"""A script that trains and never asks for a session: its set-up is over, though nothing says so.
+"""Notices a script that trains and never asks for a session: its set-up is over, though nothing says so.
 
-All that ranks communicate before a session's loop is recorded for a newcomer to play back, which makes an operation
-slower. Such a script has no use for it, since a death starts it over: so its record is given up after a few updates.
-One that asks for its session only then is not healed in place; the newcomer says why.
+All communication before a session's loop is recorded for a newcomer to play back, and this makes operations slower.
+Such a script does not need the record, since a death makes it start over. So its record is given up after a few
+updates. If the script asks for its session only after that, it is not healed in place; the newcomer says why.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 UPDATES = 16
-"""More than a set-up makes, as where it lets an optimizer make its state."""
+"""More updates than a set-up makes, for example to let an optimizer create its state."""
 
 
 class _Control(Protocol):
@@ -32,7 +32,7 @@ class Unled:
         self._updates = 0
 
     def watch(self) -> None:
-        """From now on. The hook stays, since none can be removed while they are called."""
+        """Begin to watch. The hook stays installed: a hook cannot be removed while hooks are being called."""
         # Not torch.compiler.disable: it would import the compiler now.
         uncompiled = getattr(torch, "_disable_dynamo", lambda function: function)
         register_optimizer_step_post_hook(uncompiled(lambda *_: self._updated()))

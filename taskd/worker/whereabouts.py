@@ -1,7 +1,8 @@
-"""Where in the script this process is, in words: `at train.py:17 in fetch, train.py:80 in <module>`.
+"""The place in the script where this process is, in words: `at train.py:17 in fetch, train.py:80 in <module>`.
 
-Asked for where a rank makes no progress, and told by a thread beside the one that trains: no signal interrupts what
-that waits for. A thread that keeps the interpreter's lock to itself is not seen, as nobody else can run.
+It is asked for if a rank makes no progress. A thread other than the training thread answers, so no signal interrupts a
+wait of the training thread. A thread that never releases the interpreter's lock is not seen, because no other thread
+can run.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from taskd.worker import hooks
 _MOST_CHARACTERS = 240
 _MOST_LINES = 3
 _Line = tuple[str, int, str]
-"""File, number, function."""
+"""File, line number, function."""
 
 
 def _here() -> str:
     try:
         return os.path.join(os.getcwd(), "")
-    except OSError:  # it is gone
+    except OSError:  # the folder is gone
         return ""
 
 
@@ -32,22 +33,22 @@ _HERE = _here()
 
 
 def of_training() -> str:
-    """Of the thread that trains: the main one, until another one has marked a step."""
+    """Return the place of the training thread: the main thread, until another thread has marked a step."""
     try:
         frame = sys._current_frames().get(hooks.trained_in() or threading.main_thread().ident or 0)
         lines = _lines(frame)
     finally:
-        frame = None  # else its variables might end in this thread
+        frame = None  # otherwise the frame's variables might be destroyed in this thread
     return _words(lines)
 
 
 def words_of(frame: FrameType | None) -> str:
-    """Of this frame and those that have called it."""
+    """Return the place of this frame and its callers."""
     return _words(_lines(frame))
 
 
 def _lines(frame: FrameType | None) -> list[_Line]:
-    """At once, for that thread goes on as soon as this one waits for anything."""
+    """Read all frames at once: the other thread goes on as soon as this thread waits for anything."""
     found = list[_Line]()
     while frame is not None:
         code = frame.f_code

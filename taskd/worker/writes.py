@@ -1,16 +1,19 @@
-"""Sees what a script is about to write where nothing may be written: in what a newcomer only runs through again.
+"""The write guard: it stops a newcomer's script from writing while the script only runs through its past again.
 
-Python tells an audit hook before it opens a file, removes or renames one, connects or starts a program. While a
-rehearsal lasts, whatever of that would leave a trace is stopped before it happens, and named by the script's own line.
+Python calls an audit hook before it opens, removes or renames a file, connects a socket or starts a program. During a
+rehearsal, any such act that would leave a trace is stopped before it happens. The message names the script's own line.
 
-What is let through, and why. What Python, torch and the loader's processes do for themselves, known by whose code asks:
-compiled modules and kernels are the same when they are made again, and the files of `tempfile` are new ones. What lies
-below a folder of caches, for the same reason. Devices like /dev/null and the terminal, and shared memory of torch and
-multiprocessing, keep nothing. Sockets of this host's files, by which processes of one job talk. A folder that is made.
-An open descriptor: it was opened before.
+What is let through, and why:
+- What Python, torch and the loader's processes do for themselves, as the calling code shows: compiled modules and
+  kernels are the same when they are made again, and the files of `tempfile` are new ones.
+- What lies below a cache folder, for the same reason.
+- Devices like /dev/null and the terminal, and shared memory of torch and multiprocessing: they keep nothing.
+- Unix sockets, by which the processes of one job talk.
+- A folder that is made.
+- An open descriptor: it was checked when it was opened.
 
-What it does NOT see: what is written to a file that was opened before (the places of those are compared, but for the
-handlers of `logging`, whose lines may come twice), and what a library writes past Python.
+What it does NOT see: writes to a file that was opened before, and what a library writes without Python. The positions
+of files that were opened before are compared, except for the handlers of `logging`, whose lines may come twice.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import Any
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FILES = os.path.join(_PACKAGE, "worker", "files.py")
-"""Of ours, what a script calls to write."""
+"""The module of taskd that a script calls to write files."""
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(_PATHS[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _BY_THEMSELVES = tuple(
@@ -49,8 +52,8 @@ _CACHES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TOR
 
 
 def opens_to_write(path: Any, _mode: Any = None, flags: Any = 0, *_: Any) -> bool:
-    """Whether the audit event `open` with these arguments is of a file that will be written. One that is a descriptor
-    already was judged when it was opened."""
+    """Whether the audit event `open` with these arguments opens a file for writing. A path that is a descriptor does
+    not count: it was checked when it was opened."""
     return not isinstance(path, int) and isinstance(flags, int) and bool(flags & _WRITING)
 
 
@@ -110,11 +113,11 @@ def _name(path: Any) -> str:
 
 
 class WriteGuard:
-    """A context manager that may be entered again; one is armed in a process at a time."""
+    """A context manager that can be entered more than once; only one is armed in a process at a time."""
 
     def __init__(self, stop: Callable[[str], None]) -> None:
-        """`stop(sentence)` is called on the thread that entered, in the middle of what would write, and never returns.
-        On other threads an OSError is raised, and `found` has the sentence."""
+        """`stop(sentence)` is called on the thread that entered, before the write happens, and never returns. On other
+        threads an OSError is raised instead, and `found` holds the sentence."""
         self._stop = stop
         self._thread = -1
         self._places: dict[tuple[int, str], int] = {}
@@ -136,7 +139,8 @@ class WriteGuard:
         self._thread = -1
 
     def saw(self, event: str, args: tuple[Any, ...]) -> None:
-        """Something is about to happen. Raises OSError where it must not and this is not the script's main thread."""
+        """Check an act that is about to happen. If it is forbidden, raises OSError on threads other than the one that
+        entered."""
         global _armed
         what = _EVENTS[event](*args)
         if not what or _keeps_nothing(args) or threading.current_thread().name.startswith("taskd-"):
@@ -148,12 +152,12 @@ class WriteGuard:
         if threading.get_ident() != self._thread:
             self.found = self.found or sentence
             raise PermissionError(sentence)
-        _armed = None  # what stops it opens and connects, too
+        _armed = None  # stop() itself opens files and connects
         self._stop(sentence)
 
 
 def _keeps_nothing(args: tuple[Any, ...]) -> bool:
-    """It is a device, shared memory, or below a folder of caches."""
+    """Whether the path is a device, shared memory, or below a cache folder."""
     path = args[0] if args else None
     if not isinstance(path, (str, bytes, os.PathLike)):
         return False
@@ -165,7 +169,7 @@ def _keeps_nothing(args: tuple[Any, ...]) -> bool:
 
 
 def _whose(frame: FrameType | None) -> str:
-    """The script's own line; empty: nobody of the script's asks for it, but what makes its own files."""
+    """Return the script's own line that asks for it; empty: the asking code only makes files for itself."""
     innermost = ""
     while frame is not None:
         name = frame.f_code.co_filename
@@ -182,8 +186,8 @@ def _whose(frame: FrameType | None) -> str:
 
 
 def _places() -> dict[tuple[int, str], int]:
-    """How far the files are written that Python holds open for it, by descriptor and name; what is buffered is written
-    first. Not the output of this process, by whatever descriptor: others write there, too, and move its place."""
+    """Return the position in each file that Python holds open for writing, by descriptor and name, after a flush. The
+    output of this process is left out, whatever its descriptor: other processes write there, too, and move it."""
     left_out = {_file_of(1), _file_of(2)}
     for stream in _streams_of_logs():
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -202,7 +206,7 @@ def _places() -> dict[tuple[int, str], int]:
 
 
 def _file_of(fd: int) -> tuple[int, int]:
-    """Which file a descriptor is of; one that is closed is of none."""
+    """Return the device and inode of a descriptor; a closed descriptor gets a value of its own."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -213,7 +217,7 @@ def _file_of(fd: int) -> tuple[int, int]:
 def _closed(stream: io.IOBase) -> bool:
     try:
         return stream.closed
-    except (ValueError, AttributeError):  # one that is half made
+    except (ValueError, AttributeError):  # a stream that is not fully initialised
         return True
 
 
@@ -235,7 +239,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _install() -> None:
-    """An audit hook cannot be taken out again: it is put in when the first newcomer needs it."""
+    """Install the audit hook, once it is first needed: it cannot be removed again."""
     global _installed
     if not _installed:
         _installed = True

@@ -47,7 +47,7 @@ void ExchangeOperation::begin() {
         begin_relay();
 }
 
-// The slice of the relayed memory that this member has from the root and gives to the others.
+// Opens a lane for the slice of the relayed memory that the owner gets from the root and gives to the others.
 void ExchangeOperation::open_relay(Lane& lane, int owner, bool may_go) {
     const size_t each = relay_slice(plan_.relayed_bytes, circle_.size - 1);
     const size_t first = std::min(each * static_cast<size_t>(place_of(owner)), plan_.relayed_bytes);

@@ -1,10 +1,10 @@
 // Operations that move bytes and reduce nothing: all-gather, gather, scatter, all-to-all, broadcast, barrier, and
 // messages from one rank to another.
 //
-// Why one class: they differ only in which memory goes where. The one thing more is the large broadcast, in which every
-// other rank gets a slice from the root and passes it on piece by piece, so that the root sends each byte once.
+// Why one class: they differ only in which memory goes where. The only exception is the large broadcast: every other
+// rank gets a slice from the root and passes it on piece by piece, so that the root sends each byte once.
 //
-// Does not: choose numbers of messages (messages.hpp), or take from anybody (receive.hpp).
+// Does not: choose the numbers of messages (messages.hpp), or receive from any member (receive.hpp).
 #pragma once
 
 #include <vector>
@@ -48,10 +48,10 @@ class ExchangeOperation : public Operation {
     int place_of(int owner) const { return owner < plan_.root ? owner : owner - 1; }
 
     std::vector<bool> here_;  // pieces that came from the root
-    uint32_t passed_ = 0;     // and may be passed on, in order
+    uint32_t passed_ = 0;     // of these, how many may be passed on, in order
 };
 
-// A message of its own number, which both sides can compute: unlike collectives, such messages have no common order.
+// A message with a number of its own, which both sides can compute: unlike collectives, messages have no common order.
 class MessageOperation : public ExchangeOperation {
   public:
     MessageOperation(Circle& circle, uint64_t sequence, const Form& form, ExchangePlan plan, std::string title);

@@ -1,4 +1,4 @@
-// What callers ask of a group, as operations; what and why stands in group.hpp.
+// The calls of a group, turned into operations; group.hpp says what and why.
 #include "rail/collectives/group.hpp"
 
 #include <atomic>
@@ -67,7 +67,7 @@ struct Group::State : Circle {
         operations.erase(found);
     }
 
-    // Also keeps what ended alive until nobody can be within a call to it.
+    // Also keeps the ended operation alive until no thread can be within a call to it.
     void tell(Done done, const Failure* failure, std::shared_ptr<Operation> operation = nullptr) {
         if (failure != nullptr)
             transport.after_unlock(
@@ -82,7 +82,7 @@ struct Group::State : Circle {
         return 0;
     }
 
-    // What a caller cannot have; empty if all is well.
+    // Why this root is impossible; empty if it is valid.
     std::string why_not_root(int root) const {
         if (root >= 0 && root < size)
             return "";
@@ -99,7 +99,7 @@ struct Group::State : Circle {
         return handle;
     }
 
-    // True if the group has been aborted, and `done` told so.
+    // True if the group has been aborted; then `done` has been told so.
     bool is_closed(Done& done) {
         if (!aborted)
             return false;
@@ -123,8 +123,8 @@ struct Group::State : Circle {
                      std::move(done));
     }
 
-    // What a rank has from itself, copied by the caller without the gate, for it may be much; abort() waits for it.
-    // Places may be the same memory; else they do not overlap.
+    // Copies what a rank gets from itself. The caller does it without the gate, because it may be much; abort() waits
+    // for it. The two places may be the same memory; otherwise they do not overlap.
     void copy_own(void* to, const void* from, size_t bytes) {
         const std::shared_lock<std::shared_mutex> hold(copying);
         if (to != from && bytes != 0 && !aborted)

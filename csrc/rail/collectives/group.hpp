@@ -1,14 +1,14 @@
-// One process group: the operations that its members run together, numbered alike on all of them.
+// One process group: the operations that its members run together, with the same numbers on all members.
 //
-// Why: here is all that a caller needs, in plain memory and element types, so that the c10d backend above is nothing
-// but a translation and the collectives below know no torch.
+// Why: this is everything that a caller needs, in plain memory and element types. So the c10d backend above is only a
+// translation, and the collectives below know nothing about torch.
 //
-// Promises: every element is reduced in the order of ranks 0..n-1, each step rounded to the element type, whatever its
-// place in the buffer; chunks, rails and faults cannot change a bit. AVG is the sum divided by n at the end. `done` is
-// called exactly once, without the lock, when no memory of the operation is read or written any more. Collectives are
-// numbered in the order of the calls; point-to-point messages by member, direction and tag.
+// Promises: every element is reduced in the order of ranks 0..n-1, wherever it lies in the buffer, and rounded as
+// reduce/reduce.hpp says. Chunks, rails and faults cannot change a bit. AVG is the sum divided by n at the end. `done`
+// is called exactly once, without the lock, when the operation's memory is not read or written any more. Collectives
+// are numbered in the order of the calls; point-to-point messages are numbered by member, direction and tag.
 //
-// Does not: wait for anything, copy more than small messages, or decide about rails.
+// Does not: wait for anything, copy anything but small messages, or decide about rails.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ namespace taskd::rail {
 // Null: it succeeded.
 using Done = std::function<void(const Failure* failure)>;
 
-// So many bytes, of elements of this type: nothing is done with them, but ranks that name different ones are told so.
+// A number of bytes, and the type of their elements. The type is not used to compute, but ranks that name different
+// types are told so.
 struct Extent {
     Extent(size_t bytes, Dtype dtype = Dtype::kByte) : bytes(bytes), dtype(dtype) {}
 
@@ -40,14 +41,15 @@ struct Piece {
     size_t bytes = 0;
 };
 
-// Which lock guards the transport, and how to let go of it (running what after_unlock() gathered).
+// The lock that guards the transport, and how to release it (which runs the jobs of after_unlock()).
 class Gate {
   public:
     virtual ~Gate() = default;
     virtual void lock() = 0;
     virtual void unlock() = 0;
 
-    // Does this with the lock held, and lets go of it. Whoever has the lock now may do it first, at the end of a step.
+    // Runs the order with the lock held, and releases the lock. A thread that has the lock now may run the order first,
+    // at the end of a step.
     virtual void urge(const std::function<void()>& order) {
         lock();
         order();
@@ -69,8 +71,8 @@ class Group {
 
     const std::string& identity() const { return identity_; }
 
-    // `timeout_ns` of each: 0 is none. What cannot be (a reduction that does not exist, a root outside of the group) is
-    // told to `done` like any other failure. Each returns a handle for cancel().
+    // `timeout_ns` of each operation: 0 means none. An impossible request (a reduction that does not exist, a root
+    // outside of the group) is reported to `done` like any other failure. Each call returns a handle for cancel().
     uint64_t all_reduce(void* data, size_t count, Dtype dtype, Reduction reduction, int64_t timeout_ns, Done done);
     // `inputs[r]` goes to member r; all have `count` elements.
     uint64_t reduce_scatter(std::vector<const void*> inputs, void* output, size_t count, Dtype dtype,
@@ -81,22 +83,23 @@ class Group {
     // Only the root's memory is written to.
     uint64_t reduce(const void* input, void* output, size_t count, Dtype dtype, Reduction reduction, int root,
                     int64_t timeout_ns, Done done);
-    // `outputs` is empty but on the root.
+    // `outputs` is empty except on the root.
     uint64_t gather(const void* input, std::vector<void*> outputs, Extent extent, int root, int64_t timeout_ns,
                     Done done);
     uint64_t scatter(std::vector<const void*> inputs, void* output, Extent extent, int root, int64_t timeout_ns,
                      Done done);
-    // Sizes may differ by pair; what one says it sends must be what the other says it receives.
+    // Sizes may differ by pair, but the size that one member sends must be the size that the other one receives.
     uint64_t all_to_all(std::vector<Piece> inputs, std::vector<Piece> outputs, int64_t timeout_ns, Done done,
                         Dtype dtype = Dtype::kByte);
     uint64_t barrier(int64_t timeout_ns, Done done);
     uint64_t send(const void* data, Extent extent, int to, uint32_t tag, int64_t timeout_ns, Done done);
-    // `from` -1: from anybody; `source` (may be null) is told who it was before `done`.
+    // `from` -1: from any member; `source` (may be null) is set to the sender before `done` is called.
     uint64_t receive(void* data, Extent extent, int from, uint32_t tag, int64_t timeout_ns, int* source, Done done);
 
-    // Ends one operation here with kAborted. Afterwards none of its memory is touched. An unknown handle is fine.
+    // Ends one operation on this rank with kAborted. Afterwards none of its memory is touched. An unknown handle is
+    // fine.
     void cancel(uint64_t handle, const std::string& reason);
-    // Ends all operations, and every later one, in the same way; returns when no memory of theirs is touched any more.
+    // Ends all operations, and every later one, in the same way. Returns when their memory is not touched any more.
     void abort(const std::string& reason);
     size_t unfinished();
 

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kMessage = 1ULL << 63;  // collectives count from 0 and never come here
 constexpr int kNobody = -1;
 
-// Well mixed, so that any two of the messages under way have different ones: there is no room for all four words.
+// Well mixed, so that any two messages under way have different numbers: there is no room for all four words.
 uint64_t number_of(int from, int to, uint32_t tag, uint32_t index) {
     uint64_t mixed = 0;
     for (const uint64_t word : {static_cast<uint64_t>(from), static_cast<uint64_t>(to), static_cast<uint64_t>(tag),
@@ -82,7 +82,7 @@ void Messages::ended(const Operation& operation) {
     }
 }
 
-// Everybody up to the next that takes from anybody may listen, and so may that one.
+// Lets all receives listen up to the next one that takes from any member, and that one too.
 void Messages::go_on(uint32_t tag) {
     while (true) {
         const auto found = lines_.find(tag);

@@ -1,8 +1,8 @@
-// The numbers of messages between two members, and the order of receives that take from anybody.
+// The numbers of messages between two members, and the order of receives that take from any member.
 //
 // Why: collectives are counted, but a message belongs to the n-th receive of its tag from its sender, whatever else the
-// two ranks do. A receive from anybody takes such a number only once a message is there; until then, later receives of
-// the same tag stand in line behind it.
+// two ranks do. A receive from any member takes such a number only once a message is there. Until then, later receives
+// of the same tag wait in line behind it.
 //
 // Does not: lock, or keep operations alive (the group does).
 #pragma once
@@ -22,11 +22,11 @@ class Messages : public Postbox {
   public:
     explicit Messages(Circle& circle) : circle_(circle) {}
 
-    // Each makes an operation that is yet to be started.
+    // Each makes an operation that still has to be started.
     std::shared_ptr<Operation> send(const void* data, Extent extent, int to, uint32_t tag);
     std::shared_ptr<Operation> receive(void* data, Extent extent, int from, uint32_t tag, int* source);
 
-    // To be called for every operation that is over.
+    // Call it for every operation that is over.
     void ended(const Operation& operation);
 
     uint64_t next_number(int member, uint32_t tag) const override;
@@ -40,7 +40,7 @@ class Messages : public Postbox {
     Circle& circle_;
     std::map<std::pair<int, uint32_t>, uint32_t> sent_;
     std::map<std::pair<int, uint32_t>, uint32_t> received_;
-    std::map<uint32_t, Line> lines_;  // the first takes from anybody and listens
+    std::map<uint32_t, Line> lines_;  // the first one takes from any member, and listens
     uint32_t receives_ = 0;
 };
 

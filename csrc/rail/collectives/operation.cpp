@@ -57,7 +57,7 @@ bool Operation::post_one(int member, Phase phase) {
     return posted && !over_;
 }
 
-// One piece of each lane in turn, beginning behind this rank, so that not all ranks send to the same one first.
+// Posts one piece of each lane in turn. It begins after this rank, so that not all ranks send to the same one first.
 void Operation::post() {
     bool posted = may_post_;
     may_post_ = false;
@@ -165,7 +165,8 @@ std::string Operation::title() const {
     return text_of(form_) + ", #" + std::to_string(sequence_) + " of group " + circle_.identity;
 }
 
-// Who has given nothing is the reason why others have no results, and why nobody takes what this rank gives.
+// If some members have not contributed, only these are returned: because of them others have no results, and nobody
+// takes what this rank gives.
 std::vector<int> Operation::awaited() const {
     std::vector<int> members;
     for (const int direction : {1, 0})
@@ -183,7 +184,7 @@ void Operation::differs(int member, const Form& theirs) {
     if (over_ || differs_)
         return;
     differs_ = true;
-    // Whoever is in this operation but not in touch with that member shall not wait for this one in vain.
+    // A rank that is in this operation, but not in touch with that member, must not wait for this rank in vain.
     for (int other = 0; is_numbered() && other < circle_.size && !over_; ++other)
         if (other != circle_.me)
             circle_.transport.describe(*this, other);
@@ -216,7 +217,8 @@ void Operation::woken(int64_t now_ns) {
                                                   "where operations may take longer, give the group a longer timeout"});
     }
     if (now_ns >= started_ns_ + patience_ns_) {
-        // Who is awaited first; then everybody, for that one may have given up because of another.
+        // First the awaited members; later everybody, because the awaited member may have given up because of another
+        // one.
         const bool all = patience_ns_ > tuning::kDescribeAfterNs;
         patience_ns_ = std::min(2 * patience_ns_, now_ns - started_ns_ + tuning::kDescribeAtMostNs);
         for (int member = 0; is_numbered() && member < circle_.size && !over_; ++member) {

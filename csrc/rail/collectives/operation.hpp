@@ -1,10 +1,10 @@
-// What all operations of a group have in common: messages in lanes, an end, a deadline, and sentences about failure.
+// The base of all operations of a group: messages in lanes, an end, a deadline, and sentences about failure.
 //
-// A lane is an ordered run of pieces of one range of memory, to or from one member. An operation opens its lanes and
-// says how far each may go; here they are posted a few pieces ahead (so that neither the transport's lists nor staging
-// memory grow with the size of a tensor), counted, and the operation ends when the last piece has.
+// A lane is an ordered sequence of pieces of one range of memory, to or from one member. An operation opens its lanes
+// and sets how far each may go. This class posts the pieces a few ahead, so that neither the transport's lists nor
+// staging memory grow with the size of a tensor. It counts them, and the operation ends when its last piece has ended.
 //
-// The transport may call back within a call, so callbacks only note what happened, and one loop acts on it.
+// The transport may call back within a call. So callbacks only note what happened, and one loop acts on it.
 //
 // Does not: know what an operation computes (reduction.hpp, exchange.hpp), or lock.
 #pragma once
@@ -23,12 +23,12 @@ namespace taskd::rail {
 
 namespace tuning {
 
-constexpr size_t kSmallBytes = 128 << 10;     // of all ranks together: everybody sends all to everybody
+constexpr size_t kSmallBytes = 128 << 10;     // of all ranks together: every rank sends everything to every rank
 constexpr size_t kSmallestChunk = 128 << 10;  // above kEagerBytes, so that chunks are read into place
 constexpr size_t kLargestChunk = 1 << 20;
-constexpr size_t kStagingBytes = 8 << 20;  // of one operation; more only if so many ranks need it
+constexpr size_t kStagingBytes = 8 << 20;  // of one operation; more only if the number of ranks needs it
 constexpr uint32_t kChunksPerSlice = 4;    // at least, so that reducing and receiving overlap
-constexpr uint32_t kStagedAhead = 4;       // chunks of each member that may come before one is reduced
+constexpr uint32_t kStagedAhead = 4;       // chunks of each member that may arrive before one is reduced
 constexpr uint32_t kAhead = 8;             // pieces posted to or from one member where no staging is needed
 constexpr int64_t kDescribeAfterNs = 500000000;
 constexpr int64_t kDescribeAtMostNs = 8000000000;
@@ -45,7 +45,7 @@ class Circle {
 
     virtual ~Circle() = default;
 
-    // The operation is over and calls nobody any more; `failure` is null if it succeeded.
+    // The operation is over and makes no more calls; `failure` is null if it succeeded.
     virtual void ended(Operation& operation, const Failure* failure) = 0;
 
     Transport& transport;
@@ -55,7 +55,7 @@ class Circle {
     Staging staging;
 };
 
-// First what ranks contribute, then what comes out.
+// First what the ranks contribute, then the result.
 enum Phase : uint32_t { kContribution = 0, kResult = 1 };
 
 struct Lane {
@@ -63,10 +63,10 @@ struct Lane {
     size_t bytes = 0;
     size_t chunk = 0;
     uint32_t count = 0;   // of pieces
-    uint32_t ring = 0;    // pieces that share memory with every ring-th one; 0: none do
+    uint32_t ring = 0;    // piece i shares memory with piece i + ring; 0: no piece shares memory
     uint32_t window = 0;  // pieces under way at a time
     uint32_t limit = 0;   // pieces that may be posted by now
-    uint32_t next = 0;    // to be posted
+    uint32_t next = 0;    // the next piece to post
     uint32_t open = 0;    // posted and not ended
 
     char* at(uint32_t index) const { return memory + (ring == 0 ? index : index % ring) * chunk; }
@@ -76,7 +76,7 @@ struct Lane {
     bool is_done() const { return next == count && open == 0; }
 };
 
-// Chunks that cut a range; one, even of nothing, unless `chunk` is 0 (then there is no range).
+// How many chunks a range is cut into: at least one, even for 0 bytes. 0 if `chunk` is 0 (then there is no range).
 uint32_t pieces_of(size_t bytes, size_t chunk);
 
 class Operation : public Party {
@@ -87,9 +87,9 @@ class Operation : public Party {
 
     const Form& form() const override { return form_; }
 
-    // Begins; may end within the call. `timeout_ns` 0: none.
+    // Begins the operation; it may end within the call. `timeout_ns` 0: no timeout.
     void start(int64_t timeout_ns);
-    // Ends it here and now with this failure, unless it has ended.
+    // Ends the operation at once with this failure, unless it has ended.
     void fail(Failure failure);
 
     bool is_over() const { return over_; }
@@ -113,7 +113,7 @@ class Operation : public Party {
     // Opens lanes and posts what may go at once.
     virtual void begin() = 0;
 
-    // Something ended: do what has become possible, such as moving limits. Called until it changes nothing.
+    // Something has ended: do what is possible now, such as moving limits. Called until it changes nothing.
     virtual void advance() {}
 
     virtual void on_sent(int, Phase, uint32_t) {}
@@ -122,10 +122,10 @@ class Operation : public Party {
 
     virtual void on_beginning(int, Phase, uint32_t) {}
 
-    // Gives back what is not the caller's.
+    // Gives back memory that is not the caller's.
     virtual void let_go() {}
 
-    // The transport shall know of this operation no more.
+    // Makes the transport forget this operation.
     virtual void withdraw() { circle_.transport.forget(*this); }
 
     // "all_reduce of 100 float32, #17 of group g".
@@ -138,20 +138,20 @@ class Operation : public Party {
 
     Lane& in(Phase phase, int member) { return lanes_[index_of(phase, member, 1)]; }
 
-    // A lane of pieces of `chunk` bytes, nothing of which may go yet; see set_limit().
+    // Opens a lane of pieces of `chunk` bytes. None of them may go yet; see set_limit().
     void open_lane(Lane& lane, void* memory, size_t bytes, size_t chunk, uint32_t window);
-    // All of a range as one piece that may go at once.
+    // Opens a lane with the whole range as one piece that may go at once.
     void open_whole(Lane& lane, const void* memory, size_t bytes);
     void set_limit(Lane& lane, uint32_t limit);
-    // The piece's memory is not needed any more by its receiver.
+    // The receiver does not need the memory of this piece any more.
     void release(int member, Phase phase, uint32_t index);
 
-    // Something that is no message must end, too, before the operation can; one_ended() when it does.
+    // Besides messages, `count` other things must end before the operation can end; call one_ended() for each.
     void expect(uint64_t count) { unfinished_ += count; }
 
     void one_ended() { --unfinished_; }
 
-    // Acts on what has happened, unless this very loop is under way.
+    // Acts on what has happened, unless this loop is running already.
     void run();
 
     void ask_again() { again_ = true; }
@@ -180,7 +180,7 @@ class Operation : public Party {
     bool busy_ = false;
     bool again_ = false;
     bool may_post_ = false;
-    bool differs_ = false;  // and is about to end for it
+    bool differs_ = false;  // and is about to end because of that
     bool over_ = false;
 };
 

@@ -6,7 +6,7 @@
 
 namespace taskd::rail {
 
-// Stands for the operation where the transport wants a number.
+// An ear stands for the operation where the transport needs a number.
 class ReceiveOperation::Ear : public Party {
   public:
     Ear(ReceiveOperation& owner, int member, uint64_t sequence) : member(member), owner_(owner), sequence_(sequence) {}
@@ -70,7 +70,7 @@ void ReceiveOperation::heard(Ear& ear) {
     take(ear);
 }
 
-// A member has left that nothing can come from any more: the others may still send.
+// A member has left, and nothing can come from it any more. The others may still send.
 void ReceiveOperation::deaf(Ear& ear, const Failure& failure) {
     deaf_ += ear.is_deaf ? 0 : 1;
     ear.is_deaf = true;
@@ -94,7 +94,7 @@ void ReceiveOperation::received() {
     run();
 }
 
-// The ears themselves stay: the transport may be within a call to one of them.
+// The ears themselves stay, because the transport may be within a call to one of them.
 void ReceiveOperation::withdraw() {
     for (const auto& ear : ears_)
         circle_.transport.forget(*ear);

@@ -1,7 +1,7 @@
-// Taking one message: from a certain member, or from whoever sends one first.
+// Receives one message: from a given member, or from the first member that sends one.
 //
-// Why ears: the next message of each member has a number of its own, so each is listened for under its own; the first
-// one heard is taken, and the others' are still there for the next operation.
+// Why ears: the next message of each member has a number of its own, so each one is listened for under its own number.
+// The first one that is heard is taken; the others' messages stay for the next operation.
 //
 // Does not: number messages, or know whose turn it is (messages.hpp).
 #pragma once
@@ -21,18 +21,18 @@ class Postbox {
     virtual ~Postbox() = default;
     // The number of the next message of a member.
     virtual uint64_t next_number(int member, uint32_t tag) const = 0;
-    // That one is taken: the next will have another.
+    // The message is taken: the next one gets another number.
     virtual void taken(ReceiveOperation& operation, int member) = 0;
 };
 
 class ReceiveOperation : public Operation {
   public:
-    // `from` -1: anybody. `source` (may be null) is told who it was.
+    // `from` -1: any member. `source` (may be null) is set to the sender.
     ReceiveOperation(Circle& circle, Postbox& postbox, uint64_t sequence, const Form& form, void* data, size_t bytes,
                      int from, uint32_t tag, int* source);
     ~ReceiveOperation() override;
 
-    // It is its turn. Before, it does nothing but wait.
+    // It is this operation's turn. Before that, it only waits.
     void listen();
 
     bool takes_any() const { return from_ < 0; }
@@ -52,7 +52,7 @@ class ReceiveOperation : public Operation {
     bool is_numbered() const override { return false; }
 
   public:
-    bool may_listen = false;  // as soon as it begins
+    bool may_listen = false;  // listen as soon as it begins
 
   private:
     class Ear;
@@ -69,7 +69,7 @@ class ReceiveOperation : public Operation {
     const uint32_t tag_;
     int* const source_;
     std::vector<std::unique_ptr<Ear>> ears_;
-    size_t deaf_ = 0;  // of the ears
+    size_t deaf_ = 0;  // how many ears are deaf
     int taken_from_ = -1;
 };
 

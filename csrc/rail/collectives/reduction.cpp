@@ -8,13 +8,13 @@
 namespace taskd::rail {
 namespace {
 
-constexpr size_t kAlignment = 64;  // chunks and slices begin at a border of cache lines and of elements
+constexpr size_t kAlignment = 64;  // chunks and slices are aligned to cache lines and elements
 
 size_t rounded_up(size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// The same on all ranks, since it follows from sizes that they share.
+// The chunk size is the same on all ranks, because it follows from sizes that they share.
 size_t chunk_of(size_t slice_bytes, int size) {
     const size_t staged = static_cast<size_t>(size - 1) * tuning::kStagedAhead;
     const size_t affordable = std::clamp(tuning::kStagingBytes / staged, tuning::kSmallestChunk, tuning::kLargestChunk);
@@ -22,7 +22,8 @@ size_t chunk_of(size_t slice_bytes, int size) {
     return rounded_up(std::min(affordable, overlapping));
 }
 
-// Slices for `owners` of them, as equal as whole cache lines are. Nothing is left for the last ones of a short range.
+// The slice of one of `owners`: all slices are as equal as whole cache lines allow. Nothing is left for the last owners
+// of a short range.
 ReductionPlan::Range slice_of(void* memory, size_t bytes, int owners, int index) {
     const size_t each = rounded_up((bytes + static_cast<size_t>(owners) - 1) / static_cast<size_t>(owners));
     const size_t first = std::min(each * static_cast<size_t>(index), bytes);
@@ -73,7 +74,8 @@ ReductionPlan plan_reduce_scatter(int, const std::vector<const void*>& inputs, v
     return plan;
 }
 
-// To the root directly, or by way of the others, so that the root receives each element once and not from everybody.
+// Reduces to the root directly, or through the other ranks, so that the root receives each element once and not from
+// every rank.
 ReductionPlan plan_reduce(int me, int size, const void* input, void* output, size_t count, Dtype dtype,
                           Reduction reduction, int root) {
     const size_t bytes = count * size_of(dtype);
@@ -117,7 +119,7 @@ void ReductionOperation::open_contribution(int owner, size_t chunk) {
     }
 }
 
-// This rank is an owner: room for what comes from the others, and lanes for what leaves.
+// This rank is an owner: makes room for what comes from the others, and opens lanes for what leaves.
 void ReductionOperation::open_slice() {
     const auto others = static_cast<size_t>(circle_.size - 1);
     slice_bytes_ = plan_.contributions[static_cast<size_t>(circle_.me)].bytes;
@@ -190,7 +192,7 @@ void ReductionOperation::reduce_next() {
         set_limit(out(kResult, taker), reduced_);
 }
 
-// One chunk at a time: it leaves before the next one is reduced.
+// Reduces one chunk at a time: it leaves before the next one is reduced.
 void ReductionOperation::advance() {
     if (!may_reduce())
         return;
@@ -219,7 +221,7 @@ void ReductionOperation::on_beginning(int member, Phase phase, uint32_t index) {
         take_back(member, index);
 }
 
-// The owner's result is here, so it has had this rank's contribution; sent() may be late.
+// The owner's result is here, so the owner has had this rank's contribution; sent() may come late.
 void ReductionOperation::take_back(int owner, uint32_t index) {
     std::vector<bool>& gone = gone_[static_cast<size_t>(owner)];
     if (gone[index])

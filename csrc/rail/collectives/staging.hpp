@@ -1,6 +1,6 @@
-// Memory where contributions of other ranks wait until all of them have come; kept from operation to operation.
+// Staging memory: contributions of other ranks wait there until all have come. It is kept from operation to operation.
 //
-// Why: fresh memory costs a page fault for every 4 KiB, which is dearer than the reduction that reads it.
+// Why: fresh memory costs a page fault for every 4 KiB, which is more expensive than the reduction that reads it.
 //
 // Does not: lock (the engine's lock is held), or keep more than kKeptBytes.
 #pragma once
@@ -25,7 +25,7 @@ class Staging {
         size_t bytes = 0;
     };
 
-    // At least so many bytes, at a border of cache lines.
+    // Returns a block of at least this many bytes, aligned to cache lines.
     Block take(size_t bytes) {
         size_t best = blocks_.size();
         for (size_t index = 0; index < blocks_.size(); ++index)
@@ -49,7 +49,7 @@ class Staging {
     void give(Block block) {
         if (!block.memory || block.bytes > kKeptBytes)
             return;
-        // The oldest go first: sizes that are not asked for any more would else stay for ever.
+        // The oldest blocks go first: sizes that are not needed any more would otherwise stay for ever.
         while (kept_ + block.bytes > kKeptBytes) {
             kept_ -= blocks_.front().bytes;
             blocks_.erase(blocks_.begin());

@@ -1,4 +1,4 @@
-// What operations are called in sentences.
+// The names of operations in messages to people.
 //
 // Does not: decide that something went wrong.
 #pragma once

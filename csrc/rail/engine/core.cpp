@@ -66,7 +66,7 @@ void EngineCore::open() {
 }
 
 EngineCore::~EngineCore() {
-    // In a forked child the numbers may be somebody else's by now.
+    // In a forked child the descriptor numbers may belong to something else by now.
     if (getpid() != owner_)
         return;
     lock();
@@ -171,7 +171,7 @@ void EngineCore::on_time() {
     for (const auto& entry : sessions_)
         attempt(entry.first.first, [&] { entry.second->on_time(now); });
     settle();
-    // Whatever has been thrown, the next time is looked for.
+    // The next time is computed even if something was thrown.
     int64_t next = std::min(door_.next_ns(), accept_at_ns_);
     for (const auto& entry : sessions_)
         attempt(entry.first.first, [&] { next = std::min(next, entry.second->next_ns(now)); });
@@ -190,7 +190,7 @@ void EngineCore::start() {
 
 void EngineCore::wake() {
     const uint64_t one = 1;
-    // Full means that it is awake already.
+    // A full counter means that the thread is awake already.
     (void)!::write(wake_, &one, sizeof one);
 }
 
@@ -232,7 +232,7 @@ void EngineCore::ready(uint64_t number, uint32_t events) {
             (void)!::read(wake_, &count, sizeof count);
             break;
         case Source::Kind::kTimer:
-            // Someone may have armed it anew meanwhile; then nothing is there to read.
+            // The timer may have been armed again meanwhile; then there is nothing to read.
             if (::read(timer_, &count, sizeof count) > 0) {
                 armed_ns_ = INT64_MAX;
                 timer_fired_ = true;
@@ -281,13 +281,14 @@ void EngineCore::accept_all(uint64_t number) {
     });
     if (has_asked && (fd == -EAGAIN || fd == -EWOULDBLOCK))
         return;
-    // No descriptor or memory is left. Nobody tells when there is one again, and the system has said that they wait.
+    // No descriptor or memory is left. Nothing reports when there is one again, and epoll has reported these
+    // connections already. So they are accepted at a later time.
     full_.push_back(number);
     accept_at_ns_ = now_ns() + kAcceptAgainNs;
     wake_by(accept_at_ns_);
 }
 
-// One bounded read for each link that has something, then whoever waits for the lock.
+// Does one bounded read for each link that has data, and lets waiting threads have the lock after each.
 void EngineCore::read_links() {
     for (size_t rest = readable_.size(); rest > 0 && !readable_.empty(); --rest) {
         const uint64_t number = readable_.front();

@@ -1,17 +1,17 @@
-// The engine's inside: its lock, its thread, its descriptors and times, and everything that hangs on them.
+// The core of the engine: its lock, its thread, its descriptors and timers, and everything that depends on them.
 //
-// How it stays simple: whatever happens (a socket is ready, a time has come, a caller sends) only changes state and
-// marks sessions; the work that follows from it is done in one place, settle(), before the lock is released: events are
-// delivered to operations, sessions write, broken links are taken away, until nothing is left. So no operation is ever
-// called while something is half done, and a small message leaves from the thread that sent it.
+// How it stays simple: each event (a socket is ready, a time has come, a caller sends) only changes state and marks
+// sessions. The work that follows is done in one place, settle(), before the lock is released: events are delivered to
+// operations, sessions write, and broken links are taken away, until nothing is left. So no operation is ever called
+// while something is half done, and a small message leaves from the thread that sent it.
 //
-// How it stays fair: the lock has a gate of its own, so that a caller who waits gets it before the thread, which works
-// all the time, can take it again.
+// How it stays fair: the lock has a gate of its own. So a caller that waits gets the lock before the engine's thread,
+// which works all the time, can take it again.
 //
-// How it stays alive: every piece of work runs within attempt(), so what is thrown ends an epoch and not the process
+// How it stays alive: every piece of work runs within attempt(). So an exception ends an epoch and not the process
 // (fault.cpp).
 //
-// Does not: outlive a fork: in a child every call throws.
+// Does not: survive a fork: in a child every call throws.
 #pragma once
 
 #include <pthread.h>
@@ -37,7 +37,7 @@
 
 namespace taskd::rail {
 
-// All that are there now.
+// All epochs that exist now.
 constexpr int64_t kEveryEpoch = INT64_MAX;
 
 class EngineCore : public Gate, public SessionHost, public DoorKeeper {
@@ -46,8 +46,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     ~EngineCore() override;
 
     void start();
-    // Sessions leave in good order, as far as their peers let them within a while; then the thread ends. May be called
-    // again.
+    // Sessions leave in good order, as far as their peers let them within a time limit; then the thread ends. May be
+    // called again.
     void stop();
     void check_process() const;
 
@@ -55,13 +55,14 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
 
     int counters_fd() const { return counters_.fd(); }
 
-    // Work for a caller, with the lock held meanwhile. Trouble is the caller's; whatever else is thrown ends the epoch,
-    // and then this throws Trouble that says so. Given by std::cref(), it is begun without any memory.
+    // Runs work for a caller with the lock held. Trouble is passed on to the caller. Any other exception ends the
+    // epoch, and then this throws Trouble that says so. Work that is passed by std::cref() begins without allocating
+    // memory.
     void call(int64_t epoch, const std::function<void()>& work);
 
     // ---- with the lock held
-    // The barrier: what is thrown within ends this epoch, kEveryEpoch or none (kNoEpoch), before the lock is let go.
-    // True if nothing was.
+    // The barrier: an exception within `work` ends this epoch, all epochs (kEveryEpoch) or none (kNoEpoch) before the
+    // lock is released. Returns true if nothing was thrown.
     template <class Work>
     bool attempt(int64_t epoch, const Work& work) noexcept {
         try {
@@ -76,8 +77,8 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     // Throws Trouble. Returns with the lock held, all sessions connected.
     std::vector<std::shared_ptr<Session>> connect(int64_t epoch, const std::vector<Endpoint>& members,
                                                   const std::vector<int>& ranks, size_t me, int64_t within_ns);
-    // Two steps of an abort: all operations fail, and nobody can join any more; then the sessions end. Whoever waits
-    // for an operation need not wait for sockets to be closed.
+    // The two steps of an abort. First all operations fail, and nobody can join any more; then the sessions end. So a
+    // thread that waits for an operation need not wait until sockets are closed.
     void give_up(int64_t epoch, const std::string& reason, Failure::Code code = Failure::Code::kAborted);
     void end_epoch(int64_t epoch, const std::string& reason);
     void set_rail(const std::string& name, bool in_use);
@@ -86,7 +87,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
 
     void unseated(Seat& seat);
     void forget(Party& party);
-    // Nobody hears any more that this message was sent.
+    // Drops the event that says that this message was sent.
     void unsay_sent(Party& party, int member, uint32_t part);
     void wake_at(Party& party, int64_t time_ns);
 
@@ -126,7 +127,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void blame(int64_t epoch) noexcept override;
 
   private:
-    // What a descriptor in epoll is.
+    // What a descriptor in epoll stands for.
     struct Source {
         enum class Kind { kListener, kWake, kTimer, kInterfaces, kGreeting, kLink };
         Kind kind;
@@ -151,7 +152,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void on_time();
     void call_those_who_wished(int64_t now_ns);
     void breathe();
-    // Until something has changed; the lock is let go meanwhile.
+    // Waits until something has changed; the lock is released meanwhile.
     void wait_for_change(int64_t until_ns);
     void deliver_next();
     void deliver_events();
@@ -165,10 +166,10 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void end_faulty() noexcept;
     std::string fault() const;
     std::string sentence_of_fault(int64_t epoch) const;
-    // Throws Trouble if this epoch can be joined no more.
+    // Throws Trouble if this epoch cannot be joined any more.
     void check_open(int64_t epoch) const;
 
-    // Those who wait look again, also the one who has the lock and is about to wait.
+    // Makes waiting threads check again, also the thread that holds the lock and is about to wait.
     void has_changed() {
         ++change_;
         changes_.notify_all();
@@ -205,31 +206,31 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     pthread_t thread_{};
     bool has_thread_ = false;
     bool stopping_ = false;
-    bool in_thread_ = false;  // who settles now is the engine's thread
+    bool in_thread_ = false;  // the engine's thread is the one that settles now
     bool draining_ = false;
 
-    // Orders of callers who wait for the lock; whoever has it, obeys.
+    // Orders of callers that wait for the lock. The thread that has the lock carries them out.
     std::mutex order_mutex_;
     Order* orders_ = nullptr;
     std::atomic<bool> is_asked_{false};
-    bool has_obeyed_ = false;  // so what waits for the lock to be let go comes before the rest of the work
+    bool has_obeyed_ = false;  // so what waits for the release of the lock comes before the rest of the work
 
     std::unordered_map<uint64_t, Source> sources_;
     std::unordered_map<int, uint64_t> by_fd_;
     uint64_t last_source_ = 0;
     std::deque<uint64_t> readable_;
-    std::vector<uint64_t> full_;  // listeners that could not accept, and are not spoken of again by the system
+    std::vector<uint64_t> full_;  // listeners that could not accept; the system does not report them again
     int64_t accept_at_ns_ = INT64_MAX;
     std::map<std::pair<int64_t, std::string>, std::shared_ptr<Session>> sessions_;
     int64_t over_ = INT64_MIN;       // the newest epoch that was aborted
-    int64_t faulty_ = INT64_MIN;     // the newest epoch in which something was thrown; to be ended if it is not over
-    std::array<char, 256> fault_{};  // what that was; no memory is needed to keep it
-    std::array<char, 256> stray_{};  // the same of connections that belong to no epoch yet
+    int64_t faulty_ = INT64_MIN;     // the newest epoch in which something was thrown; it is ended if it is not over
+    std::array<char, 256> fault_{};  // the text of that exception; keeping it allocates nothing
+    std::array<char, 256> stray_{};  // the same for connections that belong to no epoch yet
     std::vector<Seat*> seats_;
     Door door_;
     std::deque<Event> events_;
     std::vector<Session*> dirty_;
-    std::vector<Session*> unfinished_;  // have more to write than one turn's worth
+    std::vector<Session*> unfinished_;  // they have more to write than one turn's worth
     std::vector<Session*> failed_;
     std::vector<std::function<void()>> jobs_;
     std::multimap<int64_t, Party*> wishes_;

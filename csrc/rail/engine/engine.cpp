@@ -46,7 +46,8 @@ Engine::~Engine() {
     try {
         state_->core->check_process();
     } catch (const Trouble&) {
-        // Its locks may be held by threads that do not exist here: it stays as it is until this process ends.
+        // Its locks may be held by threads that do not exist in this process: the core stays as it is until this
+        // process ends.
         new std::shared_ptr<EngineCore>(state_->core);
         return;
     }
@@ -84,7 +85,7 @@ std::shared_ptr<Group> Engine::join(int64_t epoch, const std::string& identity,
                           (is_mine ? " is this process's own." : " should be this process's own, and is another's."));
     }
     const int64_t within_ns = std::chrono::nanoseconds(within).count();
-    // Made and, if need be, taken back without the lock.
+    // It is made without the lock and, if needed, destroyed without it.
     const auto membership = std::make_shared<Membership>(state_->core, epoch, identity, ranks, me);
     core.call(epoch, [&] {
         membership->seat.sit(core.connect(epoch, members, ranks, static_cast<size_t>(me), within_ns));

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int64_t kFarewellNs = 2'000 * kMillisecondNs;
 
-// Connected now, or until the other side said farewell. That one may have made this very group, and have gone on since:
-// no chance decides whether a member can make a group that another one has made. What comes of it, operations tell.
+// Whether the session is connected now, or was until the other side said farewell. The other side may have made this
+// very group and gone on since. So chance does not decide whether a member can make a group that another member has
+// made. If that goes wrong later, the operations say so.
 bool is_ready(const std::shared_ptr<Session>& session) {
     return !session || session->life().heard_farewell() ||
            (session->paths().connected() > 0 && !session->life().is_over());
@@ -42,7 +43,7 @@ void EngineCore::listen() {
     try {
         interfaces = list_interfaces();
     } catch (const std::system_error&) {
-        // Then rails pair by name and order only.
+        // Without the interfaces, rails pair by name and order only.
     }
     std::string tried;
     size_t listening = 0;
@@ -59,7 +60,7 @@ void EngineCore::listen() {
             address.set_port(port);
             fd = sockets_.listen(address);
         }
-        // A rail that cannot be listened on now still has its place, so that it can dial when it is back.
+        // A rail that cannot be listened on now still keeps its place, so that it can dial when it is back.
         me_.rails.push_back({rail.name, rail.address, fd < 0 ? 1 : sockets_.port_of(fd),
                              prefix_of(interfaces, rail.address), rail.expected});
         if (fd < 0) {
@@ -90,7 +91,7 @@ uint64_t EngineCore::add(const Source& source, uint32_t events) {
         if (epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event) != 0)
             throw std::system_error(errno, std::generic_category(), "cannot watch a descriptor");
     } catch (...) {
-        remove(source.fd);  // it may be another's number soon
+        remove(source.fd);  // the number may be reused soon
         throw;
     }
     return number;
@@ -148,7 +149,7 @@ void EngineCore::dial(Session& session, size_t slot) {
     try {
         remote = parse_address(there.address, there.port);
     } catch (const std::invalid_argument& error) {
-        // It may name an interface that only its own host has; that is this one rail's trouble.
+        // The address may name an interface that only its own host has; this affects only this one rail.
         session.dial_failed(slot, EINVAL, error.what());
         return;
     }
@@ -221,7 +222,7 @@ void EngineCore::count(Stranger stranger) {
 }
 
 void EngineCore::changed(Session& session) {
-    // While the engine is being closed, its own operations have nobody to fail for but that.
+    // While the engine is being closed, its own operations fail because of the closing only.
     if (session.life().is_over() && !draining_)
         failed_.push_back(&session);
     has_changed();
@@ -317,7 +318,7 @@ void EngineCore::end_epoch(int64_t epoch, const std::string& reason) {
 }
 
 void EngineCore::unseated(Seat& seat) {
-    settle();  // what is marked may be the last thing that this group's sessions do
+    settle();  // the marked work may be the last thing that this group's sessions do
     seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
 }
 
@@ -342,7 +343,7 @@ void EngineCore::stop() {
         return;
     }
     draining_ = true;
-    std::string reason;  // it ends without one, too
+    std::string reason;  // it ends without a reason, too
     attempt(kNoEpoch, [&] { reason = "its engine has been closed"; });
     for (const auto& entry : sessions_)
         attempt(entry.first.first, [&] { entry.second->leave(reason); });

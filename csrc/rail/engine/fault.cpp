@@ -1,17 +1,17 @@
-// The barrier for what is thrown where nobody expects it: within a call of the engine's, or on its thread.
+// The barrier for unexpected exceptions: within a call of the engine, or on its thread.
 //
-// Why: memory runs out, a descriptor cannot be watched, a system call does what it never did. Whoever throws leaves a
-// session half changed, and nobody can tell what of it is still true. So its epoch ends as if it had been aborted: its
-// groups fail and say what happened, its connections are closed and its peers told, no memory of its operations is
-// touched any more. The process, the engine and the next epoch go on.
+// Why: memory runs out, a descriptor cannot be watched, or a system call fails in a new way. An exception leaves a
+// session half changed, and nobody can tell which part of it is still true. So its epoch ends as if it had been
+// aborted: its groups fail and say what happened, its connections are closed, its peers are told, and its operations'
+// memory is not touched any more. The process, the engine and the next epoch go on.
 //
-// How: attempt() only notes which epoch and what, for it may be deep within something. The epoch ends in settle(),
-// before any other work and before the lock is let go. No step of that end keeps another from being done, and what is
-// thrown within it is of an epoch that is over already: so it ends.
+// How: attempt() only notes the epoch and the text, because it may run deep within something. The epoch ends in
+// settle(), before any other work and before the lock is released. Each step of that end is done even if another one
+// fails. What is thrown within it belongs to an epoch that is over already, so this comes to an end.
 //
-// Trouble is no fault: it is how a call refuses its caller.
+// Trouble is not a fault: with it a call refuses its caller.
 //
-// Does not: promise that an operation is told if there is no memory left at all to tell it.
+// Does not: promise that an operation is told if no memory at all is left to tell it.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -63,7 +63,7 @@ void EngineCore::note(int64_t epoch, const char* what) noexcept {
         for (const Seat* seat : seats_)
             epoch = std::max(epoch, seat->epoch());
     }
-    // What is over is being ended by someone. Of several faults the first one counts.
+    // An epoch that is over is being ended already. Of several faults the first one counts.
     if (epoch <= over_)
         return;
     if (faulty_ <= over_)
@@ -71,7 +71,7 @@ void EngineCore::note(int64_t epoch, const char* what) noexcept {
     faulty_ = std::max(faulty_, epoch);
 }
 
-// For a sentence, here and at the peers, who read it behind this process's name.
+// A part of a message, here and at the peers, who read it after this process's name.
 std::string EngineCore::fault() const {
     return std::string("its rail engine gave the epoch up because of an error (") + fault_.data() + ")";
 }

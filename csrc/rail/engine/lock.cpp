@@ -1,9 +1,9 @@
-// The engine's lock: how it is handed over, and what is done before it is let go.
+// The engine's lock: how it is handed over, and what is done before it is released.
 //
-// Why orders: an operation is given up by a thread that has to wait for the lock, is woken when it is let go, and only
-// then can wake those who wait for the operation; on a busy machine each of these takes as long as the scheduler likes.
-// So the thread that gives up says what is to be done before it waits, and whoever has the lock does that at the end of
-// the step that is under way, and lets those go on who wait for it before any other work.
+// Why orders: a thread that gives up an operation has to wait for the lock. It is woken when the lock is released, and
+// only then can it wake the threads that wait for the operation. On a busy machine each of these steps takes as long as
+// the scheduler likes. So that thread first says what has to be done, and then waits. The thread that has the lock does
+// it at the end of the current step, and lets the waiting threads go on before any other work.
 //
 // Does not: know what an order is.
 #include <algorithm>
@@ -35,7 +35,7 @@ void EngineCore::unlock() {
             job();
         } catch (...) {
             lock();
-            blame(kEveryEpoch);  // nobody knows whose it was
+            blame(kEveryEpoch);  // it is unknown which epoch the job belongs to
             unlock();
         }
     }
@@ -52,13 +52,13 @@ void EngineCore::wait_for_change(int64_t until_ns) {
         return;
     }
     if (change_ != before)
-        return;  // nobody will tell of it again
+        return;  // there will be no second notification
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
     changes_.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(until_ns - now_ns(), 0)));
     held.release();
 }
 
-// Lets those go first who wait.
+// Lets waiting threads go first.
 void EngineCore::breathe() {
     settle();
     if (waiting_.load(std::memory_order_relaxed) == 0 && jobs_.empty() && !has_obeyed_)
@@ -73,7 +73,8 @@ void EngineCore::dirty(Session& session) {
         dirty_.push_back(&session);
 }
 
-// Whatever happens: an order is given by those who must not fail, so its place is the caller's own memory.
+// An order is given by callers that must not fail. So its entry lies in the caller's own memory, and this works
+// whatever happens.
 void EngineCore::urge(const std::function<void()>& order) {
     Order mine{order, nullptr};
     {
@@ -89,7 +90,7 @@ void EngineCore::urge(const std::function<void()>& order) {
     unlock();
 }
 
-// Nothing is half done, and the callers stay until it is done.
+// Called when nothing is half done. The callers wait until their orders are done.
 void EngineCore::obey() {
     if (!is_asked_.load(std::memory_order_acquire))
         return;
@@ -116,10 +117,10 @@ void EngineCore::deliver_next() {
     deliver(event, event.what == Event::What::kWoken ? now_ns() : 0);
 }
 
-// One piece of the work that there is; false: there is none, or others come first.
+// Does one piece of the work that there is. False: there is none, or others come first.
 bool EngineCore::settle_one() {
     obey();
-    // The engine's thread goes on with the rest when those who wait have been told.
+    // The engine's thread goes on with the rest after those who wait have been told.
     if (has_obeyed_ && in_thread_)
         return false;
     if (!events_.empty()) {

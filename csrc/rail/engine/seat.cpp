@@ -42,7 +42,7 @@ Seat::~Seat() {
             session->traffic().leave(group_, *this);
     }
     core_.unseated(*this);
-    sessions_.clear();  // with the lock held: the last one to hold a session ends it
+    sessions_.clear();  // with the lock held, because the last owner of a session ends it
     core_.unlock();
 }
 
@@ -56,7 +56,7 @@ void Seat::fail(Failure::Code code, const std::string& text) {
     has_failed_ = true;
     failure_.code = code;
     core_.attempt(epoch_, [&] { failure_.text = text; });
-    // One that cannot be told keeps no other from knowing.
+    // If one operation cannot be told, the others still are.
     for (const auto& entry : parties_)
         core_.attempt(epoch_, [&] { tell_failure(*entry.second, failure_); });
 }
@@ -84,7 +84,7 @@ void Seat::tell_left(Party& party, size_t member) {
 
 void Seat::tell_failure(Party& party, const Failure& failure) {
     const auto kind = static_cast<Kind>(party.form().kind);
-    // Messages between two have no number that anybody could count.
+    // Point-to-point messages have no number that a person could count.
     const std::string number = kind == Kind::kPointToPoint ? "" : " #" + std::to_string(party.sequence());
     const std::string what = taskd::rail::name_of(kind) + number + " in group " + identity_ + ": ";
     Event event{Event::What::kFailed, &party};

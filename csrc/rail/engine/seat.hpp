@@ -1,6 +1,6 @@
-// One group's seat at the sessions: members become sessions, parts become message keys, and a lost session becomes the
-// failure of every operation that was under way. Unless its member has left in good order: then only those fail that
-// wait for something which it can never do any more, now or later.
+// The seat of one group at the sessions. It maps members to sessions and parts to message keys. A lost session becomes
+// the failure of every operation that was under way. If the member has left in good order instead, only those
+// operations fail that wait for something that member can never do any more, now or later.
 //
 // Does not: hold bytes or sockets (the sessions do), or know what an operation does.
 #pragma once
@@ -24,14 +24,14 @@ class Seat : public Transport, public Roster {
     Seat(EngineCore& core, int64_t epoch, const std::string& identity, std::vector<int> ranks);
     ~Seat() override;
 
-    // With the lock held, and once, before any other call. `sessions`: one for each member, null for this process
-    // itself. Apart from the making, for whoever gives up a seat needs the lock.
+    // Call it with the lock held, once, before any other call. `sessions`: one for each member, null for this process
+    // itself. It is separate from the constructor because the destructor needs the lock.
     void sit(std::vector<std::shared_ptr<Session>> sessions);
 
     int64_t epoch() const { return epoch_; }
 
     bool has(const Session& session) const;
-    // Fails everything under way, and whatever comes later, in the same way. With the lock held.
+    // Fails everything under way, and every later operation, in the same way. Call it with the lock held.
     void fail(Failure::Code code, const std::string& text);
     void lost(const Session& session);
 
@@ -57,7 +57,7 @@ class Seat : public Transport, public Roster {
     Place place_of(Party& party);
     bool admit(Party& party);
     void tell_failure(Party& party, const Failure& failure);
-    // This operation waits in vain for a member that has left.
+    // Tells this operation that it waits in vain for a member that has left.
     void tell_left(Party& party, size_t member);
     std::string why_lost(size_t member) const;
 
@@ -69,10 +69,11 @@ class Seat : public Transport, public Roster {
     const uint64_t group_;
     std::vector<std::shared_ptr<Session>> sessions_;
     const std::vector<int> ranks_;
-    // A message in either direction may have the same number.
+    // Two operations may share a sequence number: a message in either direction may have the same one.
     std::unordered_multimap<uint64_t, Party*> parties_;
 
-    // The latest that have ended, by sequence: a member that waits in another operation under the same number asks.
+    // The operations that ended last, by sequence. A member that waits in another operation under the same number asks
+    // for them.
     struct Ended {
         uint64_t sequence = UINT64_MAX;
         Form form{};

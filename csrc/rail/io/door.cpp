@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t kMostStrangers = 64;
 constexpr size_t kRandomBytes = 32;
-constexpr int64_t kConnectNs = 250 * kMillisecondNs;  // the systems' matter; the first one would say it again in 1 s
+constexpr int64_t kConnectNs = 250 * kMillisecondNs;  // only the kernels take part; they repeat a lost SYN after 1 s
 constexpr int64_t kChallengeNs = 1000 * kMillisecondNs;
-constexpr int64_t kWelcomeNs = 3000 * kMillisecondNs;  // then the other side is dialled anew, in case it is a wall
+constexpr int64_t kWelcomeNs = 3000 * kMillisecondNs;  // then the other side is dialled again, in case it never answers
 constexpr int64_t kProveNs = 5000 * kMillisecondNs;
-constexpr int64_t kHeldNs = 600'000 * kMillisecondNs;  // its dialler goes away much sooner
+constexpr int64_t kHeldNs = 600'000 * kMillisecondNs;  // its dialler gives up much sooner
 
 }  // namespace
 
@@ -51,7 +51,7 @@ uint64_t Door::open(Greeting greeting, int64_t within_ns) {
     try {
         greetings_.emplace(number, std::move(greeting));
     } catch (...) {
-        sockets_.close(fd);  // nobody else knows of it
+        sockets_.close(fd);  // nothing else knows the descriptor
         throw;
     }
     strangers_ += is_stranger(greetings_[number]) ? 1 : 0;
@@ -113,7 +113,7 @@ void Door::end(uint64_t number, int error, const std::string& trouble) {
 
 bool Door::say(Greeting& greeting, const std::string& text) {
     const iovec piece{const_cast<char*>(text.data()), text.size()};
-    // A new connection has room for so little; if not, something is wrong with it.
+    // A new connection has room for so few bytes; if not, something is wrong with it.
     return sockets_.write(greeting.fd, &piece, 1) == static_cast<ssize_t>(text.size());
 }
 
@@ -146,20 +146,20 @@ void Door::go_on(uint64_t number) {
             return;
         }
         if (!say(found->second, found->second.said))
-            return;  // not connected yet: the system tells again
+            return;  // not connected yet: the system will report again
         found->second.stage = Stage::kChallenge;
         found->second.until_ns = keeper_.now_ns() + kChallengeNs;
     }
-    // Never a byte more than belongs to the handshake: what follows is the link's.
+    // Never reads a byte more than the handshake needs: what follows belongs to the link.
     while ((found = greetings_.find(number)) != greetings_.end() && take(number, found->second)) {
     }
 }
 
-// True: a whole word has come and led to the next one.
+// True: a whole handshake message has come and led to the next step.
 bool Door::take(uint64_t number, Greeting& greeting) {
     char bytes[128];
     const size_t rest = wanted(greeting) - greeting.in.size();
-    // One that waits says nothing; all there is to see is that it goes away.
+    // A held connection says nothing; the only thing to notice is that it closes.
     const iovec piece{bytes, greeting.stage == Stage::kHeld ? 1 : rest};
     const ssize_t got = sockets_.read(greeting.fd, &piece, 1);
     if (got == -EAGAIN || got == -EINTR)
@@ -237,7 +237,7 @@ bool Door::advance_dialled(uint64_t number, Greeting& greeting) {
     return false;
 }
 
-// False: nothing more is to be read for the handshake.
+// False: nothing more has to be read for the handshake.
 bool Door::answer_proved(uint64_t number, Greeting& greeting) {
     const Answer* const answer = keeper_.judge(greeting.hello);
     if (answer == nullptr)

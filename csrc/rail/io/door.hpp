@@ -1,10 +1,12 @@
-// Connections that are not links yet: ones that were dialled and ones that came, until both sides have proved the key.
+// Connections that are not links yet: those that were dialled and those that came in, until both sides have proved that
+// they know the key.
 //
-// Why apart from sessions: a stranger must never reach one. What has not proved itself is bounded in number, bytes and
-// time: where more come than are expected, the oldest has to go, so that a crowd keeps no descriptor from the training
-// process and nobody out for long. A proved dial for an epoch that this process has not joined yet waits here.
+// Why apart from sessions: a stranger must never reach a session. Connections that have not proved the key are limited
+// in number, bytes and time. If more come than are expected, the oldest one is closed. So a crowd of strangers takes no
+// descriptors from the training process and keeps nobody out for long. A proved dial for an epoch that this process has
+// not joined yet waits here.
 //
-// With the engine's lock held. Does not: wait, or decide when to dial.
+// All calls are made with the engine's lock held. Does not: wait, or decide when to dial.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +27,19 @@ class DoorKeeper {
     virtual ~DoorKeeper() = default;
     virtual int64_t now_ns() const = 0;
     virtual void wake_by(int64_t time_ns) = 0;
-    // Watches a descriptor and calls Door::ready() with its number; `unwatch` before it is closed or handed on.
+    // Watches a descriptor and calls Door::ready() with its number; `unwatch` comes before it is closed or handed over.
     virtual void watch(int fd, uint64_t greeting) = 0;
     virtual void unwatch(int fd, uint64_t greeting) = 0;
     // Whether a proved dial is welcome; nullptr: not yet.
     virtual const Answer* judge(const Hello& hello) = 0;
-    // How many dials of the job's own may come at once.
+    // How many dials of this job may come at once.
     virtual size_t expected() const = 0;
-    // The descriptor is the keeper's from now on.
+    // From now on the keeper owns the descriptor.
     virtual void welcomed(const Hello& hello, int fd) = 0;
     virtual void dialled(const Hello& hello, int fd) = 0;
     virtual void dial_failed(const Hello& hello, int error, const std::string& trouble) = 0;
     virtual void count(Stranger stranger) = 0;
-    // To be called where something has been caught: it ends this epoch, or none (kNoEpoch), and is kept for a sentence.
+    // Call it within a catch block: it ends this epoch, or none (kNoEpoch), and keeps the error text for a message.
     virtual void blame(int64_t epoch) noexcept = 0;
 };
 
@@ -49,12 +51,12 @@ class Door {
     ~Door();
 
     void came(int fd);
-    // Whatever is thrown here, and only here, is the caller's matter.
+    // What is thrown here is the caller's to handle; this is true for this function only.
     void dial(const Hello& hello, const SocketAddress& local, const SocketAddress& remote);
     void ready(uint64_t greeting);
-    // Looks again at the dials that wait.
+    // Judges the waiting dials again.
     void judge_again();
-    // Gives up all of this epoch and before, whichever way they go.
+    // Gives up all connections of this epoch and of earlier ones, in both directions.
     void drop(int64_t epoch);
     void on_time(int64_t now_ns);
     int64_t next_ns() const;
@@ -66,13 +68,13 @@ class Door {
         int fd = -1;
         Stage stage = Stage::kHello;
         Hello hello;
-        std::string said;       // the hello as it went over the wire
+        std::string said;       // the hello as it was sent
         std::string challenge;  // likewise
         std::string in;
         int64_t until_ns = 0;
     };
 
-    // What is thrown over one connection costs that connection, and the epoch for which it has proved itself.
+    // An exception while one connection is handled costs that connection, and the epoch for which it has proved itself.
     template <class Work>
     void over(uint64_t number, const Work& work) noexcept;
     void go_on(uint64_t number);
@@ -94,7 +96,7 @@ class Door {
     const std::string me_;
     std::map<uint64_t, Greeting> greetings_;
     uint64_t last_ = 0;
-    size_t strangers_ = 0;  // that came and have not proved themselves
+    size_t strangers_ = 0;  // connections that came in and have not proved the key
     size_t most_strangers_ = 0;
 };
 

@@ -1,9 +1,9 @@
-// The first words on a connection, by which two processes prove to each other that they know the job's key.
+// The handshake on a new connection: two processes prove to each other that they know the job's key.
 //
-// Why: whoever can reach the port could otherwise write into the memory of a training job. Both send random bytes and
-// answer with a digest of the key and of everything said so far, under different labels for the two directions, so
-// that no answer can be reflected or used again. Nothing is interpreted before it is proved, except for what names the
-// session that is wanted.
+// Why: otherwise anybody who can reach the port could write into the memory of a training job. Both sides send random
+// bytes, and answer with a digest of the key and of everything said so far. The two directions use different labels, so
+// that no answer can be reflected or used again. Nothing is interpreted before it is proved, except the fields that
+// name the wanted session.
 //
 //     dialler                       acceptor
 //     Hello (who, epoch, rail)  ->
@@ -30,11 +30,11 @@ struct Hello {
     std::string from;  // process ids
     std::string to;
     int64_t epoch = 0;
-    uint32_t rail = 0;  // of the dialler
+    uint32_t rail = 0;  // the dialler's rail
 };
 
 std::string make_hello(const Hello& hello, const std::string& random);
-// False if these bytes are not ours, or for another process.
+// False if these bytes are not from this protocol, or are for another process.
 bool read_hello(const std::string& bytes, const std::string& me, Hello* hello);
 
 std::string make_challenge(const std::string& key, const std::string& hello, const std::string& me,
@@ -47,7 +47,7 @@ bool check_proof(const std::string& key, const std::string& hello, const std::st
                  const std::string& proof);
 
 std::string make_welcome(Answer answer);
-// False if these bytes are no answer.
+// False if these bytes are not an answer.
 bool read_welcome(const std::string& bytes, Answer* answer);
 
 }  // namespace taskd::rail

@@ -1,4 +1,4 @@
-// Interfaces by netlink; what and why stands in interfaces.hpp.
+// Network interfaces by netlink; interfaces.hpp says what and why.
 #include "rail/io/interfaces.hpp"
 
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ constexpr int kReceiveBufferBytes = 1 << 20;
 }  // namespace
 
 struct News {
-    bool is_link = false;  // else about an address
+    bool is_link = false;  // otherwise it is about an address
     bool is_gone = false;
     int index = 0;
     unsigned flags = 0;
@@ -68,7 +68,7 @@ std::optional<News> link_news(const char* body, size_t count) {
     if (count < sizeof info)
         return {};
     std::memcpy(&info, body, sizeof info);
-    // A bridge tells of its ports in messages of its own family: they say nothing of the link itself.
+    // A bridge reports its ports in messages of its own family. These say nothing about the link itself.
     if (info.ifi_family != AF_UNSPEC)
         return {};
     const size_t skip = NLMSG_ALIGN(sizeof info);
@@ -112,7 +112,7 @@ std::optional<News> address_news(const char* body, size_t count) {
 struct Batch {
     std::vector<News> news;
     bool is_end = false;          // of a dump
-    bool is_interrupted = false;  // the kernel's list changed while it was told
+    bool is_interrupted = false;  // the kernel's list changed while it was being sent
     int error = 0;
 };
 
@@ -151,7 +151,7 @@ Batch parse(const char* bytes, size_t count) {
     throw std::system_error(error, std::generic_category(), "the kernel does not list the network interfaces");
 }
 
-// -1 and errno: not to be had.
+// Returns -1 and sets errno if netlink is not available.
 int open_netlink(uint32_t groups, int flags) noexcept {
     const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE);
     if (fd < 0)
@@ -167,7 +167,7 @@ int open_netlink(uint32_t groups, int flags) noexcept {
     return -1;
 }
 
-// Answers to one question, in order; false if the list changed meanwhile. Throws std::system_error.
+// Collects the answers to one question, in order. False: the list changed meanwhile. Throws std::system_error.
 bool dump(int fd, uint16_t type, std::vector<News>& found) {
     struct {
         nlmsghdr header;
@@ -248,7 +248,7 @@ InterfaceWatch::InterfaceWatch(std::vector<Watched> watched) : watched_(std::mov
     const auto is_nobodys = [](const Watched& one) { return one.interface.empty(); };
     if (std::all_of(watched_.begin(), watched_.end(), is_nobodys))
         return;
-    // Subscribed before the first list is made, so that nothing falls between the two.
+    // The subscription begins before the first list is made, so that no news falls between the two.
     fd_ = open_netlink(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR, SOCK_NONBLOCK);
     if (fd_ < 0)
         return;
@@ -291,8 +291,8 @@ std::vector<InterfaceChange> InterfaceWatch::take() {
             for (const News& news : parse(buffer.data(), static_cast<size_t>(count)).news)
                 note(news);
         } else if (count < 0 && errno == ENOBUFS) {
-            // There was more news than the socket holds. The kernel says so once and then drops silently until the
-            // socket is empty: only then does a look of one's own see everything.
+            // There was more news than the socket holds. The kernel says so once, and then drops news silently until
+            // the socket is empty. Only after that does a new list show everything.
             has_lost_news_ = true;
         } else if (count < 0 && errno != EINTR) {
             if (has_lost_news_ && list_again())

@@ -1,12 +1,14 @@
-// The network interfaces of this host: which there are, and the news that one has gone down or come back.
+// The network interfaces of this host: a list of them, and news when one has gone down or come back.
 //
-// Why: a pulled cable is known to the kernel at once, and every connection over it would otherwise be silent for as
-// long as TCP is patient. A netlink socket tells it without privileges. The news are levels, not edges: each pair of
-// interface and address that is watched either can carry or cannot, and take() says for which that has changed.
+// Why: the kernel notices a pulled cable at once. Without this news, every connection over that cable would be silent
+// for as long as TCP is patient. A netlink socket reports it without privileges. The news are levels, not edges: each
+// watched pair of interface and address either can carry traffic or cannot, and take() says for which pairs this has
+// changed.
 //
-// Where netlink is refused (some sandboxes), nothing is watched and nothing is said: silence is then found by its age.
+// Where netlink is refused (some sandboxes), nothing is watched and nothing is reported. Silence is then found by its
+// age.
 //
-// Does not: decide what a change means for a rail, or wait: the descriptor goes into somebody's epoll.
+// Does not: decide what a change means for a rail, or wait: the descriptor goes into the caller's epoll.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,7 @@
 
 namespace taskd::rail {
 
-struct News;  // one message of the kernel's
+struct News;  // one message of the kernel
 
 struct Address {
     std::string text;  // numeric, without a scope
@@ -29,18 +31,18 @@ struct Interface {
     std::string name;
     int index = 0;
     bool up = false;       // switched on by its administrator
-    bool carrier = false;  // and something answers at the other end of the cable
+    bool carrier = false;  // and the other end of the cable answers
     bool loopback = false;
-    int master = 0;    // the index of the bridge or bond that it is a part of
-    std::string kind;  // of a virtual one: "bridge", "veth", "bond" and so on; empty: hardware
+    int master = 0;    // the index of the bridge or bond that it belongs to
+    std::string kind;  // of a virtual interface: "bridge", "veth", "bond" and so on; empty: hardware
     std::vector<Address> addresses;
 };
 
-// All of them, in the kernel's order. Throws std::system_error where the kernel does not tell.
+// Returns all interfaces, in the kernel's order. Throws std::system_error if the kernel refuses the list.
 std::vector<Interface> list_interfaces();
 
-// Whose state is watched. An empty address stands for the interface alone; an empty interface is nobody's, and always
-// usable.
+// What is watched. An empty address: only the interface counts. An empty interface: nothing is watched, and the entry
+// is always usable.
 struct Watched {
     std::string interface;
     std::string address;
@@ -54,21 +56,21 @@ struct InterfaceChange {
 
 class InterfaceWatch {
   public:
-    // Never throws for want of netlink: fd() is -1 then, and everything is taken to be usable.
+    // Does not throw if netlink is missing: then fd() is -1, and everything counts as usable.
     explicit InterfaceWatch(std::vector<Watched> watched);
     ~InterfaceWatch();
     InterfaceWatch(const InterfaceWatch&) = delete;
     InterfaceWatch& operator=(const InterfaceWatch&) = delete;
 
-    // Readable when there may be news; -1: there never are.
+    // Readable when there may be news; -1: there is never any.
     int fd() const noexcept { return fd_; }
 
     bool usable(size_t index) const { return states_[index].usable; }
 
     const std::string& reason(size_t index) const { return states_[index].reason; }
 
-    // What has changed since the last call, at most one change for each. Reads a bounded number of messages; the
-    // descriptor stays readable if there are more. Never blocks.
+    // Returns what has changed since the last call, at most one change per entry. Reads a bounded number of messages;
+    // the descriptor stays readable if there are more. Never blocks.
     std::vector<InterfaceChange> take();
 
   private:
@@ -89,7 +91,7 @@ class InterfaceWatch {
 
     const std::vector<Watched> watched_;
     std::vector<State> states_;
-    std::map<int, Link> links_;  // all of them, by index: an interface may get its name later
+    std::map<int, Link> links_;  // all interfaces, by index: an interface may get its name later
     bool has_lost_news_ = false;
     int fd_ = -1;
 };

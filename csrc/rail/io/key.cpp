@@ -1,4 +1,4 @@
-// The key at work, after FIPS 180-4 and RFC 2104; what and why stands in key.hpp.
+// SHA-256 and HMAC for the job's key, after FIPS 180-4 and RFC 2104; key.hpp says what and why.
 #include "rail/io/key.hpp"
 
 #include <sys/random.h>
@@ -100,7 +100,7 @@ std::string hmac_sha256(const std::string& key, const std::string& text) {
 bool same_bytes(const std::string& one, const std::string& other) noexcept {
     if (one.size() != other.size())
         return false;
-    // Volatile, so that no compiler finds out that it could stop at the first difference.
+    // Volatile, so that no compiler can stop at the first difference.
     volatile unsigned char difference = 0;
     for (size_t index = 0; index < one.size(); ++index)
         difference = static_cast<unsigned char>(difference | (one[index] ^ other[index]));

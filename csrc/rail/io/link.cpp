@@ -13,7 +13,7 @@ namespace {
 constexpr int kPieces = 48;
 constexpr size_t kZeros = 64 << 10;
 constexpr size_t kBulk = 64 << 10;
-constexpr size_t kBehindBulk = 4 << 10;  // read along with bulk: the next header, and little that has to be copied
+constexpr size_t kBehindBulk = 4 << 10;  // read together with bulk: the next header, and little that has to be copied
 
 const char g_zeros[kZeros] = {};
 
@@ -118,7 +118,8 @@ Link::Progress Link::write(size_t budget) {
                 return Progress::kBlocked;
             }
             if (done == -EPIPE || done == -ECONNRESET) {
-                // What came before the end is still there, perhaps a last word; whoever reads it finds the end, too.
+                // Bytes that came before the end may still be unread, perhaps a last word; the next read finds them and
+                // the end.
                 hung_up_ = blocked_ = true;
                 return Progress::kBlocked;
             }
@@ -129,7 +130,7 @@ Link::Progress Link::write(size_t budget) {
         written(static_cast<size_t>(done));
         budget -= std::min(budget, static_cast<size_t>(done));
         if (static_cast<size_t>(done) < wanted && budget > 0)
-            continue;  // the next call says that it would block, and the system will tell when it does not
+            continue;  // the next call returns EAGAIN, and the system will report when there is room
     }
     return Progress::kDone;
 }
@@ -162,7 +163,7 @@ void Link::pad(Staged& frame) {
         staged_bytes_ -= size - frame.size();
         return;
     }
-    if (size - frame.done > sizeof frame.mark)  // else all of its payload has left
+    if (size - frame.done > sizeof frame.mark)  // otherwise all of its payload has left
         frame.mark = kMarkVoid;
 }
 

@@ -1,10 +1,11 @@
-// One connection of a session: the frames that are being written to it, and the one that is being read from it.
+// One connection of a session: the frames that are being written to it, and the frame that is being read from it.
 //
-// Why: here a byte meets the memory that it belongs to. Large payloads are written from and read into the caller's
-// memory, so this is also where that memory is let go of: what has begun to be written is padded with zeros and marked
-// void, what is being read goes on into nothing.
+// Why: this is where bytes meet the memory that they belong to. Large payloads are written from and read into the
+// caller's memory, so this is also where that memory is let go of. A frame that has begun to be written is padded with
+// zeros and marked void. The rest of a frame that is being read is dropped.
 //
-// Does not: decide what to send, or what a frame means. Never deletes itself: a broken link says so and is taken away.
+// Does not: decide what to send, or what a frame means. It never deletes itself: a broken link says so, and is taken
+// away.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,9 @@ struct CounterRecord;
 class LinkReader {
   public:
     virtual ~LinkReader() = default;
-    // The bytes of a frame of data are to come: where to put them, or null to drop them.
+    // The bytes of a data frame are about to come. Returns where to put them, or null to drop them.
     virtual char* data_begins(Link& link, const FrameHeader& header) = 0;
-    // They are all here. False: they do not count (taken over by another link, or padding).
+    // All bytes have come. `counts` false: they do not count (another link took over, or they are padding).
     virtual void data_ended(Link& link, const FrameHeader& header, bool counts) = 0;
     virtual void control(Link& link, const FrameHeader& header, const char* payload) = 0;
 };
@@ -52,7 +53,7 @@ class Link {
 
     void cut(int error, const char* fault = nullptr);
 
-    // Takes a frame with its payload (null: zeros and a void mark). `owner` names the message for let_go(), and stays
+    // Takes a frame with its payload (null: zeros and a void mark). `owner` names the message for let_go(), and is kept
     // until the frame has left or is let go of.
     void stage(const FrameHeader& header, const char* payload, std::shared_ptr<const Outgoing> owner);
     // The same with a payload of its own.
@@ -66,29 +67,29 @@ class Link {
 
     // At most about `budget` bytes.
     Progress write(size_t budget);
-    // This message's memory is read no more; or that of this one frame.
+    // After this, the memory of this message, or of this one frame, is not read any more.
     void let_go(const Outgoing* owner);
     void let_go_frame(uint64_t number);
 
-    // kDone: nothing more has come. `scratch` is nobody's memory between calls.
+    // kDone: nothing more has come. `scratch` belongs to nobody between calls.
     Progress read(LinkReader& reader, char* scratch, size_t scratch_bytes, size_t budget);
 
     void hung_up() { hung_up_ = true; }
 
-    // The number of the frame whose bytes are coming in for somebody; 0: none.
+    // The number of the frame whose bytes are being read for a receiver; 0: none.
     uint64_t incoming() const {
         return phase_ != Phase::kHeader && head_.type == FrameType::kData && !is_dropped_ ? head_.number : 0;
     }
 
-    // The rest goes into nothing; and counts all the same, or not.
+    // Drops the rest of the frame. `counts`: whether the frame still counts.
     void redirect(bool counts);
 
     bool was_redirected() const { return is_dropped_; }
 
-    // All bytes of this frame so far went to where the reader said, and what follows does.
+    // Whether all bytes of this frame so far went to where the reader said, and the rest will too.
     bool was_placed() const { return is_placed_; }
 
-    // Bytes of this message are being written to their place.
+    // Whether bytes of this message are being written to their place.
     bool writes(const MessageKey& key) const {
         return incoming() != 0 && is_placed_ && broken_ == 0 && key_of(head_) == key;
     }
@@ -97,10 +98,10 @@ class Link {
 
     uint64_t bytes_written() const { return bytes_written_; }
 
-    // Where the next frame will begin, counted in bytes.
+    // Where the next frame will begin, in bytes since the link began.
     uint64_t end() const { return bytes_written_ + staged_bytes_; }
 
-    bool is_readable = false;  // the system said so, and nobody has read everything yet
+    bool is_readable = false;  // the system said so, and not everything has been read yet
 
   private:
     enum class Phase { kHeader, kPayload, kMark };

@@ -15,13 +15,13 @@ namespace taskd::rail {
 namespace {
 
 constexpr int kBacklog = 1024;
-// The last line of defence: silence is noticed much earlier, by the age of what was not acknowledged.
+// The last line of defence: silence is noticed much earlier, by the age of bytes that were not acknowledged.
 constexpr int kUserTimeoutMs = 10'000;
 constexpr int kKeepaliveSeconds = 10;
 constexpr int kKeepaliveProbes = 3;
 
 void set(int fd, int level, int option, int value) {
-    // A system that does not know an option loses that line of defence only.
+    // If a system does not know an option, only that line of defence is lost.
     (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
@@ -83,7 +83,7 @@ int SocketLayer::dial(const SocketAddress& local, const SocketAddress& remote) {
     if (fd < 0)
         return -errno;
     tune(fd);
-    // So that many connections may leave from one address: the port is chosen when both ends are known.
+    // With this, many connections may leave from one address: the port is chosen when both ends are known.
     set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     SocketAddress from = local;
     from.set_port(0);
@@ -140,7 +140,7 @@ bool SocketLayer::is_awaited(int fd) {
     socklen_t bytes = sizeof info;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return false;
-    // One that has no room is asked now and then whether it has some; the first question may just be on its way.
+    // TCP probes a receiver without room from time to time. A first probe may just be in flight.
     return info.tcpi_unacked > 0 || info.tcpi_probes > 1;
 }
 

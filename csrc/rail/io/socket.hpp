@@ -1,7 +1,7 @@
-// The system calls of the transport on sockets, behind a seam.
+// The transport's system calls on sockets, behind an interface that can be replaced.
 //
-// Why a seam: what the transport is for happens when sockets fail, and sockets fail on purpose only in a layer that can
-// cut, stall and reorder them by a seed. Everything here is a plain call of the system's; nothing blocks.
+// Why: the purpose of the transport shows when sockets fail. Sockets fail on purpose only in a layer that can cut,
+// stall and reorder them by a seed. Everything here is a plain system call, and nothing blocks.
 //
 // Does not: know what is sent.
 #pragma once
@@ -25,39 +25,39 @@ struct SocketAddress {
     void set_port(int port);
 };
 
-// From a numeric address (IPv6 with or without a scope). Throws std::invalid_argument with one sentence.
+// Makes an address from numeric text (IPv6 with or without a scope). Throws std::invalid_argument with one sentence.
 SocketAddress parse_address(const std::string& text, int port);
 
-// The system's words for an errno, and the cure where that is known.
+// The system's text for an errno, and the cure where it is known.
 std::string words_of(int error);
 
-// A result below zero is -errno.
+// The system calls. A result below zero is -errno.
 class SocketLayer {
   public:
     virtual ~SocketLayer() = default;
 
-    // A socket on its way from `local` (its port is ignored) to `remote`.
+    // Returns a socket that is connecting from `local` (its port is ignored) to `remote`.
     virtual int dial(const SocketAddress& local, const SocketAddress& remote);
     virtual int listen(const SocketAddress& local);
     virtual int accept(int listener);
     virtual ssize_t read(int fd, const iovec* pieces, int count);
     virtual ssize_t write(int fd, const iovec* pieces, int count);
 
-    // Whether a read may bring less than there is. The system's never does, so that less than asked for means that
-    // nothing is left and news will come; of any other layer, only -EAGAIN says so.
+    // Whether a read may return less than there is. The system's read never does: if it returns less than was asked
+    // for, nothing is left, and the system will report new data. In any other layer only -EAGAIN says so.
     virtual bool reads_short() const { return false; }
 
     // Bytes that the other end's system has not acknowledged.
     virtual long queued(int fd);
 
-    // Whether any of them have left; the others stay here while the other end has no room.
+    // Whether any of these bytes have left. The others stay here as long as the other end has no room.
     virtual bool is_awaited(int fd);
     virtual void close(int fd);
 
-    // A name of the connection that both its ends have; 0: there is none.
+    // A name of the connection that both of its ends know; 0: there is none.
     virtual uint64_t connection_of(int fd, bool is_dialler);
 
-    // How a dial has ended: 0 or an errno.
+    // The result of a dial: 0 or an errno.
     int error_of(int fd);
     int port_of(int fd);
 };

@@ -1,4 +1,5 @@
-// Kernels of the floats that processors have themselves; complex numbers are pairs of them when they are only added.
+// Kernels for the floats that processors support themselves. Complex numbers are pairs of these when they are only
+// added.
 #include "rail/reduce/kernels.hpp"
 
 namespace taskd::rail::lanes {

@@ -1,4 +1,4 @@
-// Kernels of the two floats of 16 bits: reckoned with as float, rounded to their own type once, at the end.
+// Kernels for the two 16-bit floats: computed as float32, rounded to their own type once, at the end.
 #include "rail/reduce/kernels.hpp"
 
 namespace taskd::rail::lanes {

@@ -1,4 +1,5 @@
-// Kernels of integers and booleans. What does not depend on a sign is compiled without one, so that it may wrap around.
+// Kernels for integers and booleans. What does not depend on the sign is compiled as unsigned, so that it may wrap
+// around.
 #include <type_traits>
 
 #include "rail/reduce/kernels.hpp"

@@ -1,7 +1,7 @@
-// The loop over elements and ranks, compiled for several processors, and the tables of what it was compiled for.
+// The loop over elements and ranks, compiled for several processors, and the tables of these compiled kernels.
 //
-// Why one loop over all ranks at once: the sum of n buffers two at a time would write and read the result n - 1 times.
-// Here each element is read once per rank and written once; what is between stays in registers.
+// Why one loop over all ranks at once: adding n buffers two at a time would write and read the result n - 1 times. Here
+// each element is read once per rank and written once; intermediate values stay in registers.
 //
 // Does not: choose a kernel by type (reduce.cpp does).
 #pragma once
@@ -16,7 +16,7 @@ namespace taskd::rail::lanes {
 // `divisor` is not 1 for an average.
 using Kernel = void (*)(const void* const* sources, int size, void* out, size_t count, int divisor);
 
-// The one rounding to the format, behind all ranks.
+// The only rounding to the format, after all ranks.
 template <class Format>
 TASKD_INLINE void finish(typename Format::Value& value, int divisor) {
     if constexpr (Format::kDivides) {
@@ -46,7 +46,7 @@ TASKD_INLINE void reduce_block(const void* const* sources, int size, char* out, 
     }
 }
 
-// The odd ones: as many as do not fill a vector, each source in one filled up with zeros.
+// The last elements, which do not fill a vector: each source is copied into one that is filled up with zeros.
 template <class Format, class Op>
 TASKD_INLINE void reduce_rest(const void* const* sources, int size, char* out, size_t at, size_t rest, int divisor) {
     alignas(64) char padded[Format::kBytes] = {};

@@ -1,11 +1,11 @@
-// How elements lie in memory and in vectors, and what can be done with two of them.
+// The layout of elements in memory and in vectors, and the operations on two of them.
 //
-// Why vectors by hand: the same instructions work on every element, on the last odd ones too (padded), so no element's
-// result depends on its place. The compiler's own vectors (not one processor's) are used, and one source is compiled
-// for several processors.
+// Why vectors by hand: the same instructions work on every element, also on the last odd ones (padded). So no element's
+// result depends on its place. The compiler's own vectors are used, not those of one processor, and one source is
+// compiled for several processors.
 //
-// Everything takes references and is always inlined: a vector passed by value would bind the calling convention to one
-// processor.
+// Everything takes references and is always inlined: a vector that is passed by value would tie the calling convention
+// to one processor.
 //
 // Does not: loop (kernels.hpp does).
 #pragma once
@@ -26,9 +26,9 @@ using Floats = Wide<float>;
 using Words = Wide<uint32_t>;
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
-// ---- formats: from memory to a value to reckon with, and back
+// ---- formats: from memory to a value to compute with, and back
 
-// Integers, and floats that are reckoned with as they are stored.
+// Integers, and floats that are computed with as they are stored.
 template <class T>
 struct Plain {
     using Element = T;
@@ -64,7 +64,7 @@ struct Bfloat16 {
         __builtin_memcpy(to, &halves, kBytes);
     }
 
-    // To the nearest, ties to the even one. A NaN's bits must not be carried into infinity or zero.
+    // Rounds to nearest, ties to even. A NaN's bits must not be carried into infinity or zero.
     TASKD_INLINE void round(Value& value) {
         const Words bits = (Words)value;
         const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000;
@@ -85,13 +85,13 @@ struct Float16 {
         const Words bits = __builtin_convertvector(halves, Words);
         const Words sign = (bits & 0x8000) << 16;
         const Words size = (bits & 0x7fff) << 13;
-        // The exponent moves by 127 - 15 through a product, which makes a denormal half a normal float as well.
+        // A product moves the exponent by 127 - 15, which also turns a denormal half into a normal float.
         Words finite = (Words)((Floats)size * 0x1p112f);
         finite = (bits & 0x7c00) == 0x7c00 ? size | 0x7f800000 : finite;
         value = (Floats)(finite | sign);
     }
 
-    // Of a value that is rounded already, so that nothing but the layout changes.
+    // The value is rounded already, so only the layout changes.
     TASKD_INLINE void store(char* to, const Value& value) {
         const Words bits = (Words)value;
         const Words sign = (bits >> 16) & 0x8000;
@@ -110,7 +110,7 @@ struct Float16 {
         const Words sign = bits & 0x80000000;
         const Words size = bits & 0x7fffffff;
         const Words normal = (size + 0xfff + ((size >> 13) & 1)) & ~0x1fffU;
-        // Below 2^-14 all halves are multiples of 2^-24, which is what a float near 0.5 is rounded to.
+        // Below 2^-14 all halves are multiples of 2^-24. A float near 0.5 is rounded to the same multiples.
         const Words denormal = (Words)(((Floats)size + 0.5F) - 0.5F);
         Words rounded = (Floats)size < 0x1p-14f ? denormal : normal;
         rounded = (Floats)size < 65520.0F ? rounded : Words{} + 0x7f800000;
@@ -121,7 +121,7 @@ struct Float16 {
     TASKD_INLINE void settle(Value& value) { Plain<float>::settle(value); }
 };
 
-// ---- what is done with two values; the first one keeps the result
+// ---- operations on two values; the first one keeps the result
 
 struct Sum {
     template <class Value>
@@ -137,7 +137,7 @@ struct Product {
     }
 };
 
-// A NaN on the left stays, one on the right is taken since it compares false.
+// A NaN on the left stays. A NaN on the right is taken because the comparison is false.
 struct Min {
     template <class Value>
     TASKD_INLINE void apply(Value& value, const Value& other) {

@@ -1,4 +1,4 @@
-// Which kernel reduces what; why stands in reduce.hpp.
+// Chooses the kernel for each reduction; reduce.hpp says why.
 #include "rail/reduce/reduce.hpp"
 
 #include <cassert>
@@ -12,7 +12,7 @@
 namespace taskd::rail {
 namespace {
 
-// The thread that completes an operation may be any, and torch lets users flush denormals on theirs.
+// Any thread may complete an operation, and torch lets users flush denormals on their threads.
 class PlainArithmetic {
   public:
 #if defined(__x86_64__)
@@ -21,7 +21,7 @@ class PlainArithmetic {
     ~PlainArithmetic() { _mm_setcsr(before_); }
 
   private:
-    static constexpr unsigned kDefault = 0x1f80;  // to the nearest, denormals kept, no traps
+    static constexpr unsigned kDefault = 0x1f80;  // rounds to nearest, keeps denormals, no traps
     const unsigned before_;
 #else
     PlainArithmetic() {}

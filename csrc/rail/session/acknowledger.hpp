@@ -1,11 +1,12 @@
-// What has come from the other side, and when that is said.
+// Keeps what has arrived from the other side, and decides when to acknowledge it.
 //
-// Why: every frame that goes out says it anyway, so a word of its own is due only where none goes out for a while, or
-// where much has come, or where an earlier word may be lost. Owns the numbers that have arrived, and the
-// acknowledgement that is due. Failure modes: with gaps in what has come, no header says enough, and ranges have to
-// follow; a word that went over a path which fails is demanded again by whoever notices.
+// Why: every frame that goes out carries an acknowledgement anyway. A frame for it alone is due only if no frame goes
+// out for a while, if much has arrived, or if an earlier acknowledgement may be lost. It owns the numbers that have
+// arrived, and the acknowledgement that is due. Failure modes: with gaps in what has arrived, a header does not say
+// enough, and ranges have to follow. An acknowledgement that went over a failing path is demanded again by the part
+// that notices the failure.
 //
-// Does not: choose the path (Session does), or know what a frame was about.
+// Does not: choose the path (Sender does), or know what a frame was about.
 #pragma once
 
 #include <cstddef>
@@ -24,59 +25,60 @@ class Acknowledger {
     // ---- what has come
     bool has(uint64_t number) const { return arrivals_.has(number); }
 
-    // False: it had been here before.
+    // False: this number had arrived before.
     bool add(uint64_t number) { return arrivals_.add(number); }
 
-    // A frame of data has ended; not one that `counts`: it is dropped, and its sender should know what is here.
+    // A data frame has ended. If it does not count (`counts` is false), it is dropped, and its sender should learn what
+    // has arrived.
     void count_data(const FrameHeader& header, bool counts);
     void count_control();
 
-    // On which path something came last.
+    // The path on which something arrived last.
     void came_on(size_t path) { last_path_ = path; }
 
     size_t last_path() const { return last_path_; }
 
-    // ---- when it is said
+    // ---- when it is acknowledged
     void demand() { is_due_ = true; }
 
     bool is_due() const { return is_due_; }
 
-    // There is a time by which it will be due.
+    // Whether a time is set by which an acknowledgement will be due.
     bool has_time() const { return by_ns_ != 0; }
 
-    // Sets that time, and returns it.
+    // Sets that time and returns it.
     int64_t wait_from(int64_t now_ns);
     // True: the time has come.
     bool on_time(int64_t now_ns);
 
-    // INT64_MAX: there is none.
+    // INT64_MAX: no time is set.
     int64_t next_ns() const { return has_time() ? by_ns_ : INT64_MAX; }
 
-    // ---- saying it
-    // In a frame of another kind.
+    // ---- acknowledging
+    // Writes the acknowledgement into a frame of another kind.
     void stamp(FrameHeader& header) const;
-    // A header of this epoch that says it.
+    // A header of this epoch that carries the acknowledgement.
     FrameHeader bare(FrameType type) const;
 
-    // A stamped frame goes out.
+    // A stamped frame has gone out.
     void stamped() {
         if (arrivals_.above().empty())
             said();
     }
 
-    // In a frame of its own, gaps included.
+    // Sends a frame for the acknowledgement alone, gaps included.
     void say(Link& link);
 
   private:
     void said();
 
     const int64_t epoch_;
-    const Inbox& inbox_;  // which says what of its pool is free again
+    const Inbox& inbox_;  // it says how much of its pool is free again
     Arrivals arrivals_;
     size_t last_path_ = 0;
     bool is_due_ = false;
     int64_t by_ns_ = 0;
-    int frames_ = 0;  // that came since it was said last
+    int frames_ = 0;  // arrived since the last acknowledgement
 };
 
 }  // namespace taskd::rail

@@ -1,8 +1,8 @@
-// Who reads or writes the memory of messages at this moment: the links, as Outbox and Inbox see them.
+// The users of message memory at this moment: the links that read or write it, as Outbox and Inbox see them.
 //
-// Why: a link has the address of memory that is another's while it sends or receives a frame. Only who owns that memory
-// knows when it goes, and the other side's word must never decide whether a link is through with it. So whoever gives
-// memory back, frees it or puts another in its place calls here first.
+// Why: while a link sends or receives a frame, it holds the address of memory that it does not own. Only the owner of
+// that memory knows when it goes, and what the other side says must never decide whether a link still uses it. So
+// before code gives memory back, frees it or replaces it, it calls here.
 //
 // Does not: own memory, or know why it goes.
 #pragma once
@@ -16,11 +16,11 @@ struct Outgoing;
 class Borrowers {
   public:
     virtual ~Borrowers() = default;
-    // Nobody reads this message's memory any more.
+    // After this, no link reads this message's memory.
     virtual void let_go(const Outgoing& message) = 0;
-    // Nobody writes into this message's memory any more; what is still to come of its frames goes into nothing.
+    // After this, no link writes into this message's memory; the rest of its frames is dropped.
     virtual void let_go(const MessageKey& key) = 0;
-    // Somebody does.
+    // Whether a link writes into this message's memory.
     virtual bool is_written(const MessageKey& key) const = 0;
 };
 

@@ -1,9 +1,8 @@
-// How paths get a connection, and how all of them are closed.
+// The connections of a session: how paths get one, and how all of them are closed.
 //
-// Why: one of two processes dials and the other one accepts, so that both know which connection counts. Owns nothing
-// but the way to do it: when a path is dialled stands in the path (Redial). Failure modes: an interface that goes down
-// takes its connection along at once; one that comes back is dialled over at once; after the end nobody is dialled any
-// more.
+// Why: one of the two processes dials and the other one accepts, so that both know which connection counts. It owns
+// nothing; when a path is dialled is kept in the path (Redial). Failure modes: an interface that goes down loses its
+// connection at once. An interface that comes back is dialled over at once. After the end nothing is dialled any more.
 //
 // Does not: wait for a dial (the engine does), or decide that it is hopeless (LossWatch does).
 #pragma once
@@ -20,17 +19,17 @@ class Connections {
   public:
     Connections(BoundHost host, Paths& paths) : host_(host), paths_(paths) {}
 
-    // Every path whose time has come.
+    // Dials every path whose time has come.
     void dial(int64_t now_ns);
-    // When that is next; INT64_MAX: not before something happens.
+    // When the next dial is due; INT64_MAX: not before something happens.
     int64_t next_ns() const;
-    // The path has no connection any more, or got none.
+    // The path's connection is gone, or none came.
     void dial_again(Path& path, int64_t now_ns);
     void failed(Path& path, int error, const std::string& trouble);
     void set_interface(size_t rail_here, bool usable, const std::string& reason);
-    // The other side refuses on every rail, so many times in a row; never true for who does not dial.
+    // Whether the other side has refused on every rail this many times in a row; never true on the side that accepts.
     bool is_refused(int times) const;
-    // Nobody is dialled any more.
+    // After this nothing is dialled any more.
     void stop();
     void close();
 

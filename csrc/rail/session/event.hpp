@@ -1,4 +1,4 @@
-// What the transport has to tell an operation: noted when it happens, delivered when nothing is half done.
+// What the transport has to tell an operation. It is noted when it happens, and delivered when nothing is half done.
 //
 // Does not: decide when that is (the engine does), or keep the operation alive (forget() takes its events back).
 #pragma once
@@ -20,7 +20,7 @@ struct Event {
     std::shared_ptr<const Failure> failure{};
 };
 
-// Calls the one method of the operation that this event is about. The time is looked at for kWoken only.
+// Calls the one method of the operation that this event is about. `now_ns` is used for kWoken only.
 void deliver(const Event& event, int64_t now_ns);
 
 }  // namespace taskd::rail

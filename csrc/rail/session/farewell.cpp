@@ -19,7 +19,7 @@ void Farewell::say(Paths& paths, Acknowledger& acknowledger) {
         if (!is_open(path))
             continue;
         said_ |= bit(path);
-        // Of what came with gaps before it, a header alone would say too little.
+        // If there are gaps in what has arrived, a header alone would say too little.
         acknowledger.say(*path.link());
         stage(*path.link(), acknowledger.bare(FrameType::kBye), own_, kInGoodOrder);
     }
@@ -39,7 +39,8 @@ Lifecycle::Parting Farewell::hear(Path& path, const FrameHeader& bye, const char
     reason_ = bye.length > 0 ? std::string(payload, bye.length) : "without a reason";
     const bool is_in_good_order = bye.offset == kInGoodOrder;
     if (is_in_good_order) {
-        // It waits for this. If it does not fit now, the end of the connection says the same.
+        // The other side waits for this answer. If the answer does not fit now, the end of the connection says the
+        // same.
         stage(*path.link(), acknowledger.bare(FrameType::kBye), "farewell", kAnswer);
         path.link()->write(kLongestControl * 2);
     }

@@ -1,10 +1,10 @@
-// Whoever holds a session, as the session sees it; and the same for its parts, which do not know the session.
+// The host of a session, as the session sees it; and the same host for the session's parts, which do not know the
+// session.
 //
-// Why: the engine has the lock, the clock, the descriptors and the times, and a session only says what it needs.
-// Failure modes: whatever is called here may throw, when memory or descriptors run out; the caller's epoch is over
-// then.
+// Why: the engine has the lock, the clock, the descriptors and the timers; a session only says what it needs. Failure
+// modes: every call may throw when memory or descriptors run out. Then the caller's epoch is over.
 //
-// Does not: do anything by itself.
+// Does not: do anything on its own.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ class SessionHost {
     virtual ~SessionHost() = default;
     virtual int64_t now_ns() const = 0;
     virtual void post(Event event) = 0;
-    // pump() it before the lock is released.
+    // The engine calls pump() before it releases the lock.
     virtual void dirty(Session& session) = 0;
-    // on_time() no later than this.
+    // The engine calls on_time() no later than this.
     virtual void wake_by(int64_t time_ns) = 0;
     virtual void watch(Session& session, Link& link) = 0;
     virtual void unwatch(Link& link) = 0;
     virtual void dial(Session& session, size_t path) = 0;
-    // It is connected now, or has failed.
+    // The session is connected now, or has failed.
     virtual void changed(Session& session) = 0;
 };
 

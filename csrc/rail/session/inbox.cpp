@@ -14,7 +14,8 @@ constexpr char kTooMany[] = "more messages are offered than anybody could want";
 
 }  // namespace
 
-// The one place where memory goes. What is still on its way into it is freed when it ends, in finish().
+// The only place where message memory goes. If bytes are still on their way into pool memory, they are counted as freed
+// when their frame ends, in finish().
 void Inbox::drop_memory(Place place) {
     Inbound& inbound = place->second;
     if (!inbound.pool && !inbound.is_posted)
@@ -30,7 +31,7 @@ void Inbox::drop_memory(Place place) {
     inbound.is_posted = inbound.is_complete = false;
 }
 
-// By an entry of which nothing is known.
+// Replaces the entry by an empty one.
 void Inbox::replace(Place place) {
     drop_memory(place);
     if (place->second.is_abandoned)
@@ -52,7 +53,7 @@ Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data,
         posting.theirs = inbound.form;
     }
     if (posting.differs && inbound.bytes != bytes) {
-        // What has come does not fit: it is never delivered. Of what is coming the rest goes into nothing.
+        // What has come does not fit, so it is never delivered. The rest of what is coming is dropped.
         const bool is_coming = inbound.pool && !inbound.is_complete;
         replace(place);
         if (is_coming) {
@@ -96,7 +97,7 @@ const Inbound* Inbox::posted(const MessageKey& key) const {
 Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
     const bool is_small = header.bytes <= kEagerBytes;
     const auto place = entries_.find(key_of(header));
-    // Of a large one, credit was given, and whoever gave it has gone since.
+    // A large message comes only after credit, so the operation that gave the credit has gone since.
     if (place == entries_.end() || !place->second.is_posted)
         return is_small ? begin_unasked(place, header, fault) : nullptr;
     Inbound& inbound = place->second;
@@ -116,8 +117,8 @@ Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
     return &inbound;
 }
 
-// A small message, into the pool. Another copy of its frame has the same number, and is dropped by that once one has
-// arrived whole.
+// A small message goes into the pool. Another copy of its frame has the same number, and is dropped because of it once
+// one copy has arrived whole.
 Inbound* Inbox::begin_unasked(Place place, const FrameHeader& header, const char** fault) {
     const bool is_known = place != entries_.end();
     if (is_known && place->second.is_abandoned)
@@ -154,7 +155,7 @@ char* Inbox::place_of(Inbound& inbound, const FrameHeader& header) {
 Arrival Inbox::finish(const FrameHeader& header, bool was_placed, Party** party, int* member, const char** fault) {
     const auto place = entries_.find(key_of(header));
     const bool is_small = header.bytes <= kEagerBytes;
-    // What did not pass the pool is freed the moment it is here, wherever it went.
+    // Bytes that do not go through the pool count as freed as soon as they are here, wherever they went.
     if (!was_placed || place == entries_.end() || place->second.bytes != header.bytes) {
         if (is_small)
             freed_ += header.bytes;
@@ -168,7 +169,8 @@ Arrival Inbox::finish(const FrameHeader& header, bool was_placed, Party** party,
     inbound.arrived += header.length;
     if (inbound.arrived < inbound.bytes)
         return Arrival::kNothing;
-    // All of it is here: nothing can be on its way, unless parts have come twice, and others then not at all.
+    // All of it has come, so nothing can be on its way. Otherwise some parts came twice, and others did not come at
+    // all.
     if (inbound.arrived > inbound.bytes || borrowers_.is_written(place->first)) {
         *fault = kTooMuch;
         return Arrival::kNothing;
@@ -246,7 +248,7 @@ void Inbox::unwatch(Place place) {
 
 void Inbox::abandon(Place place) {
     Inbound& inbound = place->second;
-    // Of a small message that was asked for and has not come, or only in part, the rest must not stay in the pool.
+    // A small message was asked for and has not come, or only in part: the rest must not stay in the pool.
     const bool may_come = inbound.bytes <= kEagerBytes && !inbound.is_complete && !inbound.is_offered;
     if (!may_come || abandoned_ >= kAbandonedKept) {
         erase(place);

@@ -1,15 +1,16 @@
-// What one session receives: memory that operations have named, and small messages that came before they were asked
-// for.
+// The incoming side of one session: memory that operations have named, and small messages that came before anybody
+// asked for them.
 //
-// Why: bytes of a message that somebody waits for go straight to their place; small ones that nobody waits for yet go
-// to a pool with a bound, which the sender keeps count of; nothing else is accepted. At any time one link owns a range
-// of a message, and only frames that arrived whole count. No memory goes, and nothing takes its place, before all links
-// have let go of it, so what the other side sends cannot make them write into what is another's by now.
+// Why: bytes of a message that somebody waits for go straight to their place. Small messages that nobody waits for yet
+// go to a bounded pool, and the sender counts how much of it is used. Nothing else is accepted. At any time one link
+// owns a range of a message, and only frames that arrived whole count. Memory is freed or replaced only after all links
+// have let go of it. So nothing that the other side sends can make a link write into memory that belongs to something
+// else by now.
 //
-// Failure modes: a peer that sends a small message under two numbers, changes the size of one, or sends more of a large
-// one than there is. It has broken the rules, and whatever brought that is cut.
+// Failure modes: a peer may send a small message under two numbers, change the size of a message, or send more of a
+// large one than there is. Such a peer has broken the rules, and the connection that brought the frame is cut.
 //
-// Does not: know links or numbers (the session does), or send credit: it says when that is due.
+// Does not: know links or numbers (the session does), or send credit: it only says when credit is due.
 #pragma once
 
 #include <map>
@@ -21,11 +22,11 @@
 namespace taskd::rail {
 
 constexpr size_t kAbandonedKept = 4096;
-// Messages that were announced and nobody has asked for: more than any job has, and no more memory than this machine
-// can spare for a peer that has lost its mind.
+// Messages that were announced and that nobody has asked for. This is more than any job has, and takes no more memory
+// than this machine can spare for a peer that misbehaves.
 constexpr size_t kOffersKept = 1 << 20;
 
-// Memory of the pool for one small message; it is as large as that was when its first frame came.
+// Pool memory for one small message. Its size is the message's size when the first frame came.
 class Pooled {
   public:
     explicit operator bool() const { return memory_ != nullptr; }
@@ -45,24 +46,24 @@ class Pooled {
 };
 
 struct Inbound {
-    Party* party = nullptr;  // who asked for it, or watches
+    Party* party = nullptr;  // the operation that asked for it, or watches for it
     int member = 0;
     char* data = nullptr;
     size_t bytes = 0;
     size_t arrived = 0;
     bool is_posted = false;
     bool is_watched = false;
-    bool is_offered = false;    // announced, and waits for credit
+    bool is_offered = false;    // it was announced, and waits for credit
     bool is_begun = false;      // beginning() was called
-    bool is_abandoned = false;  // who asked has gone: whatever comes is dropped
-    bool is_complete = false;   // in the pool
-    Form form;                  // the sender's, if anything of it has come
+    bool is_abandoned = false;  // the operation that asked has gone: what comes is dropped
+    bool is_complete = false;   // it is complete in the pool
+    Form form;                  // the sender's form, if anything of the message has come
     bool has_form = false;
     uint64_t number = 0;  // of the frame that brings a small message; 0: none has begun
     Pooled pool;
 };
 
-// What the caller of Inbox has to do.
+// What the caller of Inbox has to do next.
 struct Posting {
     bool wants_credit = false;
     bool is_complete = false;  // tell the party
@@ -79,35 +80,36 @@ class Inbox {
     explicit Inbox(Borrowers& borrowers) : borrowers_(borrowers) {}
 
     Posting post(const MessageKey& key, Party& party, int member, void* data, size_t bytes);
-    // True: such a message is there or announced already.
+    // True: such a message has come or has been announced already.
     bool watch(const MessageKey& key, Party& party, int member);
 
-    // The memory that was named for this message; null: none was.
+    // The memory that was named for this message; null: none.
     const Inbound* posted(const MessageKey& key) const;
-    // A frame of data begins. Null entry: it is to be dropped. `fault` is set if the sender breaks the rules.
+    // A data frame begins. Null: drop it. `fault` is set if the sender breaks the rules.
     Inbound* begin(const FrameHeader& header, const char** fault);
     // Where its bytes go.
     static char* place_of(Inbound& inbound, const FrameHeader& header);
-    // It has arrived whole. kArrived: so has the message, and its entry is gone. `was_placed`: its bytes went to where
-    // begin() had said, and that is still there. `fault` is set if the sender breaks the rules.
+    // The frame has arrived whole. kArrived: the message is complete too, and its entry is gone. `was_placed`: its
+    // bytes went to where begin() had said, and that memory is still there. `fault` is set if the sender breaks the
+    // rules.
     Arrival finish(const FrameHeader& header, bool was_placed, Party** party, int* member, const char** fault);
-    // A large message, or a small one that the pool had no room for, waits. Returns its entry; null: the sender breaks
-    // the rules, and `fault` says which.
+    // A large message waits, or a small one for which the pool had no room. Returns its entry. Null: the sender breaks
+    // the rules, and `fault` says which rule.
     Inbound* offer(const FrameHeader& header, const char** fault);
-    // This operation has asked for a message, or watches for one, and not all of it has come.
+    // Whether this operation has asked for a message, or watches for one, and not all of it has come.
     bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
-    // Drops everything of this operation that nobody but it has asked for. What it only watched for is there for
-    // whoever asks next.
+    // Drops everything that only this operation has asked for. A message that it only watched for stays for the next
+    // operation that asks.
     void forget(uint64_t group, uint64_t sequence, const Party& party);
 
-    // Bytes of small messages that have left the pool, or passed it by.
+    // Bytes of small messages that have left the pool, or never went through it.
     uint64_t freed() const { return freed_; }
 
-    // Nothing was asked for, and nothing waits for somebody who asks.
+    // Whether nothing was asked for, and nothing waits for an operation that asks.
     bool is_empty() const { return entries_.empty(); }
 
-    // An entry of the same operation that came unasked, from an operation of another form; null: none.
+    // The form of a message under the same sequence number that came from an operation of another form; null: none.
     const Form* stranger(uint64_t group, uint64_t sequence, const Form& mine) const;
 
   private:

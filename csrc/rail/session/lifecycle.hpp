@@ -1,9 +1,9 @@
-// How far a session has come: open, leaving, parted, over. It only moves forward.
+// The stage of a session: open, leaving, parted, over. It only moves forward.
 //
-//     open ----> leaving ----> parted ----> over        every stage may be left out
+//     open ----> leaving ----> parted ----> over        any stage may be skipped
 //
-// Owns that stage, why the session is over, and in which manner the other side has parted. Failure modes: both sides
-// may leave at the same moment; one that fails may hear afterwards that the other side has ended the epoch, and then
+// It owns that stage, why the session is over, and in which manner the other side has left. Failure modes: both sides
+// may leave at the same moment. A session that fails may hear afterwards that the other side has ended the epoch; then
 // that is the reason that counts.
 //
 // Pure: it is told what happened. Does not: close anything, or tell anybody (Session does).
@@ -16,8 +16,8 @@ namespace taskd::rail {
 
 enum class Life {
     kOpen,     // connections are made and used
-    kLeaving,  // this process wants to leave, and says so as soon as all that it sent is there
-    kParted,   // the other side has said its last word; the connections are about to be taken away
+    kLeaving,  // this process wants to leave, and says so as soon as everything it sent has arrived
+    kParted,   // the other side has said its last word; the connections will be taken away next
     kOver      // failed or ended: nothing is sent any more
 };
 
@@ -29,21 +29,23 @@ class Lifecycle {
 
     bool is_over() const { return stage_ == Life::kOver; }
 
-    // The other side has parted in this manner, or has not.
+    // In which manner the other side has left, if it has.
     Parting parting() const { return parting_; }
 
-    // Why it is over. Empty: it lives.
+    // Why it is over. Empty: it is not over.
     const std::string& failure() const { return failure_; }
 
     bool has_been_connected() const { return has_been_connected_; }
 
-    // It is over because the other side has left in good order: all that it sent is here, and it needs nothing.
+    // It is over because the other side has left in good order: all that it sent has arrived, and it needs nothing any
+    // more.
     bool peer_has_left() const { return is_over() && parting_ == Parting::kInGoodOrder; }
 
-    // It is over because the other side has left, in good order or by ending the epoch; so that one had been in it.
+    // It is over because the other side has left, in good order or by ending the epoch. So the other side had been in
+    // it.
     bool heard_farewell() const { return is_over() && parting_ != Parting::kNone; }
 
-    // A farewell has not been answered yet, and may be.
+    // The answer to a farewell may still come.
     bool lingers() const { return has_been_connected_ && !is_over(); }
 
     void connected() { has_been_connected_ = true; }

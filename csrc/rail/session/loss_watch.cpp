@@ -5,7 +5,7 @@
 namespace taskd::rail {
 namespace {
 
-constexpr int kQuietLooks = 5;  // in a row: looks and not time, for all of this may have stood still
+constexpr int kQuietLooks = 5;  // in a row: checks and not time, because the whole process may have been stopped
 constexpr int64_t kHeldAtLeastNs = kMillisecondNs;
 
 }  // namespace
@@ -37,7 +37,7 @@ LossWatch::Finding LossWatch::look(const Sight& sight, int64_t now) {
     if (!is_silent)
         silent_ns_ = 0;
     if (!is_silent || quiet_looks_ == 0)
-        moved_ns_ = is_silent ? now - kLossLookNs : now;  // the look before may be long ago: nothing had to move
+        moved_ns_ = is_silent ? now - kLossLookNs : now;  // the last check may be long ago: nothing had to move since
     quiet_looks_ = is_silent || is_quiet ? quiet_looks_ + 1 : 0;
     if (quiet_looks_ < kQuietLooks || silent_ns_ != 0)
         return Finding::kNothing;

@@ -24,7 +24,7 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
             small_.push_back(std::move(message));
             return true;
         }
-        // The pool is full as far as is known here.
+        // The pool is full, as far as this side knows.
         announce = true;
     } else {
         message->party = const_cast<Party*>(&party);
@@ -35,7 +35,7 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
         if (found->second == message->form)
             credits_.erase(found);
         else
-            *differs = &found->second;  // it stays, because the caller is about to look at it
+            *differs = &found->second;  // it stays, because the caller will look at it next
         if (copied)
             pool_used_ += bytes;
         else
@@ -44,7 +44,7 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
         (copied ? small_ : flowing_).push_back(std::move(message));
         return copied;
     }
-    // A large one may have had a credit that was dropped.
+    // A credit for a large message may have come and been dropped.
     if (announce || has_dropped_credits_)
         add_control(FrameType::kOffer, key, message->form, bytes, has_dropped_credits_ && !copied ? kAsksAgain : 0);
     large_[key] = std::move(message);
@@ -90,7 +90,7 @@ void Outbox::credit(const MessageKey& key, const Form& form) {
     }
     const auto message = found->second;
     if (message->is_small) {
-        // It goes straight to its place, and is counted only so that both sides count the same.
+        // It goes straight to its place. It is counted only so that both sides count the same.
         pool_used_ += message->bytes;
         small_.push_back(message);
         large_.erase(found);
@@ -100,10 +100,10 @@ void Outbox::credit(const MessageKey& key, const Form& form) {
     }
 }
 
-// The caller's memory, of a large message.
+// Gives back the caller's memory of a large message.
 void Outbox::give_back(const std::shared_ptr<Outgoing>& message) {
     message->data = nullptr;
-    // If nobody else has it, then no link does.
+    // If nothing else holds the message, no link does.
     if (message.use_count() > 1)
         borrowers_.let_go(*message);
 }
@@ -214,7 +214,7 @@ Numbered& Outbox::next_large(size_t piece) {
     const auto message = flowing_.front();
     Numbered& frame = number(FrameType::kData, message->key, message->form);
     size_t length = std::min(piece, message->bytes - message->carved);
-    // A short rest would cost a frame of its own.
+    // A short remainder would cost a frame of its own.
     if (message->bytes - message->carved - length < kEagerBytes / 4 &&
         message->bytes - message->carved <= kLongestPiece)
         length = message->bytes - message->carved;
@@ -242,7 +242,7 @@ void Outbox::acknowledge(uint64_t first, uint64_t last, const std::function<void
         done(frame);
         const auto message = std::move(frame.message);
         frame.message = nullptr;
-        // Of a message that was taken back nothing counts any more.
+        // Nothing counts any more for a message that was taken back.
         if (!message || message->is_taken_back)
             continue;
         message->unacknowledged -= std::min<size_t>(frame.header.length, message->unacknowledged);

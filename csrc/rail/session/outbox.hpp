@@ -1,15 +1,15 @@
-// What one session has to send: messages that wait or flow, and frames that are not acknowledged yet.
+// The outgoing side of one session: messages that wait or flow, and frames that are not acknowledged yet.
 //
-// Why: messages are carved into frames at the moment when a link can take one, so that each link takes as much as it
-// delivers; and a frame, once numbered, is remembered until the other side has it, whatever becomes of its link.
+// Why: a message is cut into frames at the moment when a link can take one, so that each link takes as much as it
+// delivers. A numbered frame is remembered until the other side has it, whatever happens to its link.
 //
-// Small messages are copied here and leave first. They count against the receiver's pool until it says that it has
-// freed them; what would not fit is announced instead and waits for credit like a large one, so that no group's unread
-// messages can stop another's.
+// Small messages are copied here and leave first. They count against the receiver's pool until the receiver says that
+// it has freed them. A small message that would not fit into the pool is announced instead, and waits for credit like a
+// large one. So the unread messages of one group cannot stop another group.
 //
-// A link that sends a frame has its message, so that a copy stays until it is through. The caller's memory is given
-// back when the other side has all of it, or when it is taken back, and before that every link lets go of it: what the
-// other side says may be true of a frame that has not even left.
+// A link that sends a frame holds a reference to its message, so a copy lives until the link has sent it. The caller's
+// memory is given back when the other side has all of it, or when the message is taken back. Before that, every link
+// lets go of it: the other side may acknowledge a frame that has not even left this host.
 //
 // Does not: know links, choose between them, or look at a clock.
 #pragma once
@@ -25,20 +25,21 @@
 
 namespace taskd::rail {
 
-// Of operations that have been given up, or are not begun yet. Beyond, credits are dropped, and messages ask again.
+// Credits kept for operations that have been given up or have not begun yet. Beyond this, credits are dropped and
+// messages ask again.
 constexpr size_t kCreditsKept = 1 << 16;
 
 struct Outgoing {
     MessageKey key;
     Form form;
-    Party* party = nullptr;  // of a large one: who is told
+    Party* party = nullptr;  // for a large message: whom to tell
     int member = 0;
-    const char* data = nullptr;  // null after it was given back
+    const char* data = nullptr;  // null after the memory was given back
     size_t bytes = 0;
     size_t carved = 0;
     size_t unacknowledged = 0;
     bool is_small = false;
-    bool is_flowing = false;  // it has its credit
+    bool is_flowing = false;  // it has got its credit
     bool is_taken_back = false;
     std::unique_ptr<char[]> copy;
 };
@@ -47,15 +48,15 @@ struct Outgoing {
 struct Numbered {
     FrameHeader header;
     std::shared_ptr<Outgoing> message;  // null: no payload
-    uint32_t carriers = 0;              // a bit for each link that it is on
+    uint32_t carriers = 0;              // one bit for each link that carries it
     int sends = 0;
-    size_t weight = 0;  // on the wire, the first time: what its carriers count, though it may be void by now
+    size_t weight = 0;  // bytes on the wire at the first send: what its carriers count, even if it is void by now
     bool is_acknowledged = false;
-    bool is_queued = false;   // to go out again
-    Pace::Mark mark;          // of the last time
-    uint64_t end = 0;         // of its bytes among those of the link that carried it last
+    bool is_queued = false;   // it waits to be sent again
+    Pace::Mark mark;          // of the last send
+    uint64_t end = 0;         // where its bytes end in the stream of the link that carried it last
     int64_t expected_ns = 0;  // when it should be acknowledged
-    int64_t late_ns = 0;      // and when that is late
+    int64_t late_ns = 0;      // and from when on it is late
 
     const char* payload() const { return message && message->data ? message->data + header.offset : nullptr; }
 
@@ -66,34 +67,34 @@ class Outbox {
   public:
     Outbox(int64_t epoch, Borrowers& borrowers) : epoch_(epoch), borrowers_(borrowers) {}
 
-    // Takes a message. True: it was copied, its memory is free again. `differs` is set if the receiver's credit for it
-    // came from another operation.
+    // Takes a message. True: it was copied, and its memory is free again. `differs` is set if the receiver's credit for
+    // the message came from another operation.
     bool add(const MessageKey& key, const Party& party, int member, const void* data, size_t bytes, bool announce,
              const Form** differs);
-    // A frame without a payload about this message.
+    // Queues a frame without a payload that is about this message.
     void add_control(FrameType type, const MessageKey& key, const Form& form, size_t bytes, uint64_t offset = 0);
-    // A message that waits for its receiver, or flows; null: none.
+    // The message that waits for its receiver or flows; null: there is none.
     const Outgoing* waiting(const MessageKey& key) const;
     void credit(const MessageKey& key, const Form& form);
-    // This operation has a message that the other side does not have yet.
+    // Whether this operation has a message that the other side does not have yet.
     bool awaits(uint64_t group, uint64_t sequence, const Party& party) const;
 
     void freed(uint64_t total) { freed_ = total > freed_ ? total : freed_; }
 
-    // Its memory is read no more. False: there is none such under way.
+    // After this the message's memory is not read any more. False: no such message is under way.
     bool take_back(const MessageKey& key);
-    // All large messages of this operation.
+    // Takes back all large messages of this operation.
     void take_back_all(uint64_t group, uint64_t sequence, const Party& party);
 
     bool has_small();
     bool has_large();
-    // Of the next small frame, about; only if there is one.
+    // The approximate size of the next small frame. Call it only if there is one.
     size_t small_bytes() const;
     Numbered& next_small();
     Numbered& next_large(size_t piece);
 
-    // `done` for each frame that was not acknowledged before; `complete` for each large message that the receiver has,
-    // whose memory is read no more.
+    // Calls `done` for each frame that was not acknowledged before, and `complete` for each large message that the
+    // receiver has now. The memory of such a message is not read any more.
     void acknowledge(uint64_t first, uint64_t last, const std::function<void(Numbered&)>& done,
                      const std::function<void(Outgoing&)>& complete);
     void send_again(Numbered& frame);
@@ -114,16 +115,16 @@ class Outbox {
     const int64_t epoch_;
     Borrowers& borrowers_;
     uint64_t next_number_ = 1;
-    std::deque<Numbered> frames_;  // from the oldest that is not acknowledged, without a gap
+    std::deque<Numbered> frames_;  // from the oldest unacknowledged one on, without gaps
     std::deque<uint64_t> small_again_;
     std::deque<uint64_t> large_again_;
     std::deque<FrameHeader> controls_;
     std::deque<std::shared_ptr<Outgoing>> small_;
     std::deque<std::shared_ptr<Outgoing>> flowing_;
     std::map<MessageKey, std::shared_ptr<Outgoing>> large_;  // all that are not complete
-    std::map<MessageKey, Form> credits_;                     // that came before their message
+    std::map<MessageKey, Form> credits_;                     // credits that came before their message
     bool has_dropped_credits_ = false;
-    uint64_t pool_used_ = 0;  // of small messages sent, in all
+    uint64_t pool_used_ = 0;  // bytes of all small messages sent so far
     uint64_t freed_ = 0;
 };
 

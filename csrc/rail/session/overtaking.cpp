@@ -4,12 +4,12 @@ namespace taskd::rail {
 namespace {
 
 constexpr int64_t kGainNs = 1 * kMillisecondNs;
-constexpr int64_t kArrivedLookNs = 2 * kMillisecondNs;  // until the next look at what is there, and unacknowledged
+constexpr int64_t kArrivedLookNs = 2 * kMillisecondNs;  // until the next check of what has arrived unacknowledged
 constexpr int kMostLooks = 256;
 
 }  // namespace
 
-// The only path that carries it; null: there are several, or none.
+// Returns the only path that carries the frame; null: there are several, or none.
 Path* Overtaking::carrier_of(const Numbered& frame) {
     if (frame.is_acknowledged || frame.is_queued || frame.sends != 1)
         return nullptr;
@@ -20,9 +20,9 @@ Path* Overtaking::carrier_of(const Numbered& frame) {
     return nullptr;
 }
 
-// Late, although the other process is awake. `asks`: that is not known yet.
+// Whether the frame is late although the other process is awake. `asks`: a probe is needed to know whether it is awake.
 bool Overtaking::is_overtaken(const Numbered& frame, const Path& slow, const Yardstick& by, bool* asks) {
-    // What is behind a frame that did not come does not come either.
+    // A frame behind one that did not come does not come either.
     const bool is_behind = slow.state() != PathState::kUp && slow.probes.heard_ns() < frame.mark.sent_ns;
     if (frame.late_ns > by.now_ns && !is_behind) {
         look_at_ns_ = std::min(look_at_ns_, frame.late_ns);
@@ -31,21 +31,22 @@ bool Overtaking::is_overtaken(const Numbered& frame, const Path& slow, const Yar
     const bool has_arrived = !slow.holds(frame.end) && by.now_ns - frame.mark.sent_ns < kDeafNs;
     bool has_other = false;
     for (const Path& other : paths_) {
-        // One that is out of use has nothing to wait for: its answers would always be quicker.
+        // A path that is out of use has nothing to wait for: its answers would always be quicker.
         if (&other == &slow || !other.is_up() || !other.orders.is_in_use())
             continue;
         has_other = true;
         if (!has_arrived && other.probes.witness_ns() >= frame.mark.sent_ns)
             return true;
     }
-    // What has arrived is not sent again, but the word of that may be lost on a silent rail; whoever is asked says it.
+    // What has arrived is not sent again. But its acknowledgement may be lost on a silent rail, and a probe makes the
+    // other side repeat it.
     const int64_t asked_since = std::max(frame.mark.sent_ns, has_arrived ? by.now_ns - kProbeEveryNs : 0);
     *asks = *asks || (has_other && prober_.asked_ns() < asked_since);
     look_at_ns_ = std::min(look_at_ns_, has_arrived ? by.now_ns + kArrivedLookNs : by.now_ns);
     return false;
 }
 
-// At the end of a message: a path with nothing to do would be quicker by far, after `taken` bytes of the same kind.
+// Whether, at the end of a message, an idle path would be much quicker, after `taken` bytes of the same kind.
 bool Overtaking::is_slower(const Numbered& frame, const Path& slow, size_t taken, const Yardstick& by) const {
     if (frame.payload() == nullptr)
         return false;
@@ -96,7 +97,7 @@ void Overtaking::be_late(Path& path, int64_t now) {
     path.be_late(now);
     if (prober_.asked_ns() != now)
         prober_.ask(now);
-    // What went over it so far in answer to the other side may be lost.
+    // The acknowledgements that went over this path so far may be lost.
     acknowledger_.demand();
 }
 

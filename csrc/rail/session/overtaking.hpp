@@ -1,16 +1,17 @@
-// How a session takes over from one path what another brings sooner.
+// Overtaking: a session sends a frame again over a path that brings it sooner than the first one.
 //
-// Why: an operation waits for its last byte, so a rail that is slow, or silent without a word, costs what its last
-// piece costs. Two things tell, long before silence by itself would: something that was sent later over another path
-// has been answered while a frame is later than twice what was expected of its path; or, at the end of a message, a
-// path that has nothing to do would bring the frame sooner than the one that has it is expected to. The frame goes out
-// again, and what comes second is dropped by its number. But only if the rail has not brought it: what the other end's
-// system has waits for a busy process, and a copy would only be more work for that one.
+// Why: an operation waits for its last byte, so a rail that is slow, or silent without notice, costs what its last
+// piece costs. Two signs show this long before silence alone would. First: a frame is later than twice what was
+// expected of its path, and something that was sent later over another path has been answered. Second: at the end of a
+// message, an idle path would bring the frame sooner than its own path is expected to. The frame is then sent again,
+// and the copy that arrives second is dropped by its number. But this happens only if the rail has not delivered the
+// frame: bytes that the other end's system has already wait for a busy process, and a copy would only give that process
+// more work.
 //
-// Owns the time of the next look at what is on its way. Failure modes: the path that was overtaken gets nothing new
-// until it has answered a probe behind everything it carries. A slow rail is then measured by what it carried and never
-// given more than it drains; a silent one waits for judgement (SilenceWatch). What has arrived and is not acknowledged
-// is not sent again, but asked for.
+// It owns the time of the next check of what is in flight. Failure modes: the path that was overtaken gets nothing new
+// until it has answered a probe behind everything it carries. A slow rail is then measured by what it carried, and is
+// never given more than it drains. A silent rail waits for judgement (SilenceWatch). What has arrived and is not
+// acknowledged is not sent again; instead the other side is asked for it.
 //
 // Does not: send (Sender does), or take anything down.
 #pragma once
@@ -32,13 +33,13 @@ class Overtaking {
     Overtaking(BoundHost host, Paths& paths, Outbox& outbox, Acknowledger& acknowledger, Prober& prober)
         : host_(host), paths_(paths), outbox_(outbox), acknowledger_(acknowledger), prober_(prober) {}
 
-    // True: some frames are to go out again.
+    // True: some frames have to be sent again.
     bool look();
 
-    // A frame has left that will be late at this time.
+    // A frame has left that will be late from this time on.
     void expect(int64_t late_ns) { look_at_ns_ = std::min(look_at_ns_, late_ns); }
 
-    // INT64_MAX: there is nothing to look at.
+    // INT64_MAX: there is nothing to check.
     int64_t due_ns() const { return look_at_ns_; }
 
   private:
@@ -52,7 +53,7 @@ class Overtaking {
     Outbox& outbox_;
     Acknowledger& acknowledger_;
     Prober& prober_;
-    int64_t look_at_ns_ = INT64_MAX;  // when the next frame that is on its way will be late
+    int64_t look_at_ns_ = INT64_MAX;  // when the next frame in flight will be late
 };
 
 }  // namespace taskd::rail

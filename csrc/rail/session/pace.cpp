@@ -12,7 +12,7 @@ constexpr size_t kFirstPiece = 64 << 10;
 constexpr size_t kLongest = 1 << 20;
 constexpr int64_t kStretchNs = 50 * kMillisecondNs;
 constexpr int64_t kLeastStretchNs = 500 * kMillisecondNs;
-constexpr int64_t kQueueNs = 2 * kMillisecondNs;  // of work that a rail is kept supplied with
+constexpr int64_t kQueueNs = 2 * kMillisecondNs;  // a rail is kept supplied with this much work
 constexpr double kMoreShare = 0.125;
 constexpr double kMostDoublings = 40;
 constexpr double kSecond = 1e9;
@@ -41,8 +41,8 @@ void Pace::acknowledged(size_t bytes, const Mark& mark, int64_t now_ns) {
         deviation_ns_ += ((trip > smooth_ns_ ? trip - smooth_ns_ : smooth_ns_ - trip) - deviation_ns_) / 4;
         smooth_ns_ += (trip - smooth_ns_) / 8;
     }
-    // From the last delivery before it was sent, for part of what has come since was on its way already; and no faster
-    // than it was sent, for acknowledgements that had to wait come at once.
+    // The time counts from the last delivery before the frame was sent, because part of what has come since was in
+    // flight already. The rate is no faster than the sending was, because delayed acknowledgements come all at once.
     const auto took =
         static_cast<double>(std::max({now_ns - mark.delivered_ns, mark.sent_ns - mark.delivered_sent_ns, trip}));
     const double sample = static_cast<double>(delivered_ - mark.delivered) * kSecond / took;
@@ -53,7 +53,7 @@ void Pace::acknowledged(size_t bytes, const Mark& mark, int64_t now_ns) {
         best_now_ = 0;
         stretch_began_ns_ = now_ns;
     }
-    // A sender that had little to send measured itself; only if that was fast does it say something of the rail.
+    // A sender that had little to send measured itself. Its sample says something about the rail only if it was fast.
     if (mark.was_busy || sample > std::max(best_now_, best_before_))
         best_now_ = std::max(best_now_, sample);
 }
@@ -68,7 +68,7 @@ void Pace::answered(int64_t trip_ns, int64_t now_ns) {
 }
 
 void Pace::drained(size_t bytes, int64_t took_ns, int64_t now_ns) {
-    // So little, or so quick, that it shows the way and not the rate.
+    // This was so little or so quick that it shows the latency and not the rate.
     if (bytes < kShortestPiece || took_ns < kQueueNs + 2 * latency_ns())
         return;
     best_now_ = static_cast<double>(bytes) * kSecond / static_cast<double>(took_ns);
@@ -115,9 +115,9 @@ size_t Pace::window() const {
 
 bool Pace::has_room(const Yardstick& by) const {
     size_t window = this->window();
-    // Links that wait for the same thing (a processor, a switch) would keep the shares they once had for ever: each
-    // delivers what it was given. So whoever is no later than the others may have a little more than it had, and that
-    // is the same for all of them, which makes them equal.
+    // Links that wait for the same thing (a processor, a switch) would keep their first shares for ever, because each
+    // delivers what it was given. So a link that is no later than the others may have a little more in flight than
+    // before. The extra is the same for all of these links, and this makes them equal.
     if (is_measured() && smooth_ns_ <= by.quickest_ns + by.quickest_ns / 2)
         window += static_cast<size_t>(by.fastest * kQueueNs / kSecond * kMoreShare);
     return in_flight_ < window;

@@ -22,7 +22,7 @@ void Path::attach(std::unique_ptr<Link> link, int64_t now, bool is_dialler) {
     probes.connected(now);
     glance_.read = 0;
     connection_ = sockets_.connection_of(link->fd(), is_dialler);
-    orders.there = true;  // until the other end says otherwise, as soon as there is another path
+    orders.there = true;  // until the other end says otherwise; it does so when there is another path
     link_ = std::move(link);
 }
 
@@ -62,7 +62,7 @@ void Path::carry(Numbered& frame, const Yardstick& by) {
 
 bool Path::acknowledged(const Numbered& frame, int64_t now) {
     if (frame.sends != 1) {
-        // Nobody knows which of them brought it.
+        // It is unknown which path brought it.
         pace_.forgotten(frame.weight);
         link_->let_go_frame(frame.header.number);
         return false;
@@ -113,7 +113,7 @@ bool Path::judge(int64_t now, int64_t witness_ns) {
     const uint64_t brought = this->brought();
     const bool is_empty = brought == link_->bytes_written();
     const bool is_moving = brought != glance_.brought;
-    // What comes says nothing of this direction, as long as there is something in it that could move.
+    // Bytes that come in prove nothing about the outgoing direction, as long as something there could move.
     if (is_empty ? link_->bytes_read() != glance_.read : is_moving)
         standing.progressed(now);
     else if (is_moving || !holds(link_->end()))

@@ -1,12 +1,11 @@
-// One pair of rails between two processes, from the first dial to the last: its connection, and all that is known of
-// it.
+// One pair of rails between two processes, from its first dial to its last: the connection, and what is known about it.
 //
-// It owns the link while there is one, how it stands (Standing), what it delivers (Pace), what it was asked (Probes),
-// when it is dialled (Redial), and who wants it to be used. Failure modes: a link that is broken stays until it is
-// taken away, and counts as connected meanwhile; what is known of a rail's speed ends with its connection; a rail that
-// was put out of use by either end carries only where nothing better does.
+// It owns the link while there is one, its standing (Standing), its delivery rate (Pace), its probes (Probes), the time
+// of the next dial (Redial), and whether both ends want it to be used. Failure modes: a broken link stays until it is
+// taken away, and counts as connected until then. What is known about a rail's speed ends with its connection. A rail
+// that either end has put out of use carries frames only if there is no better one.
 //
-// Does not: know other paths, or decide what it carries (Scheduler), or which of them is the silent one (Paths).
+// Does not: know other paths, decide what it carries (Scheduler), or decide which path is the silent one (Paths).
 #pragma once
 
 #include <memory>
@@ -30,7 +29,7 @@ struct PathRails {
     std::string name;
 };
 
-// Who wants a path to be used.
+// Whether each end wants the path to be used.
 struct Orders {
     bool here = true;
     bool there = true;
@@ -49,12 +48,12 @@ class Path {
     Probes probes;
     Redial redial;
     Orders orders;
-    std::string trouble;  // what was wrong last; empty: nothing yet
-    size_t budget = 0;    // bytes that this turn may still give to it
+    std::string trouble;  // the last problem; empty: none yet
+    size_t budget = 0;    // bytes that the path may still get in this turn
 
     const Pace& pace() const { return pace_; }
 
-    // Null: there is none.
+    // Null: there is no link.
     Link* link() const { return link_.get(); }
 
     PathState state() const { return standing.state(); }
@@ -66,9 +65,9 @@ class Path {
 
     // ---- its connection
     void attach(std::unique_ptr<Link> link, int64_t now_ns, bool is_dialler);
-    // Returns the connection's name, which both ends know; 0: they know none.
+    // Returns the name of the connection, which both ends know; 0: it has none.
     uint64_t detach();
-    // The other end has lost this connection, named by its own number of the rail. True: it is this one, and cut.
+    // The other end has lost this connection, and names it by its own rail number. True: it is this one, and it is cut.
     bool hear_lost(size_t rail_there, uint64_t connection);
 
     // ---- what it carries
@@ -76,33 +75,33 @@ class Path {
 
     bool carries(const Numbered& frame) const { return (frame.carriers >> rails.index & 1) != 0; }
 
-    // The frame has arrived, on this path or on another that carried it. True: it can have come on this one only.
+    // The frame has arrived, on this path or on another that carried it. True: only this path can have brought it.
     bool acknowledged(const Numbered& frame, int64_t now_ns);
 
-    // Bytes that the other end's system has not acknowledged; below 0: unknown.
+    // Bytes that the other end's system (its kernel) has not acknowledged; below 0: unknown.
     long queued() const { return sockets_.queued(link_->fd()); }
 
-    // Some of them have left; the others stay here while the other end has no room.
+    // Some of these bytes have left. The others stay here as long as the other end has no room.
     bool is_awaited() const { return sockets_.is_awaited(link_->fd()); }
 
-    // How many of its bytes the other end's system has, whether its process has read them or not.
+    // How many bytes of this path the other end's system has, whether or not its process has read them.
     uint64_t brought() const;
-    // The rail has not brought what ends there, and it is not the other end that has no room for it. Everything else
-    // waits for the other process, and no other rail would be quicker.
+    // The rail has not delivered the bytes before `end`, and the reason is not that the other end has no room. In every
+    // other case the bytes wait for the other process, and no other rail would be quicker.
     bool holds(uint64_t end) const;
 
     // ---- what it answers
     void probe(FrameHeader ping, int64_t now_ns);
     void pong(int64_t asked_ns, int64_t now_ns);
-    // Something that it was given at `sent_ns`, and no other path was, is there.
+    // Something that was sent at `sent_ns`, on this path only, has arrived.
     void answered(int64_t sent_ns, int64_t now_ns);
-    // What it carries is taken over by others. A probe of this moment has to follow.
+    // Other paths take over what this path carries. The caller must send a probe with the same time stamp next.
     void be_late(int64_t now_ns);
-    // Looks at a suspect. `witness_ns`: what other paths have answered. True: it is dead, and cut.
+    // Inspects a suspect path. `witness_ns`: what other paths have answered. True: the path is dead, and it is cut.
     bool judge(int64_t now_ns, int64_t witness_ns);
 
   private:
-    // At the last look at a suspect.
+    // The counts at the last inspection of a suspect.
     struct Glance {
         uint64_t read = 0;
         uint64_t brought = 0;

@@ -103,7 +103,7 @@ void Paths::let_go(const Outgoing& message) {
 
 void Paths::let_go(const MessageKey& key) {
     for (Path& path : paths_) {
-        // Its frame is acknowledged when it ends, for nobody needs it again.
+        // Its frame is acknowledged when it ends, because nobody needs it again.
         if (path.link() && path.link()->writes(key))
             path.link()->redirect(true);
     }

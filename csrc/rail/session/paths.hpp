@@ -1,8 +1,8 @@
-// All paths to one process, and what only their comparison shows.
+// All paths to one process, and what only a comparison of them shows.
 //
-// Why: what one path does means something only beside the others: a rail is silent if another one is not, it is slow
-// beside the fastest, and with a single connection there is nothing to compare. Owns the paths. Failure modes: a
-// connection that is broken counts until it is taken away, so that two looks at one moment agree.
+// Why: the behaviour of one path means something only beside the others. A rail is silent if another one is not, and
+// slow compared with the fastest. With a single connection there is nothing to compare. It owns the paths. Failure
+// modes: a broken connection counts until it is taken away, so that two looks at the same moment agree.
 //
 // Does not: decide what a path carries (Scheduler), or take one down (SilenceWatch does).
 #pragma once
@@ -20,7 +20,7 @@ namespace taskd::rail {
 
 class Paths : public Borrowers {
   public:
-    // Before any of them is used.
+    // Must be called before any path is used.
     void add(Path path) { paths_.push_back(std::move(path)); }
 
     size_t size() const { return paths_.size(); }
@@ -35,22 +35,22 @@ class Paths : public Borrowers {
 
     auto end() const { return paths_.end(); }
 
-    // How many have a connection.
+    // How many paths have a connection.
     size_t connected() const;
 
-    // There are connections to compare with each other.
+    // Whether there are several connections, so that they can be compared.
     bool can_compare() const { return connected() > 1; }
 
     Yardstick yardstick(int64_t now_ns) const;
-    // Until the next call.
+    // The result is valid until the next call.
     const std::vector<PathView>& views();
-    // The latest moment at which any other path was given something that has been answered; 0: never.
+    // The latest send time of anything on any other path that has been answered; 0: never.
     int64_t witness_beside(const Path& path) const;
     bool has_up_beside(const Path& path) const;
-    // The counters tell others how this rail stands: suspect only if another path is heard, else it is the process that
-    // says nothing.
+    // Writes the state of this rail into the counters. It is shown as suspect only if another path is heard; otherwise
+    // it is the process that is silent.
     void show(Path& path, int64_t now_ns) const;
-    // Says something on every path.
+    // Sends this frame on every path.
     void tell(const FrameHeader& news);
     void cut(int error);
 

@@ -27,7 +27,7 @@ void Prober::hear(Path& path, const FrameHeader& pong) {
     const auto asked_ns = static_cast<int64_t>(pong.offset);
     const int64_t now = host_.now_ns();
     if (asked_ns <= 0 || asked_ns > now)
-        return;  // nobody asked then
+        return;  // no probe was sent at that time
     path.pong(asked_ns, now);
     heard(path, asked_ns, now);
     host_.dirty();

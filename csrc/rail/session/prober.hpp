@@ -1,8 +1,8 @@
-// Questions and answers: whether a path to the other process works, asked of all paths at once.
+// Probes and their answers: whether a path to the other process works, asked on all paths at once.
 //
-// Why: so the silence of one can be told from the silence of all, and their latencies compared. Owns when all were
-// asked last. Failure modes: an answer to what nobody has asked is ignored; whoever asks may have missed what went over
-// a path that is silent, so the answer comes with all acknowledgements.
+// Why: the silence of one path can then be told from the silence of all, and their latencies can be compared. It owns
+// the time when all paths were last asked. Failure modes: an answer to a question that nobody asked is ignored. A side
+// that asks may have missed what went over a silent path, so the answer comes with all acknowledgements.
 //
 // Does not: know when to ask, or judge by the answers.
 #pragma once
@@ -26,9 +26,9 @@ class Prober {
 
     // The other side asks on this path.
     void answer(Path& path, const FrameHeader& ping);
-    // It has answered on this path.
+    // The other side has answered on this path.
     void hear(Path& path, const FrameHeader& pong);
-    // Something that this path was given at `sent_ns`, and no other, is there.
+    // Something that was sent at `sent_ns`, on this path only, has arrived.
     void heard(Path& path, int64_t sent_ns, int64_t now_ns);
 
   private:

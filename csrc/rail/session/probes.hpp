@@ -1,9 +1,9 @@
-// What one path was asked, and what of it has been answered.
+// The probes of one path: which were sent, and which of them have been answered.
 //
-// Why: probes go out on all paths at the same moments, so that the silence of one can be told from the silence of all.
-// Owns the oldest probe that is not answered, the probe that was sent behind the freight of a late path, and the latest
-// moment whose bytes have been answered. Failure modes: an answer to a question that nobody has asked is ignored; a
-// probe that got lost is covered by every later one that is answered.
+// Why: probes go out on all paths at the same moments. So the silence of one path can be told from the silence of all.
+// It owns the oldest unanswered probe, the probe that was sent behind the bytes of a late path, and the latest send
+// time that has been answered. Failure modes: an answer to a question that nobody asked is ignored. A lost probe is
+// covered by every later probe that is answered.
 //
 // Pure: it is told what happened and when. Does not: send (Path does), or judge (Standing does).
 #pragma once
@@ -21,7 +21,7 @@ struct Sent {
     uint64_t end;
 };
 
-// So many bytes waited for nothing but the path.
+// This many bytes waited for nothing but the path.
 struct Drained {
     size_t bytes;
     int64_t took_ns;
@@ -29,13 +29,13 @@ struct Drained {
 
 class Probes {
   public:
-    // The latest moment at which the path was given something that has been answered; 0: none yet.
+    // The latest send time of anything on this path that has been answered; 0: none yet.
     int64_t witness_ns() const { return witness_ns_; }
 
-    // When something it was given was answered last.
+    // When the last answer to something on this path came.
     int64_t heard_ns() const { return heard_ns_; }
 
-    // The oldest probe that is not answered.
+    // The oldest unanswered probe.
     const std::optional<Sent>& unanswered() const { return unanswered_; }
 
     void connected(int64_t now_ns) {
@@ -49,13 +49,13 @@ class Probes {
             unanswered_ = Sent{now_ns, end};
     }
 
-    // The probe of this moment goes out behind so many bytes.
+    // The probe that is sent at this moment goes out behind this many bytes.
     void behind(int64_t now_ns, size_t bytes) {
         behind_ns_ = now_ns;
         behind_bytes_ = bytes;
     }
 
-    // The answer to a probe. Returns what has drained, if the probe was sent behind something.
+    // Takes the answer to a probe. Returns what has drained, if the probe was sent behind something.
     std::optional<Drained> answered_probe(int64_t asked_ns, int64_t now_ns) {
         if (!unanswered_ || asked_ns >= unanswered_->at_ns)
             unanswered_.reset();

@@ -8,7 +8,7 @@ namespace taskd::rail {
 namespace {
 
 constexpr int64_t kFirstPauseNs = 10 * kMillisecondNs;
-constexpr int64_t kLongestPauseNs = 500 * kMillisecondNs;  // a rail that is back is used before a second has passed
+constexpr int64_t kLongestPauseNs = 500 * kMillisecondNs;  // so a rail that is back is used within a second
 
 }  // namespace
 

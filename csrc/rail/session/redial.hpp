@@ -1,7 +1,8 @@
-// When one path is dialled next: at once at first, then after pauses that grow to a bound.
+// The time of the next dial of one path: at once at first, then after pauses that grow up to a limit.
 //
-// Owns the pause, the refusals in a row, and whether the rail's interface works. Failure modes: an interface that is
-// down is not dialled over until it is up again, and then at once; the side that accepts never dials.
+// It owns the pause, the refusals in a row, and whether the rail's interface works. Failure modes: a path over an
+// interface that is down is not dialled until the interface is up again; then it is dialled at once. The side that
+// accepts never dials.
 //
 // Pure: it is told what happened and when. Does not: dial, or give up (LossWatch does).
 #pragma once
@@ -32,15 +33,15 @@ class Redial {
 
     void connected();
 
-    // The interface works, or does not.
+    // Sets whether the interface works.
     void set_usable(bool usable) { is_usable_ = usable; }
 
-    // There is no connection any more, or none came. True: it is due at a time.
+    // The connection is gone, or none came. True: a time for the next dial is set.
     bool again(int64_t now_ns);
 
     void hurry() { pause_ns_ = 0; }
 
-    // Nobody is dialled any more.
+    // After this nothing is dialled any more.
     void stop();
 
   private:

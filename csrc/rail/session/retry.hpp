@@ -1,6 +1,6 @@
-// The limits of TASKD_RETRY, as a session has them.
+// The limits of TASKD_RETRY, in the form that a session uses.
 //
-// Why alone: who makes an engine names them, and must not see the sessions for that.
+// Why a header of its own: the code that makes an engine names them, and must not include the sessions for that.
 //
 // Does not: count anything.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace taskd::rail {
 
-// How long an operation outlives the loss of all rails to a member (HCCL_OP_RETRY_PARAMS has the same three words).
+// How long an operation survives the loss of all rails to a member (HCCL_OP_RETRY_PARAMS has the same three words).
 struct Retry {
     bool enabled = true;
     int count = 3;

@@ -20,8 +20,8 @@ bool Scheduler::has_room(const Question& asked, size_t path) const {
         return false;
     if (!asked.is_large || asked.is_alone || view.pace->has_room(asked.by))
         return true;
-    // What has left the rail waits for the other process: that says nothing of the rail, and must not starve it. One
-    // that is known to be slow gets no more than it was seen to deliver.
+    // What has left the rail waits for the other process. That says nothing about the rail, and must not starve it. A
+    // rail that is known to be slow gets no more than it was seen to deliver.
     if (view.pace->rate(asked.by) * kMuchSlower < asked.by.fastest)
         return false;
     const long queued = queued_(path);
@@ -29,8 +29,8 @@ bool Scheduler::has_room(const Question& asked, size_t path) const {
            static_cast<size_t>(queued) + view.staged < view.pace->window() / 2;
 }
 
-// A rail that carries again gets the next frame, whatever is known of it: bytes are the proof that the manager waits
-// for, on every pair of ranks, and where there is little to send the others would do.
+// A rail that carries again gets the next frame, whatever is known about it. Bytes are the proof that the manager waits
+// for, on every pair of ranks; and where there is little to send, the other rails would carry all of it.
 std::optional<size_t> Scheduler::unproved(const Question& asked) const {
     for (size_t path = 0; path < asked.paths.size(); ++path) {
         const PathView& view = asked.paths[path];
@@ -69,8 +69,8 @@ std::optional<size_t> Scheduler::choose(const std::vector<PathView>& paths, size
     return is_large || !best ? best : in_turn(asked, *best);
 }
 
-// Small frames take the path that is best now or one about as good, each for a while: so none that works is left
-// without a sign of it.
+// Small frames take the best path, or one that is about as good, each for a while. So every rail that works shows that
+// it does.
 size_t Scheduler::in_turn(const Question& asked, size_t best) {
     const size_t count = asked.paths.size();
     if (count == 1)

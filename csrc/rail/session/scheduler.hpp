@@ -1,13 +1,13 @@
-// Which path the next frame takes.
+// The scheduler chooses the path for the next frame.
 //
-// Why: a message ends with its last byte, so each frame goes where it would arrive first, and each path has only as
-// much on its way as it delivers. Owns whose turn it is among paths that are alike, nothing else. Failure modes: a path
-// that carries again without having proved it gets the next frame, however much better others are; where all good paths
-// are full, a frame waits; only where there is no good one, it goes over one that an order has put out of use, and
-// after that over a silent one.
+// Why: a message is complete only with its last byte. So each frame goes where it would arrive first, and each path has
+// only as much in flight as it delivers. It owns whose turn it is among paths that are alike, and nothing else. Failure
+// modes: a path that carries again, but has not proved it yet, gets the next frame, however much better others are.
+// Where all good paths are full, a frame waits. If there is no good path, the frame takes one that an order has put out
+// of use; if there is none of these, it takes a silent one.
 //
-// Pure: it sees views of paths, and asks for what costs a system call only when it matters. Does not: send, or look at
-// a clock.
+// Pure: it sees views of paths. It asks for values that cost a system call only when they matter. Does not: send, or
+// read a clock.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ namespace taskd::rail {
 
 // What the scheduler sees of one path.
 struct PathView {
-    // In the order in which they are taken.
+    // From best to worst: a path of a later rung is used only if no earlier rung has a path.
     enum class Rung { kGood, kOutOfUse, kSilent, kNone };
     Rung rung = Rung::kNone;  // kNone: there is no connection, or it is broken
     bool is_connected = false;
     bool is_blocked = false;  // the system takes no more
-    bool is_proved = false;   // since it was connected or ordered last it has carried something
-    size_t budget = 0;        // bytes that this turn may still give to it
-    size_t staged = 0;        // bytes that the system does not have yet
+    bool is_proved = false;   // it has carried something since it was last connected or ordered
+    size_t budget = 0;        // bytes that the path may still get in this turn
+    size_t staged = 0;        // bytes that the system has not taken yet
     const Pace* pace = nullptr;
 };
 
@@ -39,17 +39,17 @@ class Scheduler {
 
     explicit Scheduler(Queued queued) : queued_(std::move(queued)) {}
 
-    // Where `bytes` would arrive first; none: nowhere now.
+    // The path on which `bytes` would arrive first; none: no path can take them now.
     std::optional<size_t> choose(const std::vector<PathView>& paths, size_t bytes, bool is_large, const Yardstick& by);
 
   private:
-    // One choice: what is to be sent, and among what.
+    // One choice: what is to be sent, and among which paths.
     struct Question {
         const std::vector<PathView>& paths;
         size_t bytes;
         bool is_large;
         const Yardstick& by;
-        bool is_alone;  // there is nothing to share
+        bool is_alone;  // there is no other path to share with
     };
 
     bool has_room(const Question& asked, size_t path) const;

@@ -6,7 +6,7 @@ namespace taskd::rail {
 namespace {
 
 constexpr size_t kTurnBytes = 1 << 20;                 // per path, before the lock is offered to others
-constexpr size_t kGatherBytes = 256 << 10;             // small frames leave together
+constexpr size_t kGatherBytes = 256 << 10;             // small frames are sent together
 constexpr int64_t kAskEveryNs = 100 * kMillisecondNs;  // while there is traffic
 
 bool has_staged(const Path& path) {
@@ -91,7 +91,7 @@ bool Sender::send_large() {
     return any;
 }
 
-// Where `bytes` would arrive first. Null: nowhere now.
+// The path on which `bytes` would arrive first. Null: no path can take them now.
 Path* Sender::choose(size_t bytes, bool is_large) {
     const Yardstick by = paths_.yardstick(host_.now_ns());
     const auto chosen = scheduler_.choose(paths_.views(), bytes, is_large, by);
@@ -102,7 +102,7 @@ void Sender::stage(Path& path, Numbered& frame) {
     const Yardstick by = paths_.yardstick(host_.now_ns());
     acknowledger_.stamp(frame.header);
     path.carry(frame, by);
-    // Whoever waits for a look at silence waits at least this long; and to be late takes another path.
+    // Silence is checked after this time at the earliest; and a frame can be late only if there is another path.
     if (paths_.size() > 1) {
         overtaking_.expect(frame.late_ns);
         host_.wake_by(std::min(frame.late_ns, by.now_ns + kSilenceFloorNs));
@@ -116,11 +116,11 @@ void Sender::acknowledge() {
     if (!acknowledger_.is_due())
         return;
     Path* path = &paths_[std::min(acknowledger_.last_path(), paths_.size() - 1)];
-    // Not behind what is on its way, if another path has less of it.
+    // Do not queue it behind what is in flight, if another path has less in flight.
     if (!path->is_up() || path->link()->blocked() || path->pace().in_flight() > 0)
         path = choose(sizeof(FrameHeader), false);
     if (path != nullptr)
-        acknowledger_.say(*path->link());  // else as soon as a path can take something
+        acknowledger_.say(*path->link());  // otherwise as soon as a path can take it
 }
 
 bool Sender::flush() {
@@ -148,7 +148,7 @@ void Sender::acknowledged(const FrameHeader& header, const Range* ranges, size_t
             outbox_.acknowledge(ranges[index].first, ranges[index].last, done, complete);
     }
     if (life_.stage() == Life::kLeaving)
-        host_.dirty();  // perhaps that was the last one
+        host_.dirty();  // this may have been the last one
 }
 
 void Sender::send_again(const Path& path) {
@@ -176,7 +176,7 @@ void Sender::frame_acknowledged(Numbered& frame) {
         if (!path.carries(frame) || !path.link() || !path.acknowledged(frame, now))
             continue;
         prober_.heard(path, frame.mark.sent_ns, now);
-        // What others carry may have been overtaken by this.
+        // What other paths carry may have been overtaken by this frame.
         if (paths_.size() > 1 && (overtaking_.due_ns() <= now || path.pace().in_flight() == 0))
             host_.dirty();
     }

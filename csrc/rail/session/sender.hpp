@@ -1,8 +1,9 @@
-// How a session sends: frames are carved from messages, put on paths, and remembered until they are acknowledged.
+// The sending side of a session: it cuts messages into frames, puts these on paths, and remembers them until they are
+// acknowledged.
 //
-// Owns the choice of paths (Scheduler) and what is sent a second time (Overtaking). Failure modes: what was staged on a
-// path and could not leave goes first; where no path has room, frames wait in the outbox; one turn gives each path a
-// bounded number of bytes, so that whoever waits for the lock gets it.
+// It owns the choice of paths (Scheduler) and what is sent a second time (Overtaking). Failure modes: frames that were
+// staged on a path and could not leave go first. If no path has room, frames wait in the outbox. One turn gives each
+// path a bounded number of bytes, so that other threads that wait for the lock get it.
 //
 // Does not: take paths down, or say farewell.
 #pragma once
@@ -27,26 +28,26 @@ class Sender {
            const Lifecycle& life);
 
     // ---- one turn, in this order
-    // What was staged and could not leave goes first.
+    // Writes first what was staged and could not leave before.
     void begin_turn();
-    // Puts on paths what finds one. True: there is more than this turn's worth.
+    // Puts frames on paths that take them. True: more than this turn's worth is left.
     bool send();
-    // What has come is said, if that is due and a path takes it.
+    // Acknowledges what has arrived, if that is due and a path takes it.
     void acknowledge();
-    // Writes what is staged. True: there is more than this turn's worth.
+    // Writes what is staged. True: more than this turn's worth is left.
     bool flush();
 
     // ---- what the other side has
-    // `header` says up to which frame, and `ranges` which ones above.
+    // The header acknowledges all frames up to a number, and `ranges` those above it.
     void acknowledged(const FrameHeader& header, const Range* ranges, size_t count);
 
-    // What a lost connection of this path carried goes out again.
+    // Sends again what the lost connection of this path carried.
     void send_again(const Path& path);
 
-    // Something may have been overtaken by now.
+    // Whether something may have been overtaken by now.
     bool is_due(int64_t now_ns) const { return paths_.can_compare() && overtaking_.due_ns() <= now_ns; }
 
-    // When that has to be looked at; INT64_MAX: never.
+    // When to check for that; INT64_MAX: never.
     int64_t next_ns(int64_t now_ns) const;
 
   private:

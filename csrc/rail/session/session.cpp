@@ -9,7 +9,7 @@
 namespace taskd::rail {
 namespace {
 
-// The other side may not have noticed: its cable is in order, or the rail is a switch away.
+// The other side may not have noticed the loss: its cable may be fine, or there is a switch between the two.
 FrameHeader news_of_loss(FrameHeader news, const Path& path, uint64_t connection) {
     news.part = static_cast<uint32_t>(path.rails.here);
     news.offset = connection;
@@ -58,7 +58,7 @@ Session::~Session() {
 
 void Session::attach(size_t index, int fd) {
     Path& path = paths_[index];
-    // First: it owns the descriptor.
+    // This comes first, because the link owns the descriptor.
     auto link = std::make_unique<Link>(sockets_, fd, pair_.epoch, index, path.record);
     if (path.link())
         lose(path, ECONNRESET, nullptr);
@@ -66,12 +66,12 @@ void Session::attach(size_t index, int fd) {
     farewell_.renew(path);
     life_.connected();
     loss_watch_.connected();
-    // Each side may have been told less than the other knows.
+    // Each side may know less than the other side has told it.
     acknowledger_.demand();
     paths_.show(path, host_.now_ns());
     host_.watch(*path.link());
     if (paths_.can_compare()) {
-        // From now on there is another link to compare an older one with.
+        // From now on there is another link to compare the older one with.
         prober_.ask(host_.now_ns());
         host_.wake_by(host_.now_ns() + kSilenceFloorNs);
     }
@@ -84,7 +84,7 @@ void Session::dial_failed(size_t index, int error, const std::string& trouble) {
     connections_.failed(path, error, trouble);
     if (error == ESTALE) {
         if (life_.has_been_connected() && life_.parting() == Lifecycle::Parting::kNone)
-            life_.part(Lifecycle::Parting::kAtOnce);  // and is not heard any more, for its own connection is gone
+            life_.part(Lifecycle::Parting::kAtOnce);  // its farewell cannot be heard: the connection for it is gone
         fail("it has ended epoch " + std::to_string(pair_.epoch));
         return;
     }
@@ -103,7 +103,7 @@ void Session::set_order(size_t rail_here, bool in_use) {
         path.orders.here = in_use;
         prove_anew(path.record);
     }
-    prober_.ask(host_.now_ns());  // which tells the other end, too
+    prober_.ask(host_.now_ns());  // the probe tells the other end, too
 }
 
 bool Session::reap() {
@@ -122,12 +122,12 @@ void Session::lose(Path& path, int error, const char* fault) {
     host_.unwatch(*path.link());
     const uint64_t connection = path.detach();
     path.trouble = fault != nullptr ? fault : std::strerror(error);
-    // Who has left in good order is no reason to call a rail bad.
+    // If the peer has left in good order, that is no reason to call a rail bad.
     const bool has_left = life_.parting() == Lifecycle::Parting::kInGoodOrder;
     if (!has_left)
         set_error(path.record, error, now);
     sender_.send_again(path);
-    // The last that the other side was told over it may be lost, and it may wait for just that.
+    // The last acknowledgement that was sent over it may be lost, and the other side may wait for exactly that.
     acknowledger_.demand();
     if (!has_left)
         paths_.show(path, now);
@@ -150,7 +150,7 @@ void Session::lose(Path& path, int error, const char* fault) {
 // ---- times and turns
 
 bool Session::pump() {
-    // What a lost link carried goes before anything new, and so does the news of it.
+    // What a lost link carried is sent before anything new, and so is the news of the loss.
     reap();
     if (life_.is_over())
         return false;
@@ -209,7 +209,8 @@ char* Session::data_begins(Link& link, const FrameHeader& header) {
         link.redirect(false);
         return nullptr;
     }
-    // A copy of what another link is bringing: that one's rest must not be written once this one writes.
+    // This is a copy of a frame that another link is reading: the rest of that one must not be written once this one
+    // writes.
     for (Path& path : paths_) {
         if (path.link() && path.link() != &link && path.link()->incoming() == header.number) {
             add(mine.record.duplicates, 1);
@@ -225,7 +226,7 @@ void Session::data_ended(Link& link, const FrameHeader& header, bool counts) {
         traffic_.arrived(link, header);
     } else if (!counts && (header.flags & kHasMark) != 0 && !acknowledger_.has(header.number) &&
                !link.was_redirected()) {
-        // Padding of a message that was taken back: its number has come, its bytes never will.
+        // Padding of a message that was taken back: its number has come, its bytes will never come.
         acknowledger_.add(header.number);
     }
     acknowledger_.count_data(header, counts);
@@ -291,7 +292,7 @@ void Session::leave(const std::string& reason) {
 }
 
 void Session::end(const std::string& reason) {
-    // Also if a last word cannot be said and throws.
+    // The connections are closed even if saying the last word throws.
     struct Closing {
         ~Closing() { connections.close(); }
 

@@ -1,26 +1,27 @@
-// All connections with one other process in one epoch: what is sent over them, what comes, and how they stand.
+// All connections with one other process in one epoch: what is sent over them, what arrives, and their state.
 //
-// Why one for all groups: the rails and their state belong to the pair of processes, and a frame that one link loses is
-// carried by another without any group's notice. A session belongs to one epoch and so do its connections: what is old
+// Why one session for all groups: the rails and their state belong to the pair of processes. A frame that one link
+// loses is carried by another, and no group notices it. A session and its connections belong to one epoch, so old data
 // dies with its socket.
 //
-// What it is made of, and who knows what:
+// Its parts, and what each part knows:
 //
 //     Lifecycle      open, leaving, parted, over; why it is over
 //     Paths          one Path for each pair of rails: its connection, and down, dialling, up, late, suspect or dead
-//     Connections    dials paths that have none, and closes all
+//     Connections    dials paths that have no connection, and closes all
 //     Traffic        what groups send and receive (Outbox, Inbox)
-//     Sender         which frame goes on which path (Scheduler), and what goes a second time (Overtaking)
-//     Acknowledger   what has come, and when that is said
-//     Prober         asks on all paths at once, and takes the answers
-//     SilenceWatch   finds paths that are silent, and a network that is (LossWatch)
+//     Sender         which frame goes on which path (Scheduler), and which is sent a second time (Overtaking)
+//     Acknowledger   what has arrived, and when that is acknowledged
+//     Prober         sends probes on all paths at once, and takes the answers
+//     SilenceWatch   finds paths that are silent, and a network that is silent as a whole (LossWatch)
 //     Farewell       the last words
 //
-// A session only routes: what the engine tells it and what a link brings goes to the part that is meant, and what
-// follows for other parts is decided here. It is driven from outside, with the engine's lock held: told when a socket
-// is ready, when a time has come, when somebody wants to send.
+// A session only routes. It passes each call of the engine and each frame of a link to the right part, and decides what
+// other parts must do as a result. It is driven from outside, with the engine's lock held: the engine tells it that a
+// socket is ready, that a time has come, or that somebody wants to send.
 //
-// Does not: accept, dial or wait (engine/core.hpp), or know what a group is beyond whom to ask for an operation.
+// Does not: accept, dial or wait (engine/core.hpp does). It knows nothing about a group except whom to ask for an
+// operation.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +53,7 @@ struct Pair {
     Endpoint peer;
     int peer_rank = -1;
 
-    // One of the two does, and both know which.
+    // Only one of the two processes dials, and both know which one.
     bool dials() const { return me.process < peer.process; }
 };
 
@@ -63,29 +64,29 @@ class Session : public LinkReader {
 
     const Pair& pair() const { return pair_; }
 
-    // How far it has come, and why it is over.
+    // Its stage, and why it is over.
     const Lifecycle& life() const { return life_; }
 
     Paths& paths() { return paths_; }
 
-    // What groups have of it.
+    // What groups use of it.
     Traffic& traffic() { return traffic_; }
 
     // ---- for the engine
-    // The path has a connection.
+    // The path has got a connection.
     void attach(size_t path, int fd);
     void dial_failed(size_t path, int error, const std::string& trouble);
     void set_interface(size_t rail_here, bool usable, const std::string& reason);
     void set_order(size_t rail_here, bool in_use);
-    // Takes broken links away; true if there were any.
+    // Takes broken links away. True: there were some.
     bool reap();
-    // Writes what can be written. True: there is more than one turn's worth.
+    // Writes what can be written. True: more than one turn's worth is left.
     bool pump();
     void on_time(int64_t now_ns);
     int64_t next_ns(int64_t now_ns) const;
-    // Says farewell in good order, as soon as everything sent is acknowledged.
+    // Says farewell in good order as soon as everything that was sent has been acknowledged.
     void leave(const std::string& reason);
-    // Says farewell and closes everything. No memory is touched afterwards.
+    // Says farewell and closes everything. After that no memory is touched any more.
     void end(const std::string& reason);
 
     // ---- LinkReader
@@ -114,7 +115,7 @@ class Session : public LinkReader {
     Farewell farewell_;
 };
 
-// Rails, addresses, and what is wrong with each.
+// Names the rails, their addresses, and what is wrong with each.
 std::string what_was_tried(const Pair& pair, const Lifecycle& life, const Paths& paths);
 
 }  // namespace taskd::rail

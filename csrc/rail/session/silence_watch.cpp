@@ -70,7 +70,7 @@ void SilenceWatch::look_at_all(int64_t now) {
         return;
     for (Path& path : paths_) {
         path.trouble = "nothing comes through";
-        // Whoever dials does it again, since a connection that was silent for long is slow to try.
+        // The side that dials cuts and dials again, because a connection that was silent for long is slow to try again.
         if (path.redial.dials() && path.link())
             path.link()->cut(ETIMEDOUT);
     }
@@ -99,7 +99,7 @@ const Numbered* SilenceWatch::oldest_on(const Path& path) const {
     return nullptr;
 }
 
-// Something is on its way in one direction or the other, as far as is known here, and there are links for it.
+// Whether something is in flight in one direction or the other, as far as this side knows, and there are links for it.
 bool SilenceWatch::is_waiting() const {
     const bool has_any = !traffic_.outbox().unacknowledged().empty() || !traffic_.inbox().is_empty();
     return has_any && paths_.connected() > 0;

@@ -1,12 +1,12 @@
-// How a session notices that a path is silent, or all of them.
+// The silence watch of a session notices that one path is silent, or all of them.
 //
-// Why: an operation waits for its last byte, and the system's own patience with a connection lasts minutes. Each path
-// is looked at for what it has not answered (Standing judges it), and all together for a network that is gone
-// (LossWatch judges that). Owns nothing but the way to look. Failure modes: what a silent path carries goes out again
-// over another one; a suspect is probed again and again, and taken down only beside one that answers; where there is a
+// Why: an operation waits for its last byte, but the system is patient with a silent connection for minutes. So each
+// path is checked for what it has not answered (Standing judges it), and all paths together for a network that is gone
+// (LossWatch judges that). It owns nothing; it only does these checks. Failure modes: what a silent path carries is
+// sent again over another one. A suspect is probed again and again, and taken down only if another path answers. With a
 // single connection, only the network as a whole can be found silent.
 //
-// Does not: give up the session (Session does), or look while nothing is on its way.
+// Does not: give up the session (Session does), or check anything while nothing is in flight.
 #pragma once
 
 #include <cstdint>

@@ -57,8 +57,8 @@ bool Standing::judge(int64_t now_ns, int64_t witness_ns) {
     const bool is_dead = now_ns - carried_ns_ >= kDeathNs;
     if (!is_dead && now_ns - progress_ns_ < kDeafNs)
         return false;
-    // The witness must have been asked a round after this path was: who answered that has come by this path's probe
-    // too.
+    // The witness must have been asked one probe interval after this path was. A process that answered that has also
+    // had time to read this path's probe.
     if (witness_ns < (is_dead ? carried_ns_ : progress_ns_) + kProbeEveryNs)
         return false;
     state_ = PathState::kDead;

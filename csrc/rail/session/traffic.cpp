@@ -20,7 +20,7 @@ void Traffic::send(Party& party, int member, const MessageKey& key, const void* 
         host_.post({Event::What::kSent, &party, member, key.part});
     if (differs != nullptr) {
         host_.post({Event::What::kDiffers, &party, member, key.part, *differs});
-        outbox_.add_control(FrameType::kDiffers, key, party.form(), bytes);  // who gave the credit waits
+        outbox_.add_control(FrameType::kDiffers, key, party.form(), bytes);  // the rank that gave the credit waits
     }
     host_.dirty();
 }
@@ -120,7 +120,7 @@ void Traffic::hear_offer(Link& link, const FrameHeader& header) {
         link.cut(EPROTO, fault);
         return;
     }
-    // A large one that was asked for has its credit already, unless its sender dropped that.
+    // A large message that was asked for has its credit already, unless its sender dropped that.
     const bool wants_credit = header.bytes <= kEagerBytes || header.offset == kAsksAgain;
     if (inbound->is_posted && wants_credit && inbound->bytes == header.bytes) {
         outbox_.add_control(FrameType::kCredit, key_of(header), inbound->party->form(), inbound->bytes);
@@ -130,7 +130,7 @@ void Traffic::hear_offer(Link& link, const FrameHeader& header) {
     }
 }
 
-// A description of an operation, or the answer that it differs from the one here.
+// Takes a description of an operation, or the answer that it differs from the operation here.
 void Traffic::hear_form(const FrameHeader& header) {
     const MessageKey key = key_of(header);
     const bool is_answer = header.type == FrameType::kDiffers;
@@ -151,15 +151,15 @@ void Traffic::hear_form(const FrameHeader& header) {
     }
 }
 
-// Another operation's message under this one's number. Messages between two have a number for each direction, so there
-// only the same message can be compared.
+// The form of another operation whose message came under this one's number. Point-to-point messages have a number for
+// each direction, so there only the same message can be compared.
 const Form* Traffic::stranger(const Party& party, const MessageKey& key) const {
     if (party.form().kind == static_cast<uint8_t>(Kind::kPointToPoint))
         return nullptr;
     return inbox_.stranger(key.group, key.sequence, party.form());
 }
 
-// Two ranks in different operations under one sequence never wait for each other in vain.
+// Compares operations: two ranks in different operations under one sequence do not wait for each other in vain.
 void Traffic::compare(const FrameHeader& header) {
     if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
         return;
@@ -171,13 +171,13 @@ void Traffic::compare(const FrameHeader& header) {
         host_.post({Event::What::kDiffers, mine, port->second.member, header.part, header.form});
 }
 
-// A message that comes, and the memory that was named for it.
+// Compares a message that comes with the memory that was named for it.
 void Traffic::compare_message(const FrameHeader& header) {
     const Inbound* const inbound = inbox_.posted(key_of(header));
     if (inbound == nullptr || (inbound->bytes == header.bytes && inbound->party->form() == header.form))
         return;
     host_.post({Event::What::kDiffers, inbound->party, inbound->member, header.part, header.form});
-    // A sender of much waits for credit that never comes.
+    // The sender of a large message would wait for credit that never comes.
     outbox_.add_control(FrameType::kDiffers, key_of(header), inbound->party->form(), 0);
     host_.dirty();
 }

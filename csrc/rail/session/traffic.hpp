@@ -1,14 +1,15 @@
-// What groups have of a session: messages to the other process and from it, and the comparison of what both are doing.
+// What groups use of a session: messages to the other process and from it, and a check that both run the same
+// operations.
 //
-// Owns what is to be sent (Outbox), what is received (Inbox), and whom to ask for the operations of a group. Failure
-// modes: two ranks in different operations under one number never wait for each other in vain, since every frame says
-// what its operation is; an operation that ends takes its memory back from all links at once; a peer that offers more
-// than anybody could want loses its connection.
+// It owns what is to be sent (Outbox), what is received (Inbox), and whom to ask for the operations of a group. Failure
+// modes: two ranks in different operations under one number do not wait for each other in vain, because every frame
+// says which operation it belongs to. An operation that ends takes its memory back from all links at once. A peer that
+// offers more messages than any job needs loses its connection.
 //
-// It calls no operation itself except to say that bytes are about to be written. Everything else is posted as an event,
+// It calls an operation itself only to say that bytes are about to be written. Everything else is posted as an event,
 // and delivered when nothing is half done.
 //
-// Does not: send, acknowledge, or know numbers of frames (Sender and Receiver do).
+// Does not: send, acknowledge, or know the numbers of frames (Sender and Acknowledger do).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Roster {
   public:
     virtual ~Roster() = default;
     virtual Party* find(uint64_t sequence) const = 0;
-    // What this operation is, or was, for it may have ended a while ago; null: not known.
+    // The form of this operation, which may have ended a while ago; null: not known.
     virtual const Form* form_of(uint64_t sequence) const = 0;
 };
 
@@ -55,11 +56,11 @@ class Traffic {
     bool awaits(const Party& party, uint64_t group) const;
 
     // ---- what comes
-    // Where the bytes of this frame go; null: nowhere.
+    // Where the bytes of this frame go; null: they are dropped.
     char* begins(Link& link, const FrameHeader& header);
-    // All of them are here.
+    // All bytes of this frame have arrived.
     void arrived(Link& link, const FrameHeader& header);
-    // A numbered frame without a payload, for the first time.
+    // A numbered frame without a payload has arrived for the first time.
     void control(Link& link, const FrameHeader& header);
 
   private:

@@ -1,1 +1,1 @@
-"""Whether all ranks hold the same state: what is compared when, what differs, and what follows."""
+"""The proof that all ranks hold the same state: what is compared when, what differs, and what follows."""

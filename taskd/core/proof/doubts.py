@@ -1,18 +1,18 @@
-"""What is done when ranks that held the same hold it no longer: an incident of its own, and all start over.
+"""The answer to a difference between ranks that held the same state: an incident of its own, and all ranks start over.
 
-Why not less: what a damaged rank computed has reached the others with the gradients ever since, so nobody holds what
-an undisturbed run would hold. Replacing that rank would make all alike, and alike wrong. So all begin anew, from the
-script's own checkpoint if it takes one up. What can go wrong, and what follows:
+Why no cheaper repair: the results of a damaged rank have reached the other ranks with the gradients. So no rank holds
+what an undisturbed run would hold. Replacing that rank would make all ranks equal, but equally wrong. So all ranks
+start over, from the script's own checkpoint if the script loads one. Failure modes, and what follows:
 
-- *It happens again*: of the same item it is said and nothing is done, for starting over has not helped: the script
-  makes its ranks unlike. Neither is it done more than PROOF_STARTS_OVER times for whatever items.
-- *Nobody knows who is wrong, among three ranks or more*: one damaged replica does not look like that, a script that
-  goes separate ways does. It is said, and nothing is done.
-- *Only what changes no weight by itself differs* (modes of modules, a scheduler's best metric): a script may mean that.
-  It is said, and nothing is done before a setting, a weight or a moment differs, too.
+- *The same item differs again*: it is reported and nothing is done. Starting over has not helped, so the script itself
+  makes its ranks differ. In total, all ranks start over at most PROOF_STARTS_OVER times, for whichever items.
+- *Three ranks or more, and it is unknown which one is wrong*: a single damaged replica does not look like that, but a
+  script whose ranks do different things does. It is reported, and nothing is done.
+- *Only items differ that change no weight by themselves* (modes of modules, a scheduler's best metric): a script may
+  intend that. It is reported, and nothing is done until a setting, a weight or a moment differs, too.
 - *Recovery is off, or ranks have left already*: the same.
 
-Invariants: a difference is an incident in any case; a job is never ended for it. Not here: comparing (proofs.py).
+Invariants: every difference is an incident. A job is never ended for it. Not here: the comparison (proofs.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from taskd.core.words import cut, verb
 
 
 class Doubts:
-    """What has been found unlike so far, and how often all have started over for it."""
+    """The differences found so far, and how often all ranks have started over for them."""
 
     def __init__(self, job: Job, repairs: Repairs, proofs: Proofs) -> None:
         self._job = job
@@ -43,7 +43,7 @@ class Doubts:
         self._restarts = 0
 
     def take(self, verdict: ProofVerdict, when: Moment) -> None:
-        """A verdict about the proofs, new or from the journal."""
+        """Act on a verdict about the proofs, new or from the journal."""
         self._proofs.take(verdict)
         if verdict.finding is not ProofFinding.DIFFERS:
             if verdict.reason:
@@ -59,7 +59,7 @@ class Doubts:
         self._repairs.faults.doubted("proof", verdict.reason, verdict.ranks, when)
 
     def _why_not(self, verdict: ProofVerdict) -> str:
-        """Why all do not start over; empty: they do."""
+        """Why the ranks do not start over. Empty: they do."""
         rules, members = self._repairs.rules, self._job.members
         if self._job.over is not None:
             return "the job is over"
@@ -80,7 +80,7 @@ class Doubts:
         return ""
 
     def _observe(self, verdict: ProofVerdict, reason: str, now: int) -> None:
-        """An incident that is closed as soon as it is written down."""
+        """Write down an incident that is closed at once."""
         members = self._job.members
         incident = Incident(self._job.next_incident(), "proof", now)
         where = [record.where for rank in verdict.ranks if (record := members.find(rank)) is not None]

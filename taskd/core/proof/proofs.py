@@ -1,21 +1,22 @@
-"""Whether all ranks hold the same: the manager's part. Digests come in, and what differs comes out with a name.
+"""The manager's proof that all ranks hold the same state. Digests come in, and the names of differing units come out.
 
-Each rank digests the same units of its state after the same updates (plan.py) and tells it with its node's beat.
-When all have told what they hold after an update, it is compared. What can go wrong, and what follows:
+Each rank digests the same units of its state after the same updates (plan.py), and sends this proof with its node's
+beat. When all ranks have sent their proof of an update, the proofs are compared. Failure modes, and what follows:
 
-- *A proof is lost, or a rank is slower and tells fewer*: an update that not all have told is judged when enough newer
-  ones are there, by those who did. Nobody is ever asked or awaited.
-- *Something is unlike from the start* (each rank's own part of a model, a module in another mode): it is none of what
-  replicas share. That is said once, and it is not compared.
-- *A repair comes before the first proof*: what differs only on those that have taken it from others was alike.
-- *Something was alike and is not any more*: a verdict. Three ranks or more: the few that differ from the many that
-  agree are named. Two, or no majority: all are named, and nobody is accused.
-- *Ranks list other units*: the list itself is compared in the same way; contents among those who list alike.
+- *A proof is lost, or a slower rank sends fewer proofs*: an update without the proofs of all ranks is judged when
+  enough newer updates are there, by the proofs that came. No rank is ever asked or waited for.
+- *A unit differs from the start* (each rank's own part of a model, a module in another mode): replicas do not share it.
+  This is reported once, and the unit is not compared.
+- *A repair comes before the first proof*: if only the ranks differ that took a unit from others, the unit was alike.
+- *A unit was alike and is not any more*: a verdict. Three ranks or more: the few ranks that differ from the majority
+  are named. Two ranks, or no majority: all ranks are named, and none is blamed.
+- *Ranks list other units*: the list itself is compared in the same way. Contents are compared among ranks with the same
+  list.
 - *Ranks hold parts of a model*: each part is compared by itself, as if it were a job of its own.
-- *The manager restarts*: what was found alike or excepted is in the journal, as verdicts; proofs are not.
+- *The manager restarts*: the units found alike or excepted are in the journal, as verdicts. Proofs are not.
 
-Invariants: a unit that was never alike is never held against anybody; a difference is said once, until the unit is
-compared anew. Not here: what is done about a difference (doubts.py).
+Invariants: a unit that was never alike is never reported as a difference. A difference is reported once, until the unit
+is compared anew. Not here: what is done about a difference (doubts.py).
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ class Layout:
     total: int
     units: bytearray
     told: dict[int, int] = field(default_factory=dict)
-    """Units of which a difference was said, and how often all had started over by then: it is not said again before
-    they have done so once more."""
+    """Units whose difference was reported, and how often all ranks had started over by then. It is not reported again
+    before the ranks start over once more."""
     names: dict[int, str] = field(default_factory=dict)
     missing: str = ""
     harmless: int = 0
-    """Its first so many units change no weight by themselves."""
+    """How many of its first units change no weight by themselves."""
     based: bool = False
 
     def name(self, unit: int) -> str:
-        """What it is called where the first rank has said so."""
+        """The name of a unit, if a rank has sent it."""
         return self.names.get(unit, f"part {unit} of {self.total}")
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last proof of all ranks that found nothing."""
+    """The last complete proof that found no difference."""
 
     updates: int
     ranks: int
@@ -78,8 +79,8 @@ class Last:
 
 @dataclass(slots=True, eq=False)
 class Told:
-    """What ranks that hold the same number of updates, of the same part of the model, have told. `complete`: all that
-    live; `everybody`: all that there are."""
+    """The proofs of ranks that hold the same number of updates and the same part of the model. `complete`: those of all
+    living ranks. `everybody`: those of all ranks that have not left."""
 
     proofs: dict[int, Proof]
     complete: bool
@@ -88,7 +89,7 @@ class Told:
 
     @property
     def updates(self) -> int:
-        """That they hold."""
+        """The number of updates that these ranks hold."""
         return next(iter(self.proofs.values())).updates
 
 
@@ -104,12 +105,12 @@ class Proofs:
         self._open: dict[int, dict[int, Proof]] = {}  # by the updates held, then by rank
         self._ready: list[Told] = []
         self._layouts: dict[int, Layout] = {}
-        self._lists_alike = False  # all ranks listed the same once
-        self._list_told: int | None = None  # like that of a unit
+        self._lists_alike = False  # all ranks had the same list once
+        self._list_told: int | None = None  # like `Layout.told`, for the list
 
     @property
     def excepted(self) -> list[str]:
-        """What is not compared, as it is called."""
+        """The names of what is not compared."""
         found = [
             layout.name(at)
             for layout in self._layouts.values()
@@ -121,7 +122,7 @@ class Proofs:
     # ---- filing -----------------------------------------------------------------------------------------------
 
     def file(self, node: str, proofs: Iterable[Proof], at: int) -> None:
-        """What the ranks of this node have told."""
+        """Take the proofs of this node's ranks."""
         for proof in proofs:
             record = self._members.find(proof.rank)
             if record is None or record.where != node or not _whole(proof):
@@ -142,7 +143,7 @@ class Proofs:
             self._told(self._open.pop(min(self._open)), False, at)
 
     def _told(self, proofs: dict[int, Proof], complete: bool, at: int) -> None:
-        """These are to be compared, part by part."""
+        """Queue these proofs for comparison, part by part."""
         parts: dict[int, dict[int, Proof]] = {}
         for rank, proof in sorted(proofs.items()):
             parts.setdefault(proof.part, {})[rank] = proof
@@ -151,20 +152,20 @@ class Proofs:
         del self._ready[: -limits.PROOF_KEPT * len(parts)]
 
     def restart(self) -> None:
-        """What was told before is of no use: the manager was away, or another epoch has begun."""
+        """Drop all open proofs: the manager was restarted, or another epoch has begun."""
         self._open.clear()
         self._ready.clear()
 
     # ---- judging ----------------------------------------------------------------------------------------------
 
     def find(self) -> ProofVerdict | None:
-        """The next thing to be said about what was filed. Call `take` with it before the next call."""
+        """Return the next verdict about the filed proofs. Call `take` with it before the next call."""
         while self._ready:
             told = self._ready[0]
             verdict = self._judge(told)
             if verdict is not None and verdict.finding is not ProofFinding.DIFFERS:
                 return verdict
-            del self._ready[0]  # what differs is all that is said about it
+            del self._ready[0]  # a difference is the last verdict about these proofs
             if verdict is not None:
                 return verdict
             if told.complete:
@@ -179,7 +180,7 @@ class Proofs:
         self.last = Last(told.updates, ranks, told.at, every)
 
     def take(self, verdict: ProofVerdict) -> None:
-        """A verdict counts from now on; from a journal, too."""
+        """Apply a verdict, new or from the journal."""
         if verdict.finding is ProofFinding.DIFFERS and not verdict.units:
             self._list_told = self._job.restarts
             return
@@ -202,7 +203,7 @@ class Proofs:
         return layout
 
     def _judge(self, told: Told) -> ProofVerdict | None:
-        """What these ranks have told, compared; the first thing that is to be said about it."""
+        """Compare these proofs, and return the first verdict about them. None: nothing (more) to report."""
         lists = {rank: (proof.layout, proof.total) for rank, proof in told.proofs.items()}
         if len(set(lists.values())) > 1 and self._lists_alike and self._list_told != self._job.restarts:
             return self._differs(told, (0, 0), {-1: dict(lists.items())})
@@ -249,7 +250,7 @@ class Proofs:
         return cut(f"not compared between ranks: {'; '.join(parts)}") if parts else ""
 
     def _differs(self, told: Told, where: tuple[int, int], differing: dict[int, dict[int, object]]) -> ProofVerdict:
-        """The sentence about these units, and who is wrong, or everybody."""
+        """The verdict that these units differ. It names the wrong ranks, or all ranks if that is unknown."""
         updates = told.updates
         layout = self._layouts.get(where[0])
         units = tuple(sorted(unit for unit in differing if unit >= 0))
@@ -290,7 +291,7 @@ def _covers(proof: Proof) -> bool:
 
 
 def _words(proof: Proof) -> Iterable[tuple[int, bytes]]:
-    """Each unit with its digest, but those that have none."""
+    """Each unit with its digest. Units without a digest are left out."""
     size, data = limits.DIGEST_WORD, proof.digests
     for at in range(len(data) // size):
         word = data[at * size : (at + 1) * size]
@@ -299,7 +300,7 @@ def _words(proof: Proof) -> Iterable[tuple[int, bytes]]:
 
 
 def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
-    """Units of which ranks have told different digests, with what each has told."""
+    """Units for which ranks sent different digests, with the digest of each rank."""
     if len({(proof.first, proof.digests) for proof in proofs}) == 1:
         return {}
     told: dict[int, dict[int, object]] = {}
@@ -310,12 +311,12 @@ def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
 
 
 def _taken_apart(values: dict[int, object], takers: set[int]) -> bool:
-    """Whether those alone differ that had it from others: so it was alike, although nobody has seen it so."""
+    """Whether only ranks differ that took the unit from others. Then it was alike, although this was never seen."""
     return not takers.isdisjoint(values) and len({values[rank] for rank in values.keys() - takers}) <= 1
 
 
 def _few(values: dict[int, object]) -> set[int] | None:
-    """Those who differ from more than half of all who have told; None: nobody knows who is wrong."""
+    """The ranks that differ from the majority of all ranks with a digest. None: it is unknown which rank is wrong."""
     usual, count = Counter(values.values()).most_common(1)[0]
     if len(values) < 3 or 2 * count <= len(values):
         return None

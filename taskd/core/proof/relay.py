@@ -1,8 +1,8 @@
-"""Proofs of one node's ranks on their way to the manager. Alone, since this part belongs to the agent.
+"""The proofs of one node's ranks on their way to the manager. A module of its own, since it belongs to the agent.
 
-They are kept until the next beat, and no longer. A node tells those of all its ranks in one message. While nobody hears
-it, the newest of each rank are kept, and the older ones go: what a lost proof would have shown, the next one of the
-same slice shows. It compares nothing.
+Proofs are kept until the next beat, and no longer. A node sends those of all its ranks in one message. While the
+manager does not hear the node, the newest proofs of each rank are kept and older ones are dropped. The next proof of
+the same slice shows what a lost proof would have shown. It compares nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskd.core.messages import Proof, Proofs
 
 
 class ProofRelay:
-    """What waits for the next beat."""
+    """The proofs that wait for the next beat."""
 
     def __init__(self, crew: Crew, counters: Counters) -> None:
         self._crew = crew
@@ -22,7 +22,7 @@ class ProofRelay:
         self._waiting: dict[int, list[Proof]] = {}
 
     def told(self, proof: Proof) -> None:
-        """A rank of this node has said what it holds."""
+        """Take a proof of a rank of this node."""
         record = self._crew.ranks.get(proof.rank)
         if record is None or record.incarnation != proof.incarnation or not record.live:
             self._counters.count("proof of another incarnation")
@@ -33,7 +33,7 @@ class ProofRelay:
             del waiting[0]
 
     def due(self) -> Proofs | None:
-        """All that the beat of now tells."""
+        """All proofs for the beat that is sent now."""
         if not self._waiting:
             return None
         proofs = tuple(proof for waiting in self._waiting.values() for proof in waiting)

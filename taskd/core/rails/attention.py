@@ -1,7 +1,7 @@
-"""Which lines are to be looked at. Alone, since reports and rounds call for a look, and the judge ends it.
+"""The list of lines that need a look. A module of its own: reports and rounds add lines, and the judge removes them.
 
-A job has many lines, and most are well: only an odd one costs more than its report. Nothing of this is needed after a
-restart, and it does NOT know what is odd about a line.
+A job has many lines, and most of them are well. Only an odd line costs more than its report. Nothing of this is needed
+after a restart. The module does NOT know what is odd about a line.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from taskd.core.rails.sightings import Key
 
 
 class Attention:
-    """Lines that are odd, and those of them that are to be looked at now."""
+    """The odd lines, and those of them that need a look now."""
 
     def __init__(self) -> None:
-        self.odd: dict[Key, None] = {}  # in the order in which they became so
-        self._now: dict[tuple[str, str], dict[str, None]] = {}  # node and rail, and peers
+        self.odd: dict[Key, None] = {}  # in the order in which they became odd
+        self._now: dict[tuple[str, str], dict[str, None]] = {}  # by node and rail: the peers
 
     def call(self, key: Key) -> None:
         """Look at this line now, and again until it is dismissed."""
@@ -37,22 +37,22 @@ class Attention:
                 self.call(key)
 
     def take(self) -> tuple[tuple[str, str], Iterable[str]] | None:
-        """The lines of one rail of a node that are to be looked at now: node and rail, and peers. None: no more."""
+        """Take the lines of one rail of one node that need a look: node and rail, and the peers. None: no more."""
         if not self._now:
             return None
         where = next(iter(self._now))
         return where, self._now.pop(where)
 
     def dismiss(self, key: Key) -> None:
-        """It is odd no more."""
+        """The line is not odd any more."""
         del self.odd[key]
 
     def forget(self, node: str) -> None:
-        """A node is gone, with every line from it and to it."""
+        """A node is gone. Forget every line from it and to it."""
         self.odd = {key: None for key in self.odd if node not in (key[0], key[2])}
         self._now.clear()
 
     def restart(self, lines: Iterable[Key]) -> None:
-        """The manager was away: these lines, of which something was decided, are looked at until they are seen."""
+        """The manager was restarted. `lines`: lines with a decision. Look at them until they are reported."""
         self._now.clear()
         self.odd = dict.fromkeys(lines)

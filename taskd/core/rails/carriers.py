@@ -1,7 +1,7 @@
-"""Who carries for whom: which other rails connect two nodes, by what is reported and what is decided.
+"""The carriers of a line: which other rails connect the same two nodes, by reports and by decisions.
 
-Alone, since a line that is lost, a rail that is lent, a change that is proved and an operator's wish all depend on it.
-It decides nothing and keeps nothing.
+A module of its own, since four things depend on it: a lost line, a lent rail, the proof of a change and an operator's
+wish. It decides nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class Carriers:
         self._sightings = sightings
 
     def of(self, node: str, name: str, peer: str) -> tuple[str, ...]:
-        """Which other rails carry between the two nodes: the borrow plan of a line."""
+        """The other rails that carry between the two nodes: the borrow plan of a line."""
         return tuple(sorted(self._each(node, name, peer)))
 
     def any(self, node: str, name: str, peer: str) -> bool:
-        """Whether there is one."""
+        """Whether any other rail carries between the two nodes."""
         return any(True for _ in self._each(node, name, peer))
 
     def of_rail(self, node: str, name: str) -> set[str]:
-        """Which carry for any line of this rail."""
+        """The rails that carry for any line of this rail."""
         peers = self._sightings.peers.get((node, name), set())
         return {other for peer in peers for other in self._each(node, name, peer)}
 
     def none_left(self, node: str, name: str) -> bool:
-        """Whether this rail connects the node with a peer that no other rail connects it with."""
+        """Whether this rail is the only one that connects the node with some peer."""
         return any(
             self._sightings.between[node, peer][name].report.pairs_up > 0 and not self.any(node, name, peer)
             for peer in self._sightings.peers.get((node, name), set())
@@ -48,6 +48,6 @@ class Carriers:
                 and seen.report.pairs_up > 0
                 and self._standing.state(node, other, peer) in (RailState.UP, RailState.SUSPECT)
                 and self._standing.use(node, other) not in RESTING
-                and self._standing.use(peer, other) not in RESTING  # neither end sends where one of them rests
+                and self._standing.use(peer, other) not in RESTING  # if the rail rests at one end, neither end sends
             ):
                 yield other

@@ -1,6 +1,6 @@
-"""How the rails stand, as plain values for people and programs: what `taskd rail list` shows.
+"""The state of the rails as plain values for people and programs: what `taskd rail list` shows.
 
-Reads what the rails machine has decided and what reports say, and changes nothing. Ages are in milliseconds.
+It reads the decisions of the rails machine and the reports, and changes nothing. Ages are in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORST = (RailState.UP, RailState.SUSPECT, RailState.PROBING, RailState.DOWN)
 
 
 def of_rails(rails: Rails, watch: RailWatch, at: int) -> dict[str, Any]:
-    """Every rail of every node, and the change that is under way or ended last."""
+    """Every rail of every node, and the change that is under way, or else the last change."""
     seen = {key for key, peers in watch.sightings.peers.items() if peers}
     names = sorted(seen | {key for key, rail in rails.standing.known.items() if not rail.idle})
     shuffle = rails.shuffle or rails.last
@@ -85,7 +85,7 @@ def _line(rails: Rails, watch: RailWatch, node: str, name: str, peer: str, at: i
 
 
 def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> RailWish | str:
-    """An operator's wish with its nodes filled in, or the sentence that says why it cannot be."""
+    """An operator's wish with its nodes filled in, or the sentence that says why it is not possible."""
     reached = watch.sightings.peers
     having = sorted(where for where, rail in reached if rail == name and reached[where, rail])
     if not having:
@@ -109,7 +109,7 @@ def wish(rails: Rails, watch: RailWatch, name: str, node: str, out: bool) -> Rai
         return f"rail {name} is out of use already"
     for where in wanted:
         for peer in sorted(reached[where, name]):
-            # A rail that rests at the peer under a name that this node has not may be the other end of any.
+            # A peer's resting rail may have a name that this node lacks. It may be the other end of any rail here.
             resting = [one for one in rails.standing.out(peer) if one not in watch.sightings.names(where)]
             if len(watch.carriers.of(where, name, peer)) <= len(resting):
                 between = f"within {where}" if where == peer else f"between {where} and {peer}"

@@ -1,9 +1,9 @@
-"""The incidents of rails: at most one for each name of a rail, open exactly as long as a rail is lost or lent.
+"""The incidents of rails: at most one for each rail name, open exactly as long as a rail of this name is lost or lent.
 
-For people, who see what a lost rail has cost. What can go wrong, and what follows:
+They show people what a lost rail has cost. Failure modes, and what follows:
 
 - *A lost rail is never seen again*: its lines are forgotten, and its incident says so when it closes.
-- *So many rails are lost that the list has no room*: what has no incident is noted without one.
+- *More rails are lost than the list has room for*: the events of the other rails are noted without an incident.
 
 It decides nothing about rails (rails).
 """
@@ -23,7 +23,7 @@ from taskd.core.words import cut, join, milliseconds
 
 
 class RailIncidents:
-    """Those that are open, by name of the rail, and those that were."""
+    """The open incidents by rail name, and the closed ones."""
 
     def __init__(self, job: Job, standing: Standing) -> None:
         self._job = job
@@ -32,7 +32,7 @@ class RailIncidents:
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
 
     def all(self) -> list[Incident]:
-        """The closed ones first."""
+        """All incidents, the closed ones first."""
         return [*self.history, *(trouble.incident for trouble in self.open.values())]
 
     def concern(self, name: str, nodes: tuple[str, ...], text: str, now: int) -> None:
@@ -51,7 +51,7 @@ class RailIncidents:
         self._job.note("rail", text, node=node, incident=0 if trouble is None else trouble.incident.id)
 
     def pay(self, verdict: RailVerdict) -> None:
-        """Add what others have carried meanwhile."""
+        """Add to the cost what other rails have carried meanwhile."""
         trouble = self.open.get(verdict.rail)
         if trouble is not None:
             trouble.borrowed += verdict.borrowed
@@ -59,7 +59,7 @@ class RailIncidents:
             trouble.retransmitted += verdict.retransmitted
 
     def phase(self, name: str, begins: str, ends: str, now: int) -> None:
-        """One phase ends, another begins; empty: none."""
+        """One phase ends, and another one begins. Empty: none."""
         trouble = self.open.get(name)
         if trouble is not None and ends:
             trouble.incident.end(ends, now)
@@ -67,12 +67,12 @@ class RailIncidents:
             trouble.incident.begin(begins, now)
 
     def will_end(self, name: str, words: str) -> None:
-        """How it will have ended, as things stand."""
+        """Set the words with which the incident will end, as things stand now."""
         if name in self.open:
             self.open[name].end = words
 
     def close(self, name: str, now: int) -> None:
-        """Close the incident of a rail that is lost and lent nowhere any more."""
+        """Close the incident of a rail if it is neither lost nor lent on any node."""
         if name not in self.open:
             return
         known = self._standing.named(name)
@@ -83,7 +83,7 @@ class RailIncidents:
         self._end(name, IncidentCause.HEALED, Outcome.HEALED, end, now)
 
     def finish(self, now: int) -> None:
-        """The job is over: what is open stays as it is."""
+        """The job is over: close the open incidents, and leave the rails as they are."""
         for name in list(self.open):
             self._end(name, IncidentCause.BACK, Outcome.OBSERVED, "the job is over", now)
 

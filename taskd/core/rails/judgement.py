@@ -1,13 +1,13 @@
-"""What is to be said of a line: is it lost, silent, connected again, or proved?
+"""The verdict about a line: is it lost, silent, connected again, or proved?
 
-A line is judged by what was reported of it, against the other rails between the same two nodes. What can go wrong:
+The judge compares the reports of a line with those of the other rails between the same two nodes. Failure modes:
 
-- *A process or node dies*: its connections end on all rails. A line counts as lost only where another rail between the
+- *A process or node dies*: its connections end on all rails. A line counts as lost only if another rail between the
   same two nodes misses fewer pairs of ranks, or went down less often.
-- *All rails between two nodes are gone*: left to the detector at first; then each line is lost, and nothing is lent.
-- *Nobody reports a line any more*: it is gone, and is said so once where something had been decided of it.
+- *All rails between two nodes are gone*: left to the detector at first. Later each line is lost, and nothing is lent.
+- *No node reports a line any more*: the line is gone. This is reported once, if there was a decision about the line.
 
-It does NOT say which rail is lent or comes back (lending), and it changes nothing of what was decided.
+It does NOT say which rail is lent or comes back (lending), and it does not change any decision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskd.core.words import cut
 
 
 class LineJudge:
-    """Finds the verdict about a line, if there is one by now, and dismisses lines that are well again."""
+    """Finds the verdict about a line, if there is one now, and dismisses lines that are well again."""
 
     def __init__(
         self, standing: Standing, sightings: Sightings, carriers: Carriers, attention: Attention, members: Membership
@@ -41,7 +41,7 @@ class LineJudge:
         self._members = members
 
     def find(self, where: tuple[str, str], peers: Iterable[str], at: int, repairing: bool) -> list[RailVerdict]:
-        """What is to be said of these lines of one rail by now, the same of many in one."""
+        """The verdicts about these lines of one rail. Equal verdicts about several lines become one."""
         found: dict[tuple[RailFinding, str, tuple[str, ...]], list[RailVerdict]] = {}
         for peer in peers:
             verdict = self._line((*where, peer), at, repairing)
@@ -77,7 +77,7 @@ class LineJudge:
         return None
 
     def _why_lost(self, key: Key, seen: Seen, at: int, repairing: bool) -> str:
-        """Why this line is lost by now; empty: it is not, or that is not yet sure."""
+        """Why this line is lost. Empty: it is not lost, or this is not certain yet."""
         node, _, peer = key
         report, lines = seen.report, self._sightings.between[node, peer]
         there = [other for other in lines.values() if at - other.heard_at < limits.RAIL_STALE_NS]
@@ -95,14 +95,14 @@ class LineJudge:
         return f"{seen.missing} of {report.pairs} pairs of ranks are cut off on it{error}"
 
     def _blip(self, seen: Seen, lines: dict[str, Seen], at: int) -> str:
-        """A line that went down and came back between two reports."""
+        """Why a line that went down and came back between two reports counts as lost. Empty: it does not."""
         more = seen.report.downs - seen.downs
         if not more:
             return ""
         seen.suspect_since = at if seen.suspect_since is None else seen.suspect_since
         if at - seen.suspect_since < limits.RAIL_CONFIRM_NS:
             return ""
-        # A rail that connects nobody has nothing to lose, so it tells nothing of what a process that died took along.
+        # A rail that connects no pair cannot go down, so it does not show the effect of a process that died.
         measures = [other.report.downs - other.downs for other in lines.values() if other.report.pairs_up]
         least = min(measures) if len(measures) > 1 else more
         for other in lines.values():
@@ -129,7 +129,7 @@ class LineJudge:
         return verdict
 
     def _suspect(self, key: Key, seen: Seen, state: RailState, at: int) -> RailVerdict | None:
-        """UP or SUSPECT: for people only, so what does not last is not written down."""
+        """A line that is UP or SUSPECT. The verdict is for people only, so a short silence gives none."""
         node, name, peer = key
         if seen.report.state is not RailState.SUSPECT:
             if state is RailState.SUSPECT:
@@ -149,7 +149,7 @@ class LineJudge:
 
 
 def _together(alike: list[RailVerdict]) -> RailVerdict:
-    """The same of several lines as one."""
+    """Join equal verdicts about several lines into one."""
     if len(alike) == 1:
         return alike[0]
     return replace(

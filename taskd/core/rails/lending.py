@@ -1,12 +1,12 @@
-"""Which rail is to be lent, since most of its lines are lost, and which comes back.
+"""The lending of rails: which rail is lent because most of its lines are lost, and which lent rail comes back.
 
-A single line is the transport's business; here a rail of a node is looked at as a whole, and the same rail of several
-nodes goes and comes together. What can go wrong, and what follows:
+The transport handles a single line. This module judges a rail of a node as a whole. The same rail of several nodes is
+lent together and comes back together. Failure modes, and what follows:
 
-- *A rail of another node is a moment behind*: the lines of the rail are looked at on all nodes before it is lent, and
-  one that comes back waits for a moment.
-- *No other rail is left between two nodes*: what was lent comes back, however it stands.
-- *A rank could not put it back*: it is not asked again without a pause.
+- *The same rail of another node is a moment behind*: before a rail is lent, its lines are looked at on all nodes. A
+  rail that comes back waits for a moment.
+- *No other rail is left between two nodes*: the lent rail comes back, whatever its state.
+- *A rank could not put the rail back*: the rank is asked again only after a pause.
 
 It changes nothing, and it does NOT look at a change that is under way (verification).
 """
@@ -34,11 +34,11 @@ class Lending:
         self._carriers = carriers
 
     def wanted(self) -> str:
-        """A rail most of whose lines are lost on some node, where others can carry; empty: there is none."""
+        """A rail to lend: on some node most of its lines are lost, and other rails can carry. Empty: none."""
         return next((rail.name for rail in self._standing.known.values() if self._lendable(rail)), "")
 
     def lend(self, name: str) -> RailVerdict:
-        """The verdict about a rail that is wanted: all nodes where it is to be lent, and who carries for it."""
+        """The verdict to lend the rail that `wanted` named: all nodes where it is lent, and the rails that carry."""
         nodes = tuple(rail.node for rail in self._standing.known.values() if rail.name == name and self._lendable(rail))
         plan = sorted({one for node in nodes for one in self._carriers.of_rail(node, name)})
         carry = verb(len(plan), "carries", "carry")
@@ -50,12 +50,12 @@ class Lending:
         if rail.use is not Use.IN_USE or rail.refused:
             return False
         peers = self._sightings.peers.get((node, name), set())
-        others = peers - {node} or peers  # what a node says to itself crosses no cable
+        others = peers - {node} or peers  # traffic of a node with itself crosses no cable
         lost = sum(self._standing.state(node, name, peer) in (RailState.DOWN, RailState.PROBING) for peer in others)
         return 2 * lost > len(others) and all(self._carriers.any(node, name, peer) for peer in peers)
 
     def come_back(self, at: int, repairing: bool) -> RailVerdict | None:
-        """Rails whose lines have all proved themselves; or that are the last one left between two nodes."""
+        """The verdict about lent rails that come back: all their lines are proved, or no other rail is left."""
         for rail in self._standing.known.values():
             if rail.use is Use.LENT and not repairing and self._ready(rail, at) and self._ready_for_so_long(rail, at):
                 nodes = self._lent(rail.name, lambda other: self._ready(other, at))
@@ -73,7 +73,7 @@ class Lending:
 
     @staticmethod
     def _ready_for_so_long(rail: Rail, at: int) -> bool:
-        """The same rail of other nodes is a moment behind: they go together."""
+        """Whether the rail has been ready for a moment. Other nodes may be behind, and their rails go together."""
         return at - max(rail.proved_at, rail.since + rail.back_off_ns) >= limits.RAIL_GATHER_NS
 
     def _lent(self, name: str, wanted: Callable[[Rail], bool]) -> tuple[str, ...]:
@@ -81,6 +81,6 @@ class Lending:
         return tuple(rail.node for rail in known if rail.name == name and rail.use is Use.LENT and wanted(rail))
 
     def _needed(self, rail: Rail, at: int) -> bool:
-        """It is lent, and nothing else is left; a rank that could not put it back is not asked without a pause."""
+        """Whether a lent rail is the only one left. A rank that could not put it back is asked only after a pause."""
         pause = rail.refused and at - rail.since < rail.back_off_ns
         return rail.use is Use.LENT and not pause and self._carriers.none_left(rail.node, rail.name)

@@ -1,11 +1,11 @@
-"""What of a node's rails the manager is told with the next beat: at once what has news, everything else in turn.
+"""The rail reports that a node sends with the next beat: changed lines at once, all other lines in turn.
 
-A node of a large job has more lines (one rail toward one peer node) than fit into a beat, and their byte counts move
-all the time. So a line whose state has changed is told with every beat for a while, that traffic on it be seen at once,
-and every other one again when it was last told long enough ago. What can go wrong, and what follows:
+A node of a large job has more lines (one rail toward one peer node) than fit into a beat, and their byte counts change
+all the time. So a line whose state has changed is sent with every beat for a while, so that traffic on it is seen at
+once. Any other line is sent again after a fixed time. Failure modes, and what follows:
 
-- *A report is lost*: the next turn tells the same, counters only grow.
-- *A line that nobody uses any more*: told for a while like any news, then no longer; the manager forgets it.
+- *A report is lost*: the next turn sends the same again, since counters only grow.
+- *A line is not used any more*: it is sent for a while like any change, then no longer. The manager forgets it.
 
 Invariant: no report is larger than its bound, and no line waits for ever. Not here: where readings come from.
 """
@@ -33,7 +33,7 @@ class RailNews:
         self._lines: dict[tuple[str, str], _Line] = {}  # by rail and peer
 
     def read(self, reports: tuple[RailReport, ...], now: int) -> None:
-        """One look at all lines."""
+        """Take one reading of all lines."""
         for report in reports:
             key = (report.rail, report.peer)
             line = self._lines.get(key)
@@ -45,7 +45,7 @@ class RailNews:
                 self._lines[key] = _Line(report, now + limits.RAIL_NEWS_NS)
 
     def due(self, now: int) -> tuple[RailReport, ...]:
-        """What the beat of now tells."""
+        """The reports for the beat that is sent now."""
         lines = [line for line in self._lines.values() if _is_due(line, now)]
         if len(lines) > limits.MAX_RAIL_REPORTS:
             lines.sort(key=lambda line: -1 if line.told_at is None else line.told_at)
@@ -67,5 +67,5 @@ def _is_due(line: _Line, now: int) -> bool:
 
 
 def _stands(report: RailReport) -> tuple[int, ...]:
-    """What makes news: everything but counters of what flowed."""
+    """The fields whose change counts as news: all but the traffic counters."""
     return (report.state, report.pairs, report.pairs_up, report.pairs_starved, report.downs, report.last_error)

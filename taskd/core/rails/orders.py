@@ -1,11 +1,12 @@
-"""What nodes are told of their rails: one order for each, by number, said again until it is held.
+"""The rail orders to nodes: one numbered order for each node, repeated until the node holds it.
 
-An order says how all rails of a node shall stand. What can go wrong, and what follows:
+An order gives the state of all rails of a node. Failure modes, and what follows:
 
-- *An order is lost*: the node's reports name the one that it holds, and the newest is said again.
-- *The journal is lost*: an agent holds an order that this manager never gave: the next number says what holds now.
+- *An order is lost*: the node's reports name the order that it holds, and the newest order is sent again.
+- *The journal is lost*: an agent holds an order that this manager never gave. A new order with the next number tells it
+  the valid state.
 
-Invariant: numbers only grow, over the whole job. It does NOT decide how rails shall stand (rails), nor does it know
+Invariant: numbers only grow, over the whole job. It does NOT decide the state of rails (rails), and it does not know
 whether ranks have followed (verification).
 """
 
@@ -20,24 +21,24 @@ from taskd.core.words import cut
 
 
 class RailOrders:
-    """The number of each node's order in force, and when it was told last."""
+    """The number of each node's order in force, and when it was last sent."""
 
     def __init__(self, job: Job, standing: Standing) -> None:
         self._job = job
         self._standing = standing
         self.newest = 0
-        self._numbers: dict[str, int] = {}  # of each node's order in force
+        self._numbers: dict[str, int] = {}  # the number of each node's order in force
         self._told_at: dict[str, int] = {}
 
     def give(self, nodes: tuple[str, ...], reason: str, now: int) -> None:
-        """Tell these nodes how their rails shall stand from now on."""
+        """Send these nodes a new order with the state of their rails."""
         self.newest += 1
         for node in nodes:
             self._numbers[node] = self.newest
             self._tell(node, cut(reason), now)
 
     def remind(self, node: str, holds: int, now: int) -> bool:
-        """A node's agent holds the order of this number. Says the newest again where that is another; True: it did."""
+        """A node's agent holds order number `holds`. If another is in force, send that one again. True: sent."""
         number = self._numbers.get(node, 0)
         if holds == number or self._job.over is not None:
             return False
@@ -61,7 +62,7 @@ class RailOrders:
         self._told_at.pop(node, None)
 
     def restart(self) -> None:
-        """The manager was away: everybody may be told again at once."""
+        """The manager was restarted: orders may be repeated to all nodes at once."""
         self._told_at.clear()
 
     def _tell(self, node: str, reason: str, now: int) -> None:

@@ -1,16 +1,19 @@
-"""Rails decided: which lines are lost, which rails are lent and come back, and what operators want of them.
+"""The decisions about rails: which lines are lost, which rails are lent and come back, and what operators want.
 
-The transport heals in milliseconds; here stands what lasts. Every change is a verdict (watch finds it, the journal
-keeps it) or an operator's wish, so that a replay needs no report. What can go wrong, and what follows:
+The transport reacts to a bad line in milliseconds. This module keeps what lasts. Every change is a verdict (watch finds
+it, the journal keeps it) or an operator's wish, so a replay needs no report. Failure modes, and what follows:
 
-- *A rail flaps*: it stays lent until K probes and a quiet time have passed, which doubles each time, up to a bound.
-- *It is put back and carries nothing*, not for every pair of ranks, or is lost again: it is lent again (rolled back).
-- *A rank cannot follow* (its backend has no rails to choose, or reports success and moves nothing): the change is
-  undone, with the rank's own sentence; what could not be put back is lent, and tried again after its back-off.
-- *A node goes*: its lines go too, whoever waited for it goes on.
+- *A rail flaps*: it stays lent until K probes and a quiet time have passed. The quiet time doubles at each loss, up to
+  a bound.
+- *A rail is put back and carries nothing*, or not for every pair of ranks, or is lost again: it is lent again (rolled
+  back).
+- *A rank cannot follow* (its backend cannot choose rails, or reports success and moves nothing): the change is undone,
+  with the rank's own sentence. A rail that could not be put back is lent, and tried again after its back-off.
+- *A node goes*: its lines go too. A change that waited for the node continues without it.
 
-Invariants: one change of use at a time; no order of this machine's own takes the last rail between two nodes. Not
-here: reports (watch), proof (verification), what is remembered (standing), told to nodes (orders), shown (incidents).
+Invariants: one change of use at a time. No order that this machine gives by itself takes the last rail between two
+nodes. Not here: reports (watch), proof (verification), the records (standing), orders to nodes (orders), what people
+are shown (incidents).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _CAUSE = {
 
 
 class Rails:
-    """Does what verdicts and wishes say to the records of rails; begins and ends the one change of use under way."""
+    """Applies verdicts and wishes to the records of rails. Begins and ends the one change of use under way."""
 
     def __init__(self, job: Job) -> None:
         self._members = job.members
@@ -50,7 +53,7 @@ class Rails:
     # ---- verdicts and wishes ----------------------------------------------------------------------------------
 
     def apply(self, verdict: RailVerdict, when: Moment) -> None:
-        """Do what a verdict says; one that no longer fits (its node has gone) changes nothing."""
+        """Apply a verdict. A verdict that no longer fits (its node has gone) changes nothing."""
         if verdict.finding in _CAUSE or verdict.finding is RailFinding.GONE:
             self._lines(verdict, when)
         elif verdict.finding is RailFinding.LEND:
@@ -66,7 +69,7 @@ class Rails:
         self.incidents.close(verdict.rail, when.now)
 
     def wish(self, wish: RailWish, when: Moment) -> None:
-        """An operator's order, with which `facts.wish` found nothing wrong."""
+        """Apply an operator's order that `facts.wish` has accepted."""
         if self.shuffle is not None:
             return
         cause = UseCause.TAKE_OUT if wish.out else UseCause.PUT_BACK
@@ -77,7 +80,7 @@ class Rails:
         self.incidents.close(wish.rail, when.now)
 
     def forget(self, node: str, now: int) -> None:
-        """A node is gone, and every line from it and to it."""
+        """A node is gone. Forget every line from it and to it."""
         self.standing.forget(node)
         self.orders.forget(node)
         shuffle = self.shuffle
@@ -89,7 +92,7 @@ class Rails:
             self.incidents.close(name, now)
 
     def restarted(self, at: int) -> None:
-        """The manager was away: nothing is known of what was reported meanwhile, so all clocks start anew."""
+        """The manager was restarted and has missed reports, so all clocks start again."""
         self.standing.restart(at)
         if self.shuffle is not None:
             self.shuffle.ends_at = at + limits.RAIL_FOLLOW_NS
@@ -99,7 +102,7 @@ class Rails:
     # ---- lines ------------------------------------------------------------------------------------------------
 
     def _lines(self, verdict: RailVerdict, when: Moment) -> None:
-        """Lines of one rail move. Those that are UP are not kept."""
+        """Move the state of lines of one rail. Lines that are UP are not kept."""
         rail = self.standing.record(verdict.nodes[0], verdict.rail)
         if verdict.finding is RailFinding.GONE:
             gone = [peer for peer in verdict.peers if rail.lines.pop(peer, None) is not None]
@@ -119,7 +122,7 @@ class Rails:
         self.incidents.pay(verdict)
 
     def _line(self, rail: Rail, peer: str, cause: RailCause, borrowers: tuple[str, ...], at: int) -> bool:
-        """One line moves; False: it cannot, as it stands."""
+        """Move the state of one line. False: its state does not allow that."""
         line = rail.lines.get(peer) or Line(peer)
         if not RAIL.allows(line.state, cause):
             return False
@@ -133,12 +136,12 @@ class Rails:
         if cause is RailCause.LOST:
             line.borrowers = borrowers
             again = was is RailState.PROBING or rail.use is Use.RETURNING
-            if again or len(rail.lines) == 1:  # another line of a rail that is lost already is the same trouble
+            if again or len(rail.lines) == 1:  # more lines of a lost rail are the same trouble
                 rail.worsen(at, again)
         return True
 
     def _lost(self, rail: Rail, peers: list[str], verdict: RailVerdict, now: int) -> None:
-        """It is lost, and somebody else carries for it."""
+        """Lines are lost. Note which other rails carry for them."""
         carried = f"no other rail is left between {verb(len(peers), 'the two', 'them')}"
         if verdict.borrowers:
             carried = f"{join(verdict.borrowers)} {verb(len(verdict.borrowers), 'carries', 'carry')} for it"
@@ -151,7 +154,7 @@ class Rails:
     def _change(
         self, rails: list[Rail], cause: UseCause, reason: str, returns: bool, operator: bool, when: Moment
     ) -> bool:
-        """Begin a change of use: all other changes wait for its end. False: there is nothing to change, or not now."""
+        """Begin a change of use. All other changes wait for its end. False: nothing to change, or one is under way."""
         if not rails or self.shuffle is not None:
             return False
         for rail in rails:
@@ -167,7 +170,7 @@ class Rails:
         return True
 
     def _progress(self, shuffle: Shuffle, verdict: RailVerdict, when: Moment) -> None:
-        """The change under way goes on, or ends."""
+        """Move the change under way on, or end it."""
         finding, rails = verdict.finding, [self.standing.record(node, shuffle.rail) for node in shuffle.nodes]
         self.incidents.pay(verdict)
         if finding is RailFinding.FOLLOWED and shuffle.returns:
@@ -187,7 +190,7 @@ class Rails:
                     rail.move(UseCause.REFUSED, when.at, verdict.reason)
             self.orders.give(shuffle.nodes, f"rail {shuffle.rail}: {verdict.reason}", when.now)
         elif finding is RailFinding.LATE and shuffle.returns:
-            shuffle.followed, shuffle.ends_at = True, when.at + limits.RAIL_IDLE_NS  # bytes will tell
+            shuffle.followed, shuffle.ends_at = True, when.at + limits.RAIL_IDLE_NS  # the bytes decide
             self.incidents.note(shuffle.rail, verdict.reason)
             return
         undone = finding in (RailFinding.ROLL_BACK, RailFinding.REFUSED)
@@ -195,7 +198,7 @@ class Rails:
         self._end_shuffle(shuffle, outcome, verdict.reason)
 
     def _roll_back(self, shuffle: Shuffle, rails: list[Rail], verdict: RailVerdict, when: Moment) -> None:
-        """What was put back goes out again."""
+        """Take the rails that were put back out again."""
         refused = verdict.finding is RailFinding.REFUSED
         for rail in rails:
             rail.refused = refused
@@ -215,7 +218,7 @@ class Rails:
         self.shuffle, self.last = None, shuffle
 
     def _rails(self, verdict: RailVerdict) -> list[Rail]:
-        """Those of a verdict, on nodes that are not lost."""
+        """The rails of a verdict, on nodes that are not lost."""
         nodes = self._members.nodes
         here = [node for node in verdict.nodes if node in nodes and nodes[node].state is not NodeState.LOST]
         return [self.standing.record(node, verdict.rail) for node in here]

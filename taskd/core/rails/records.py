@@ -1,7 +1,7 @@
-"""What is kept of every rail, and the two tables that it follows: how a line stands, and whether a rail is in use.
+"""The records of rails, and the two state tables that they follow: the state of a line, and the use of a rail.
 
-A *line* is one rail of a node toward one peer node. The transport moves traffic away from a bad line within
-milliseconds by itself; what stands here is what lasts. Flat records; they decide nothing.
+A *line* is one rail of a node toward one peer node. The transport itself moves traffic away from a bad line within
+milliseconds. These records hold what lasts. They are flat and decide nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taskd.core.types import RailState
 
 
 class RailCause(Enum):
-    """What moves a line."""
+    """What changes the state of a line."""
 
     SILENT = auto()
     ANSWERED = auto()
@@ -42,16 +42,16 @@ RAIL = Table(
 
 
 class Use(Enum):
-    """Whether a rail of a node carries traffic, as far as the manager has a say in it."""
+    """Whether a rail of a node carries traffic, as far as the manager decides it."""
 
     IN_USE = "in use"
     LENT = "borrowed"  # other rails carry for it until it has proved itself
     OUT = "out"  # an operator took it out
-    RETURNING = "returning"  # it may carry again; bytes have yet to flow on every rank
+    RETURNING = "returning"  # it may carry again, but bytes have not flowed on every rank yet
 
 
 class UseCause(Enum):
-    """What moves the use of a rail."""
+    """What changes the use of a rail."""
 
     LEND = auto()
     TAKE_OUT = auto()
@@ -78,13 +78,13 @@ USE = Table(
     ],
 )
 RESTING = frozenset({Use.LENT, Use.OUT})
-"""It is ordered to carry nothing."""
+"""Uses in which a rail is ordered to carry nothing."""
 CARRIES = "the rail carries again"
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One rail of a node toward one peer node, as decided. What was merely seen of it is in sightings.py."""
+    """One rail of a node toward one peer node, as decided. What was only reported is in sightings.py."""
 
     peer: str
     state: RailState = RailState.UP
@@ -103,17 +103,17 @@ class Rail:
     reason: str = ""
     lines: dict[str, Line] = field(default_factory=dict)  # by peer; only those that are not UP
     back_off_ns: int = limits.RAIL_QUIET_NS
-    returned_at: int | None = None  # when it was last taken back into use
+    returned_at: int | None = None  # when it was last put back into use
     worsened_at: int | None = None
     proved_at: int = 0  # when its last line had proved itself
-    refused: bool = False  # a rank could not follow: it is not lent again before its lines are well
+    refused: bool = False  # a rank could not follow: not lent again before its lines are well
 
     def move(self, cause: UseCause, at: int, reason: str) -> None:
-        """Apply one row of the table of its use."""
+        """Apply one row of the table for the use of a rail."""
         self.use, self.since, self.reason = USE.after(self.use, cause), at, reason
 
     def worsen(self, at: int, unproved: bool) -> None:
-        """It was lost: again before it had proved itself, or soon after, means longer to prove itself the next time."""
+        """The rail was lost. The back-off doubles if it was not proved yet (`unproved`) or has returned recently."""
         if not long_ago(self.worsened_at, at, limits.RAIL_GATHER_NS):
             return
         self.worsened_at = at
@@ -122,28 +122,28 @@ class Rail:
 
     @property
     def is_lost(self) -> bool:
-        """Toward any peer."""
+        """Whether any line of the rail is lost."""
         return any(line.state in (RailState.DOWN, RailState.PROBING) for line in self.lines.values())
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be remembered of it but its back-off."""
+        """Whether nothing but its back-off has to be remembered."""
         return self.use is Use.IN_USE and not self.lines
 
 
 @dataclass(slots=True, eq=False)
 class Shuffle:
-    """The one change of use that is under way: ordered, then followed by every rank, then (a return) seen in bytes."""
+    """The one change of use under way: ordered, then followed by every rank, then (for a return) proved by bytes."""
 
     rail: str
     nodes: tuple[str, ...]
-    number: int  # of the orders
+    number: int  # the number of its orders
     began_at: int
     returns: bool
     operator: bool
-    ends_at: int  # ranks that have not followed by then are named, and others get their turn
+    ends_at: int  # ranks that have not followed by then are named, and other changes get their turn
     followed: bool = False
-    outcome: str = ""  # done, late or undone, once it has ended; for whoever asked
+    outcome: str = ""  # done, late or undone, once it has ended; for the operator
     words: str = ""
 
 
@@ -152,7 +152,7 @@ class Trouble:
     """The open incident of one rail, and its cost."""
 
     incident: Incident
-    end: str = CARRIES  # how it will have ended
+    end: str = CARRIES  # the words with which it will end
     borrowed: int = 0  # bytes that other rails carried meanwhile, on the nodes where it was lost
     hedged: int = 0  # frames that also went out on another rail
     retransmitted: int = 0

@@ -1,7 +1,7 @@
-"""Rail orders on one node: handed to every rank until each has answered, and told to the manager with every beat.
+"""The rail orders on one node: sent to every rank until each has answered, and named to the manager with every beat.
 
-The agent's part of rails. An order is a level: a rank that starts later is told it too, an answer that was lost is
-asked for again, and so is a rank that could not follow, after a pause: what was in its way may have passed.
+This is the agent's part of rails. An order is a level, not an edge. A rank that starts later gets it too. A lost answer
+is asked for again. A rank that could not follow is asked again after a pause, since the obstacle may be gone.
 It decides nothing about rails, and it does not know what a rail is.
 """
 
@@ -29,11 +29,11 @@ class RailRelay:
 
     @property
     def number(self) -> int:
-        """Of the order in force; 0: there was none yet."""
+        """The number of the order in force. 0: there was none yet."""
         return 0 if self.order is None else self.order.number
 
     def ordered(self, order: RailOrder) -> None:
-        """The manager's word. Within a term only a newer number replaces an older one."""
+        """Take an order of the manager. Within a term only a newer number replaces an older one."""
         held = self.order
         if held is not None and (order.term, order.number) < (held.term, held.number):
             self._counters.count("rail order of the past")
@@ -41,7 +41,7 @@ class RailRelay:
         self.order = order
 
     def answered(self, said: RailsFollowed) -> LocalRank | None:
-        """A rank has followed, or cannot; gives its record if that is news."""
+        """A rank has followed, or cannot. Return its record if that is news."""
         record = self._crew.ranks.get(said.rank)
         if record is None or record.incarnation != said.incarnation or not record.live:
             self._counters.count("rails followed by another incarnation")
@@ -55,7 +55,7 @@ class RailRelay:
         return record
 
     def due(self, now: int) -> list[AgentEffect]:
-        """The order, for every rank that has yet to follow it and was not told just now."""
+        """The order, for every rank that has not followed it yet and did not get it just now."""
         order, ranks = self.order, []
         if order is None:
             return []

@@ -1,10 +1,10 @@
-"""Lines as they were last reported: the memory of the eyes of the rails machine.
+"""The lines as they were last reported: the memory that the rails machine judges from.
 
-Reports are many and none is journaled, so nothing of this is needed after a restart: levels come again. What can go
-wrong, and what follows:
+Reports are many and none is journaled. Nothing of this is needed after a restart, since each report carries the full
+state again. Failure modes, and what follows:
 
-- *A connection breaks and is back before the next report*: the count of downs tells.
-- *An agent was started again*: its counters begin anew, and are compared with nothing older.
+- *A connection breaks and is back before the next report*: the counter of downs shows it.
+- *An agent was started again*: its counters start at zero, so they are not compared with older values.
 
 Invariant: no node has more lines here than its bound. It does NOT say what a report means (judgement) or what was
 decided (standing).
@@ -24,15 +24,15 @@ Key = tuple[str, str, str]  # node, rail, peer
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What was last reported of a line."""
+    """The last report of a line, and what was counted since."""
 
     report: RailReport
     heard_at: int
-    downs: int  # that have been accounted for
-    bad_since: int | None = None  # worse than other rails between the two nodes, without a break
+    downs: int  # downs that have been handled already
+    bad_since: int | None = None  # since when it is worse than other rails between the two nodes, without a break
     suspect_since: int | None = None
-    good: int = 0  # reports in a row that found it well
-    bytes_at_return: int = -1  # what it had carried when it was put back; -1: not looked at yet
+    good: int = 0  # reports in a row in which it was well
+    bytes_at_return: int = -1  # what it had carried when it was put back; -1: not measured yet
     others_at_return: int = 0
     cost_since: tuple[int, int, int] | None = (
         None  # others' bytes, its hedged and retransmitted frames, when it was lost
@@ -40,25 +40,25 @@ class Seen:
 
     @property
     def missing(self) -> int:
-        """Pairs of ranks that it does not connect."""
+        """How many pairs of ranks the line does not connect."""
         return max(self.report.pairs - self.report.pairs_up, 0)
 
     @property
     def bytes(self) -> int:
-        """Carried either way."""
+        """Bytes carried in both directions."""
         return self.report.bytes_in + self.report.bytes_out
 
 
 class Sightings:
-    """All lines of all nodes, as reported. It is there so that those who judge share one memory; it judges nothing."""
+    """All lines of all nodes, as reported. The judging modules share this memory. It judges nothing itself."""
 
     def __init__(self) -> None:
-        self.between: dict[tuple[str, str], dict[str, Seen]] = {}  # node and peer: by rail
-        self.peers: dict[tuple[str, str], set[str]] = {}  # node and rail: who is reached over it
+        self.between: dict[tuple[str, str], dict[str, Seen]] = {}  # by node and peer, then by rail
+        self.peers: dict[tuple[str, str], set[str]] = {}  # by node and rail: the peers reached over it
         self._count: dict[str, int] = {}
 
     def file(self, node: str, reports: tuple[RailReport, ...], at: int) -> Iterator[tuple[Key, bool]]:
-        """One beat's lines, and of each whether something is odd about it. Costs a few comparisons for each."""
+        """File one beat's lines, and yield for each whether it is odd. Costs a few comparisons per line."""
         for report in reports:
             lines = self.between.setdefault((node, report.peer), {})
             seen = lines.get(report.rail)
@@ -70,7 +70,7 @@ class Sightings:
                 self.peers.setdefault((node, report.rail), set()).add(report.peer)
             elif report.downs < seen.downs or report.bytes_out < seen.report.bytes_out:
                 seen.downs, seen.bytes_at_return, seen.cost_since = report.downs, -1, None
-            used = report.pairs > 0  # what nobody uses (groups are made anew, or without it) is neither well nor lost
+            used = report.pairs > 0  # an unused line (new groups, or groups without it) is neither well nor lost
             well = report.state is RailState.UP and report.pairs_up == report.pairs and report.downs == seen.downs
             seen.good = seen.good + 1 if used and well else 0
             seen.report, seen.heard_at = report, at
@@ -87,28 +87,28 @@ class Sightings:
         return self.between.get((node, peer), {}).get(name)
 
     def silent(self, at: int) -> Iterator[Key]:
-        """Lines that no report has named for long."""
+        """Lines that no report has named for a long time."""
         for (node, peer), lines in self.between.items():
             for name, seen in lines.items():
                 if at - seen.heard_at >= limits.RAIL_STALE_NS:
                     yield node, name, peer
 
     def drop(self, key: Key) -> None:
-        """Nobody reports this line any more."""
+        """Forget a line that no node reports any more."""
         node, name, peer = key
         del self.between[node, peer][name]
         self.peers[node, name].discard(peer)
         self._count[node] -= 1
 
     def forget(self, node: str) -> None:
-        """A node is gone, with every line from it and to it."""
+        """A node is gone. Forget every line from it and to it."""
         for key in [key for key in self.between if node in key]:
             for rail in self.between.pop(key):
                 self.peers.get((key[0], rail), set()).discard(key[1])
         self._count.pop(node, None)
 
     def clear(self) -> None:
-        """The manager was away: what it saw before says nothing now."""
+        """The manager was restarted: forget all old reports."""
         self.between.clear()
         self.peers.clear()
         self._count.clear()
@@ -120,16 +120,16 @@ class Sightings:
     # ---- sums -------------------------------------------------------------------------------------------------
 
     def bytes_of_others(self, key: Key) -> int:
-        """What all other rails have sent between the same two nodes."""
+        """The bytes that all other rails have sent between the same two nodes."""
         node, name, peer = key
         return sum(seen.report.bytes_out for other, seen in self.between[node, peer].items() if other != name)
 
     def spent(self, key: Key, seen: Seen) -> tuple[int, int, int]:
-        """Up to now: bytes that others have sent, frames that were hedged and sent again."""
+        """The cost counters up to now: bytes sent by other rails, frames hedged, frames sent again."""
         return self.bytes_of_others(key), seen.report.hedged, seen.report.retransmitted
 
     def cost(self, key: Key, seen: Seen) -> tuple[int, int, int]:
-        """The same since the line was lost."""
+        """The same counters, since the line was lost."""
         if seen.cost_since is None:
             return 0, 0, 0
         since, now = seen.cost_since, self.spent(key, seen)

@@ -1,7 +1,7 @@
-"""How rails stand, as decided: every line that is not simply up, every rail that is not simply in use.
+"""The decided state of rails: every line that is not simply up, and every rail that is not simply in use.
 
-Alone, since all parts of the rails machine look at it, while only its decisions (rails) change it. It decides nothing,
-and it does NOT know what is reported (sightings).
+A module of its own, since all parts of the rails machine read it, while only the decisions (rails) change it. It
+decides nothing, and it does NOT know what is reported (sightings).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Standing:
         self.known: dict[tuple[str, str], Rail] = {}  # by node and name
 
     def state(self, node: str, name: str, peer: str) -> RailState:
-        """How a line stands."""
+        """The state of a line."""
         rail = self.known.get((node, name))
         line = rail.lines.get(peer) if rail is not None else None
         return RailState.UP if line is None else line.state
@@ -38,18 +38,18 @@ class Standing:
         return [rail for rail in self.known.values() if rail.name == name]
 
     def record(self, node: str, name: str) -> Rail:
-        """The record of a rail, which is made if there is none."""
+        """The record of a rail. It is created if there is none."""
         return self.known.setdefault((node, name), Rail(node, name))
 
     def forget(self, node: str) -> None:
-        """A node is gone, and every line from it and to it."""
+        """A node is gone. Forget every line from it and to it."""
         for key in [key for key in self.known if key[0] == node]:
             del self.known[key]
         for rail in self.known.values():
             rail.lines.pop(node, None)
 
     def restart(self, at: int) -> None:
-        """The manager was away: nothing is known of what was reported meanwhile, so all clocks start anew."""
+        """The manager was restarted and has missed reports, so all clocks start again."""
         for rail in self.known.values():
             rail.since = at if rail.use in RESTING else rail.since
             rail.proved_at = at

@@ -1,18 +1,18 @@
-"""How a change of use ends: was it followed, and does a rail that was put back carry?
+"""The verification of a change of use: did all ranks follow it, and does a rail that was put back carry data?
 
-A change has been followed when every rank has answered. One that puts a rail back has then to be proved by bytes, on
-every line and for every pair of ranks that has something to say. What can go wrong, and what follows:
+A change is followed when every rank has answered. A rail that was put back must then be proved by bytes, on every line
+and for every pair of ranks that sends data. Failure modes, and what follows:
 
-- *A rank does not answer*: it is named, its order is repeated, and bytes tell.
+- *A rank does not answer*: it is named, its order is repeated, and the bytes decide.
 - *A rank cannot follow*, or its backend reported success and moved nothing: undone, with the rank's own sentence.
 - *A line carries nothing, or only for some pairs*, while others carry much between the same ranks: out again.
-- *A pair has little to say* (most have, in a ring): it starves no rail, and is waited for no longer than it takes the
-  line to carry enough for all of its pairs.
-- *The other end rests*: nothing can flow on that line, so it is left out.
+- *A pair sends little* (most pairs do, in a ring): this does not count against the rail. The verification waits for the
+  pair only until the line has carried enough for all of its pairs.
+- *The rail rests at the other end*: nothing can flow on that line, so it is left out.
 - *Nothing is sent at all*: after a while the rail stays, unproved.
 
-Invariants: no rail goes out again because somebody had nothing to send; none is called proved without bytes on every
-line that was to be looked at. Not here: what is lost, lent and when it returns (judgement, lending).
+Invariants: no rail goes out again because a rank had nothing to send. No rail is called proved without bytes on every
+line that was checked. Not here: which rail is lost, lent and when it returns (judgement, lending).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from taskd.core.words import cut, join, rank_words, verb
 
 
 class Verification:
-    """Looks at the change under way."""
+    """Checks the change of use under way."""
 
     def __init__(self, standing: Standing, sightings: Sightings, carriers: Carriers, members: Membership) -> None:
         self._standing = standing
@@ -40,7 +40,7 @@ class Verification:
         self._began = 0  # the number of the order whose lines are measured
 
     def find(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
-        """What is to be said of this change by now."""
+        """The verdict about this change, if there is one now."""
         return self._verify(shuffle, at, repairing) if shuffle.followed else self._follow(shuffle, at)
 
     # ---- every rank has answered --------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class Verification:
         return None
 
     def _answers(self, shuffle: Shuffle) -> list[tuple[int, RankReport]]:
-        """What the living ranks of these nodes have reported last."""
+        """The last reports of the living ranks of these nodes."""
         found = []
         for node in shuffle.nodes:
             record = self._members.nodes.get(node)
@@ -75,7 +75,7 @@ class Verification:
         return found
 
     def _said(self, shuffle: Shuffle) -> str:
-        """What ranks know of it beyond a yes: the first one's words, and how many have some."""
+        """What ranks add to their yes: the words of the first one, and how many others have words."""
         answers = [(rank, one.rail_words) for rank, one in self._answers(shuffle) if one.rail_words]
         if not answers:
             return ""
@@ -86,7 +86,7 @@ class Verification:
     # ---- bytes --------------------------------------------------------------------------------------------------
 
     def _verify(self, shuffle: Shuffle, at: int, repairing: bool) -> RailVerdict | None:
-        """A rail was put back: do bytes flow on every line, for every pair of ranks?"""
+        """The verdict about a rail that was put back: do bytes flow on every line, for every pair of ranks?"""
         since = shuffle.ends_at - limits.RAIL_IDLE_NS
         patient = at - since >= limits.RAIL_VERIFY_NS
         keys, resting = self._lines(shuffle)
@@ -100,7 +100,7 @@ class Verification:
             if fresh or seen.bytes_at_return < 0:
                 self._measure(key, seen)
             idle = max(seen.report.pairs - seen.report.pairs_moved, 0)
-            # What ranks have sent since they were ordered counts, too: it may have been all that there was to send.
+            # Bytes that ranks have sent since the order count, too: there may have been no more to send.
             carried = seen.bytes > seen.bytes_at_return or (seen.heard_at > since and seen.report.pairs_moved > 0)
             if carried and not idle:
                 continue
@@ -132,7 +132,7 @@ class Verification:
         return None
 
     def _lines(self, shuffle: Shuffle) -> tuple[list[Key], list[str]]:
-        """The lines that can carry, and the nodes at whose end one rests: neither end sends on such a line."""
+        """The lines that can carry, and the peers where the rail rests. On a resting line neither end sends."""
         keys, resting = [], set()
         names: dict[str, set[str]] = {}
         for node in shuffle.nodes:
@@ -147,20 +147,21 @@ class Verification:
         return sorted(keys), sorted(resting)
 
     def _rests(self, key: Key, names: set[str]) -> bool:
-        """Its other end, which has rails of these names, carries nothing as long as another rail does."""
+        """Whether the rail rests, or may rest, at the peer of this line. `names`: the rails of the peer."""
         _, name, peer = key
-        # A peer may have another name for its end. Which of its rails that is, only the transport knows.
+        # A peer may have another name for its end. Only the transport knows which of its rails that is.
         alike = name in names
         return self._standing.use(peer, name) in RESTING or (not alike and bool(self._standing.out(peer)))
 
     def _measure(self, key: Key, seen: Seen) -> None:
-        """From now on."""
+        """Measure the traffic of this line and of the other rails from now on."""
         seen.bytes_at_return = seen.bytes
         seen.others_at_return = self._sightings.bytes_of_others(key)
         seen.cost_since = seen.cost_since or self._sightings.spent(key, seen)
 
     def _starves(self, key: Key, seen: Seen, since: int) -> str:
-        """Others carry what this line should have a part of; empty: they do not, or have not for long enough."""
+        """How this line starves: other rails carry traffic that it should share. Empty: it does not, or not yet long
+        enough."""
         node, _, peer = key
         report = seen.report
         if seen.heard_at < since:

@@ -1,12 +1,12 @@
-"""What reports say about rails, and what that means: the eyes of the rails machine.
+"""The watch over rails: it turns reports into verdicts, and is the part of the rails machine that reads the reports.
 
-Reports are many and none is journaled; `find` turns them into the few verdicts that are: one for all lines of a node's
-rail of which the same is to be said. A line is looked at when it is reported and something is odd about it, the use of
-rails in rounds.
+Reports are many and none is journaled. `find` turns them into a few verdicts, which are journaled. Equal findings about
+several lines of a node's rail are one verdict. A line is looked at when it is reported and something is odd about it.
+The use of rails is looked at in rounds.
 
-Its parts: what was reported (sightings), which lines are to be looked at (attention), what is to be said of one
-(judgement), which rail is lent and comes back (lending), whether a change was followed and proved (verification).
-Nothing of this is needed after a restart: levels come again. It does NOT change anything of what was decided.
+Its parts: the last reports (sightings), the lines that need a look (attention), the verdict about a line (judgement),
+which rail is lent and comes back (lending), whether a change was followed and proved (verification).
+Nothing of this is needed after a restart: the full state is reported again. It does NOT change any decision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskd.core.types import RailFinding, RailState
 
 
 class RailWatch:
-    """Says when which of its parts looks, and hands on one verdict after the other."""
+    """Calls its parts in turn, and returns one verdict after the other."""
 
     def __init__(self, rails: Rails, members: Membership) -> None:
         self._rails = rails
@@ -44,29 +44,29 @@ class RailWatch:
         self._swept_at = 0
         self._round_at: int | None = None
         self._in_round = False
-        self._gathered = ("", 0)  # whose lines were looked at last before it was lent, and when
+        self._gathered = ("", 0)  # the rail whose lines were last looked at before lending it, and when
 
     def file(self, node: str, reports: tuple[RailReport, ...], at: int) -> None:
-        """One beat's lines. Costs a few comparisons for each line that is well."""
+        """File one beat's lines. Costs a few comparisons for each line that is well."""
         for key, odd in self.sightings.file(node, reports, at):
             if odd or key in self._attention.odd or self._standing.state(*key) is not RailState.UP:
                 self._attention.call(key)
 
     def forget(self, node: str) -> None:
-        """A node is gone, with every line from it and to it."""
+        """A node is gone. Forget every line from it and to it."""
         self.sightings.forget(node)
         self._attention.forget(node)
 
     def restart(self) -> None:
-        """The manager was away: what it saw before says nothing now. What was decided is looked at until it is seen."""
+        """The manager was restarted: forget old reports. Look at lines with a decision until they are reported."""
         self.sightings.clear()
         self._attention.restart((*key, peer) for key, rail in self._standing.known.items() for peer in rail.lines)
 
     def find(self, at: int, repairing: bool) -> RailVerdict | None:
-        """One thing that is to be decided by now; to be applied before the next is asked for. None: nothing (more)."""
+        """Return the next verdict, or None. The caller must apply it before it calls `find` again."""
         if at - self._swept_at >= limits.RAIL_SWEEP_NS:
             self._swept_at = at
-            self._attention.call_all(self.sightings.silent(at))  # of those that no report names any more, too
+            self._attention.call_all(self.sightings.silent(at))  # also of lines that no report names any more
         while not self._found and (due := self._attention.take()) is not None:
             self._found.extend(self._judge.find(*due, at, repairing))
         if self._found:
@@ -77,14 +77,14 @@ class RailWatch:
         name = "" if self._rails.shuffle is not None else self._lending.wanted()
         if name and self._gathered != (name, at):
             self._gathered = (name, at)
-            self._attention.call_rail(name)  # look at its lines to all nodes first, since they go together
+            self._attention.call_rail(name)  # first look at its lines on all nodes: they go together
             return self.find(at, repairing)
         verdict = self._lending.lend(name) if name else self._change_of_use(at, repairing)
         self._in_round = verdict is not None
         return verdict
 
     def _change_of_use(self, at: int, repairing: bool) -> RailVerdict | None:
-        """What is to be said of the change under way, or which rail comes back."""
+        """The verdict about the change under way, or about a rail that comes back."""
         shuffle = self._rails.shuffle
         if shuffle is None:
             return self._lending.come_back(at, repairing)

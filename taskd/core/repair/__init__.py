@@ -1,1 +1,1 @@
-"""How a repair is decided and led: incidents, the ladder of strategies, attempts, and whom they wait for."""
+"""How a repair is decided and led: incidents, the ladder of strategies, attempts, and the ranks they wait for."""

@@ -1,17 +1,17 @@
 """One attempt at a repair: quiesce, rebuild, restore, resume, redo, each acknowledged by every rank within a deadline.
 
-One `Attempt` is one epoch. Whatever goes wrong in it ends it, and the manager starts another one with a newer epoch,
-so no stage has to undo anything. What can go wrong, and what follows:
+One `Attempt` is one epoch. Any fault in it ends the attempt. The manager then starts another one with a newer epoch, so
+no stage has to undo anything. Failure modes, and what follows:
 
 - *A rank dies, a newcomer dies in its set-up, a node is lost*: FAULT; the next attempt has other seats.
 - *A rank refuses a stage, or misses its deadline* (waiting): the same.
-- *A newcomer that is still fine when an attempt ends*: it keeps its seat and goes on with its set-up.
-- *No survivor holds a whole state*: the attempt ends, and only a strategy that starts all ranks again is left.
-- *The manager restarts*: stages and acknowledgements come back from the journal, deadlines start anew.
-- *No spare node*: survivors are parked at once and wait PLACING until there is one, or its deadline has passed.
+- *An attempt ends while a newcomer is still fine*: the newcomer keeps its seat and continues its set-up.
+- *No survivor holds a whole state*: the attempt ends. Only a strategy that starts all ranks again is left.
+- *The manager restarts*: stages and acknowledgements come back from the journal. Deadlines start again.
+- *No spare node*: survivors park at once. The attempt stays in PLACING until a node comes or the deadline passes.
 
-Invariants: an order of an epoch never names two incarnations of a rank; no stage is ordered before every rank has
-followed the one before. Not here: what ranks hold (holdings), who dies, and which strategy is used.
+Invariants: an order of an epoch never names two incarnations of a rank. A stage is ordered only after every rank has
+followed the previous one. Not here: what ranks hold (holdings), which ranks die, and which strategy is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
 
 
 class Attempt:
-    """One attempt. `newcomers`: ranks whose seat is new in this incident and that hold no state yet."""
+    """One attempt. `newcomers`: ranks that got a new seat in this incident and hold no state yet."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Attempt:
 
     @property
     def fresh(self) -> bool:
-        """Every rank starts again; nothing is parked, rebuilt or restored."""
+        """Whether every rank starts again, so that no rank is parked, rebuilt or restored."""
         return self.strategy is Strategy.RESPAWN
 
     @property
     def stage(self) -> Stage:
-        """What the ranks are told to reach."""
+        """The stage that the ranks are told to reach."""
         return STAGE[self.state]
 
     @property
     def asked(self) -> str:
-        """The same as a verb."""
+        """The current stage as a verb."""
         return ASKED[self.stage]
 
     def move(self, cause: AttemptCause, now: int) -> None:
-        """Apply one row of the table; a new stage waits for every rank."""
+        """Apply one row of the table. A new stage waits for every rank."""
         self.state = ATTEMPT.after(self.state, cause)
         if self.state is AttemptState.ENDED:
             self.waiting.ranks.clear()
@@ -78,7 +78,7 @@ class Attempt:
     # ---- what ranks say ---------------------------------------------------------------------------------------
 
     def follow(self, report: RankReport, now: int) -> str:
-        """One rank's report. Gives the words of a refusal; empty: it has followed, or has yet to."""
+        """Take one rank's report. Return the words of a refusal; empty: it has followed, or has not followed yet."""
         rank = report.rank
         self.waiting.patience.saw(report, now)
         if report.epoch != self.epoch or report.state is not RankState.ALIVE or rank not in self.waiting.ranks:
@@ -95,24 +95,26 @@ class Attempt:
                 self.waiting.hurry()
         elif self.stage is not Stage.REBUILT:
             self.holdings.complete.add(rank)
-            self._step_at_resume[rank] = max(report.step, 0)  # -1 is no step, 0 the first one under way
+            self._step_at_resume[rank] = max(report.step, 0)  # -1: no step; 0: the first step is under way
         self.waiting.followed(rank, now)
         return ""
 
     def outrun(self, report: RankReport) -> bool:
-        """A rank runs in this epoch before anybody was told to: only a manager that has lost the end of its journal can
-        see this."""
+        """Whether a rank runs in this epoch before it was told to. This happens only if the manager has lost the end of
+        its journal."""
         if self.state is AttemptState.ENDED or report.epoch != self.epoch or report.state is not RankState.ALIVE:
             return False
         return report.stage is Stage.RUNNING and self.stage is not Stage.RUNNING
 
     def _may_be_useless(self, report: RankReport) -> bool:
-        """A survivor that stopped inside its update has parked all right; it only has to fetch what others hold."""
+        """Whether a refusal is acceptable. A survivor that stopped inside its update parks correctly, without a state.
+        It only has to fetch the state from another rank."""
         return report.stage is Stage.PARKED and self.stage is Stage.PARKED and report.rank not in self.newcomers
 
     def _redone(self, report: RankReport) -> None:
-        """The first step after the repair is made when it has brought an update. Only where nobody counts updates, the
-        next step's begin must do: a survivor that had its update before the fault begins one with nothing made yet."""
+        """Stop waiting for a rank that has finished its first step after the repair: it has made a new update. If
+        updates are not counted, the begin of the next step has to do. It proves less: a survivor that made its update
+        before the fault begins a next step without a new one."""
         if self.holdings.updates >= 0:
             went_on = report.updates > self.holdings.updates
         else:
@@ -121,7 +123,7 @@ class Attempt:
             self.waiting.ranks.discard(report.rank)
 
     def leave(self, report: RankReport) -> bool:
-        """A rank has ended in good order. False: too early, the repair cannot do without it."""
+        """A rank has ended in good order. Return False if that is too early: the repair still needs the rank."""
         resumed = report.epoch == self.epoch and report.stage is Stage.RUNNING
         if not resumed or self.state not in (AttemptState.RESUME, AttemptState.REDO):
             return False
@@ -130,7 +132,7 @@ class Attempt:
 
     @property
     def state_lost(self) -> bool:
-        """All survivors have parked, and none of them holds a whole state: no newcomer is worth waiting for."""
+        """Whether all survivors have parked and none holds a whole state. Waiting for newcomers is then useless."""
         if self.state is AttemptState.QUIESCE and self.waiting.ranks <= self.newcomers:
             return self.holdings.nobody()
         return self.state is AttemptState.REBUILD and self.holdings.updates < 0
@@ -138,7 +140,7 @@ class Attempt:
     # ---- orders -----------------------------------------------------------------------------------------------
 
     def order(self, term: int, reason: str) -> Order:
-        """How the job shall stand, at this point of the repair."""
+        """Return the order for the current stage of the repair."""
         return Order(
             term=term,
             epoch=self.epoch,

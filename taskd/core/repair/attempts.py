@@ -1,13 +1,13 @@
-"""Carrying out what the ladder chose: seats for the newcomers, one order per stage, and who is watched meanwhile.
+"""Carries out what the ladder chose: seats for the newcomers, one order per stage, and the ranks watched meanwhile.
 
-Owns the one `Attempt` that is under way, if any. What can go wrong here, and what follows:
+Owns the one `Attempt` that is under way, if any. Failure modes, and what follows:
 
-- *No room for a lost rank*: the attempt is PLACING; survivors park meanwhile, and a node that comes up begins another
-  epoch of the same try, with the seats that it has room for.
-- *A newcomer of the attempt before is still fine*: it keeps its seat, in the newer epoch.
-- *A rank has done its first step before the slowest has resumed*: it is looked at again when REDO begins.
+- *No room for a lost rank*: the attempt is PLACING and survivors park meanwhile. When a node comes up, another epoch of
+  the same try begins, with seats for as many ranks as the node has room for.
+- *A newcomer of the previous attempt is still fine*: it keeps its seat, in the newer epoch.
+- *A rank finishes its first step before the slowest rank has resumed*: its report is read again when REDO begins.
 
-Invariant: every rank that an attempt waits for is watched, so that no report of it is quiet.
+Invariant: every rank that an attempt waits for is watched, so none of its reports takes the quiet path (filing).
 Not here: whether to try, and what a failed attempt means (decider, course).
 """
 
@@ -30,11 +30,11 @@ from taskd.core.words import rank_words, verb
 
 
 class Progress(Enum):
-    """What became of an attempt when it was looked at."""
+    """How an attempt stands after a check."""
 
     GOES_ON = auto()
     HEALED = auto()
-    STATE_LOST = auto()  # all have parked and nobody holds a whole state
+    STATE_LOST = auto()  # all survivors have parked and none holds a whole state
 
 
 class Attempts:
@@ -45,29 +45,29 @@ class Attempts:
         self.spare_wait_ns = spare_wait_ns
         self.members = job.members
         self.attempt: Attempt | None = None
-        self._told = ""  # to the nodes, with every order of the attempt
+        self._told = ""  # the text that nodes get with every order of the attempt
 
     @property
     def placing(self) -> bool:
-        """Ranks wait for a node with room."""
+        """Whether ranks wait for a node with room."""
         return self.attempt is not None and self.attempt.state is AttemptState.PLACING
 
     def drop(self, incident: Incident, when: Moment) -> None:
-        """The attempt has failed; its record ends and nobody is waited for. `begin` still looks at its seats."""
+        """End the failed attempt: close its phases and wait for no rank. `begin` still reads its seats."""
         if self.attempt is not None and self.attempt.state is not AttemptState.ENDED:
             incident.end_all(when.now)
             self._watch(self.attempt, False)
             self.attempt.move(AttemptCause.FAULT, when.at)
 
     def close(self) -> None:
-        """Nothing is under way any more."""
+        """Forget the attempt: no repair is under way any more."""
         if self.attempt is not None:
             self._watch(self.attempt, False)
         self.attempt = None
 
     def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, when: Moment) -> None:
-        """Another epoch, other seats, and what the nodes are `told` of it. `same_try`: the one before did not fail, it
-        was overtaken."""
+        """Begin an attempt: a new epoch with new seats. `told`: the text for the nodes. `same_try`: the previous
+        attempt did not fail, a newer event replaced it."""
         assert self.job.epoch < limits.MAX_EPOCH
         old = self.attempt
         self.job.epoch += 1
@@ -77,7 +77,7 @@ class Attempts:
         avoid_home = decision.strategy is Strategy.RECOVER and Strategy.IN_PLACE in incident.exhausted
         chosen, unplaced = placement.choose_nodes(self.members, decision.strategy, avoid_home)
         fresh = decision.strategy is Strategy.RESPAWN
-        steps = self.members.steps_done if fresh else 0  # a new seat knows nothing of them
+        steps = self.members.steps_done if fresh else 0  # read first: a new seat has no record of them
         seats: list[Seat] = []
         if not (fresh and unplaced):
             seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
@@ -106,7 +106,7 @@ class Attempts:
         self._begin_stage(attempt, incident, when.now)
 
     def _kept_seats(self, old: Attempt, reseated: set[int]) -> list[Seat]:
-        """Newcomers of the attempt before that are still fine go on with their set-up, or wait where they are."""
+        """Seats of the previous attempt's newcomers that are still fine. They continue their set-up, or wait."""
         kept = []
         for rank, seat in sorted(old.seats.items()):
             record = self.members.ranks[rank]
@@ -117,7 +117,7 @@ class Attempts:
         return kept
 
     def _begin_stage(self, attempt: Attempt, incident: Incident, now: int) -> None:
-        """Order the stage, and watch everybody until it is reached."""
+        """Order the stage, and watch all ranks until they have reached it."""
         if attempt.fresh and attempt.state is AttemptState.RESUME:
             incident.begin("set-up", now)
         else:
@@ -126,7 +126,7 @@ class Attempts:
             incident.begin("set-up", now)
         self._watch(attempt, True)
         if attempt.state is AttemptState.REDO or (attempt.fresh and attempt.state is AttemptState.PLACING):
-            return  # nothing new is asked of anybody
+            return  # the ranks have nothing new to do
         self.job.publish(attempt.order(self.job.term, self._told))
 
     def _watch(self, attempt: Attempt, watched: bool) -> None:
@@ -136,23 +136,23 @@ class Attempts:
     # ---- on the way -------------------------------------------------------------------------------------------
 
     def follow(self, rank: int, at: int) -> str:
-        """A watched rank's report was filed. Gives the words of a refusal, or nothing."""
+        """A watched rank's report was filed. Return the words of a refusal, or an empty text."""
         record, attempt = self.members.ranks[rank], self.attempt
         assert attempt is not None
         if record.report is None:
             return ""
         refusal = attempt.follow(record.report, at)
-        # In RESUME the quick ones are watched on: their first step may be done before the slowest has resumed.
+        # In RESUME quick ranks stay watched: they may finish their first step before the slowest rank has resumed.
         record.watched = rank in attempt.waiting.ranks or attempt.state is AttemptState.RESUME
         return refusal
 
     def leave(self, rank: int) -> bool:
-        """A rank ended in good order. False: the attempt cannot do without it."""
+        """A rank ended in good order. Return False if the attempt still needs it."""
         report = self.members.ranks[rank].report
         return self.attempt is None or (report is not None and self.attempt.leave(report))
 
     def advance(self, incident: Incident, when: Moment) -> Progress:
-        """Everybody has followed: the next stage, or the end."""
+        """Go to the next stage, or to the end, when all ranks have followed."""
         attempt = self.attempt
         assert attempt is not None
         if attempt.state is AttemptState.QUIESCE:
@@ -171,7 +171,7 @@ class Attempts:
                 return Progress.STATE_LOST
             self._begin_stage(attempt, incident, when.now)
             if attempt.state is AttemptState.REDO:
-                # All have resumed, so the strategy works; what fails from here on counts against the rank that dies.
+                # All ranks have resumed, so the strategy works. A later failure counts against the rank that dies.
                 incident.tries[attempt.strategy] = 0
                 self._look_again(attempt, when.at)
         return Progress.GOES_ON
@@ -181,7 +181,8 @@ class Attempts:
         return attempt.state is AttemptState.ENDED
 
     def _look_again(self, attempt: Attempt, at: int) -> None:
-        """REDO begins when the slowest has resumed; the quickest may be done by then and have nothing new to say."""
+        """Read all last reports again. REDO begins when the slowest rank has resumed. The quickest ranks may have
+        finished their step by then and send no new report."""
         for rank in attempt.ranks:
             record = self.members.ranks[rank]
             if record.report is not None:
@@ -192,7 +193,7 @@ class Attempts:
 
 
 def _holds(record: RankRecord) -> bool:
-    """A newcomer has a state once it is restored, be it by a manager whose journal ends before that."""
+    """Whether a newcomer holds a restored state, by its own report. A manager's journal may end before the restore."""
     report = record.report
     if report is None:
         return False

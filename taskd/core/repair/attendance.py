@@ -1,14 +1,15 @@
-"""Attendance: is everybody there who should be, is anybody left, and has everybody told a manager that is back how
-things stand? The questions that no single report answers.
+"""Attendance: whether all expected ranks are there, whether any rank is left, and whether all nodes have reported to a
+restarted manager. No single report answers these questions.
 
-What can go wrong, and what follows:
+Failure modes, and what follows:
 
-- *A launcher is here, and ranks that none has started* (theirs died before the manager knew it): launchers meet before
-  any of them speaks to the manager, and start their ranks at once, so after a short wait these count as lost.
-- *Every rank has gone and somebody else's launcher may bring them back*: a grace, then the job is over.
-- *Ranks that never came at all* (a script that does not register everywhere): the job ends when all agents have left.
-- *The manager is back, and its journal may have lost its end*: what it remembers may be over. It hears every node out
-  before it decides anything, so that nobody is replaced who has been at work again for long.
+- *A launcher is here, but no launcher has started some ranks* (their launcher died before the manager knew it):
+  launchers meet before any of them speaks to the manager, and start their ranks at once. So after a short wait these
+  ranks count as lost.
+- *Every rank has gone, and an external launcher may bring them back*: a grace period, then the job is over.
+- *Some ranks never came* (a script that does not register on every rank): the job ends when all agents have left.
+- *The manager restarts, and its journal may have lost its end*: what it remembers may be outdated. It waits for the
+  report of every node before it decides, so that it replaces no rank that has long been at work again.
 
 Cost: constant for every rank that ends. Not here: what is done about it (repairs, ending). All `at` are waking time.
 """
@@ -27,8 +28,8 @@ ALL_DONE = "all ranks had done their work"
 
 
 class Attendance:
-    """Three clocks: since when launchers are here without all ranks, since when nobody is here any more, and how long a
-    manager that is back hears the nodes before it decides."""
+    """Three clocks: since when launchers are here but some ranks are missing, since when no rank is left, and until
+    when a restarted manager waits for the nodes before it decides."""
 
     def __init__(self, members: Membership) -> None:
         self.members = members
@@ -38,12 +39,12 @@ class Attendance:
         self._unheard: set[str] = set()
 
     def deadline(self) -> int | None:
-        """When one of the clocks runs out."""
+        """When the next of the first two clocks runs out."""
         muster = None if self.muster_at is None else self.muster_at + limits.DEADLINE_MUSTER_NS
         return earliest(muster, None if self.gone_at is None else self.gone_at + limits.DEADLINE_RETURN_NS)
 
     def restart(self, at: int) -> None:
-        """The manager was away: what runs begins anew."""
+        """The manager was away: running clocks start again."""
         self.muster_at = None if self.muster_at is None else at
         self.gone_at = None if self.gone_at is None else at
         here = (NodeState.UP, NodeState.SILENT)
@@ -51,7 +52,7 @@ class Attendance:
         self.hears_until = at + limits.HEAR_NS if self._unheard else None
 
     def all_run(self, epoch: int) -> bool:
-        """Every rank is at work in this epoch, or has ended in good order: there is nothing to repair."""
+        """Whether every rank runs in this epoch or has ended in good order, so that nothing needs repair."""
         for record in self.members.ranks:
             report = record.report
             runs = report is not None and (report.epoch, report.stage) == (epoch, Stage.RUNNING)
@@ -60,7 +61,7 @@ class Attendance:
         return True
 
     def told_all(self, node: str) -> bool:
-        """A node has said how everything stands with it. True: that was news to a manager that is back."""
+        """A node has reported everything. Return True if a restarted manager was waiting for that."""
         if node not in self._unheard:
             return False
         self._unheard.discard(node)
@@ -69,26 +70,26 @@ class Attendance:
         return True
 
     def node_came(self, at: int) -> None:
-        """Are there launchers, and ranks that none of them has started?"""
+        """A node came up. Start the muster clock if there are launchers and ranks that none of them has started."""
         if self.muster_at is None and self.members.counts[RankState.ABSENT]:
             self.muster_at = at if any(node.starts for node in self.members.nodes.values()) else None
 
     def unseen(self, at: int) -> list[RankRecord]:
-        """Ranks that nobody ever saw, once the wait for them is over."""
+        """Ranks that were never seen, once the wait for them is over."""
         if self.muster_at is None or at < self.muster_at + limits.DEADLINE_MUSTER_NS:
             return []
         self.muster_at = None
         return [record for record in self.members.ranks if record.state is RankState.ABSENT]
 
     def gone_for_good(self, at: int) -> bool:
-        """Whether the grace for a launcher that is not ours is over."""
+        """Whether the grace period for an external launcher is over."""
         if self.gone_at is None or at < self.gone_at + limits.DEADLINE_RETURN_NS:
             return False
         self.gone_at = None
         return True
 
     def all_left(self) -> str:
-        """Why the job has ended in good order; empty: it has not."""
+        """Why the job has ended in good order. Empty: it has not."""
         counts = self.members.counts
         left, size = counts[RankState.LEFT], self.members.world_size
         if size and left == size:
@@ -108,6 +109,6 @@ class Attendance:
         return ""
 
     def nobody(self) -> bool:
-        """Every rank has ended, one way or the other."""
+        """Whether every rank has ended, in good order or not."""
         counts, size = self.members.counts, self.members.world_size
         return size > 0 and counts[RankState.LEFT] + counts[RankState.DEAD] == size

@@ -1,10 +1,9 @@
-"""What is open: one incident, the attempt at its repair, and the decision that it waits for.
+"""The open case: one incident, the attempt at its repair, and the decision that it waits for.
 
-The three begin and end together, and whatever happens to a job is asked about all of them. What can go wrong, and what
-follows:
+The three begin and end together. Every event of a job may concern all of them. Failure modes, and what follows:
 
-- *Another fault while one is repaired*: the open incident grows, there is never a second one.
-- *An incident closes in the middle of an attempt*: the attempt goes with it, and nobody is waited for any more.
+- *Another fault during a repair*: the open incident grows. There is never a second one.
+- *An incident closes in the middle of an attempt*: the attempt ends too, and no rank is waited for any more.
 
 Invariant: at most one incident is open. It does NOT say what is decided (decider), what a fault means (faults), or how
 an attempt goes on (course).
@@ -27,7 +26,7 @@ from taskd.core.types import Outcome
 
 
 class Case:
-    """The open incident with all that belongs to it, and the incidents that were."""
+    """The open incident with its attempt and decision, and the closed incidents."""
 
     def __init__(self, job: Job, spare_wait_ns: int) -> None:
         self._job = job
@@ -51,7 +50,7 @@ class Case:
         return incident
 
     def close(self, cause: IncidentCause, outcome: Outcome, text: str, now: int) -> None:
-        """The incident has come to its end, and all that belongs to it."""
+        """Close the incident, with its attempt and its decision."""
         incident = self.incident
         assert incident is not None
         incident.close(cause, outcome, now)
@@ -64,14 +63,14 @@ class Case:
         self.decision.settle(DecisionCause.CLOSED)
 
     def deadline(self) -> int | None:
-        """When the decision, or the stage of the attempt, is due; in waking time."""
+        """When the decision or the attempt's stage is due, in waking time."""
         attempt = self.attempts.attempt
         settles_at = None if self.incident is None else self.incident.settles_at
         stage_ends_at = None if attempt is None or self.decision.pending else attempt.waiting.deadline
         return earliest(self.decision.due_at, settles_at, stage_ends_at)
 
     def restart(self, at: int) -> None:
-        """The manager was away: its clocks start anew."""
+        """The manager was away: its clocks start again."""
         self.decision.restart(at)
         if self.incident is not None:
             self.incident.restart_clocks(at)
@@ -80,18 +79,18 @@ class Case:
 
     @property
     def deciding(self) -> bool:
-        """A fault waits for its decision: the order in force is not the last word."""
+        """Whether a fault waits for its decision, so that the order in force may soon be replaced."""
         return self.decision.pending or (self.incident is not None and self.incident.settles_at is not None)
 
     @property
     def busy(self) -> bool:
-        """A fault waits for its decision, or ranks are brought to one state."""
+        """Whether a fault waits for its decision, or a repair brings ranks to one state."""
         attempt = self.attempts.attempt
         return self.deciding or (attempt is not None and attempt.state is not AttemptState.REDO)
 
     @property
     def behind(self) -> set[int]:
-        """Ranks that have yet to follow the order in force."""
+        """Ranks that have not followed the order in force yet."""
         attempt = self.attempts.attempt
         if attempt is None:
             return self._job.behind
@@ -99,5 +98,5 @@ class Case:
 
     @property
     def only_watched(self) -> bool:
-        """Nobody here is going to start a rank again: at most its launcher is."""
+        """Whether no repair here will start a rank again. At most an external launcher will."""
         return self.incident is None or self.incident.state is IncidentState.OBSERVING

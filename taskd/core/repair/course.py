@@ -1,14 +1,15 @@
-"""The course of the attempt under way: its next stage, its end, and what is done with those who do not follow.
+"""The course of the attempt under way: its next stage, its end, and what happens to ranks that do not follow.
 
-What can go wrong, and what follows:
+Failure modes, and what follows:
 
-- *A rank says that it cannot follow*: in its set-up it is given up, else the repair is in trouble.
-- *A rank says that going on would be wrong*, for whatever newcomer: what ranks hold is not gone on with.
-- *A stage's deadline passes*: whoever is to blame is given up; if nobody is, another epoch begins.
-- *No node is heard at all*: nobody could take over, so the stage gets its time anew.
-- *All have parked and nobody holds a whole state*: the ladder is told so.
+- *A rank says that it cannot follow*: a newcomer in its set-up is given up. Any other refusal counts as trouble.
+- *A rank says that going on would be wrong*, whichever rank is replaced: training does not continue from this state.
+- *A stage's deadline passes*: the ranks to blame are given up. If no rank is to blame, another epoch begins.
+- *All nodes are silent*: no other node could take over, so the stage gets its full time again.
+- *All survivors have parked and none holds a whole state*: the ladder is told so.
 
-Not here: who is waited for, and for how long (waiting, patience); what is done about trouble (faults, decider).
+Not here: which ranks are waited for, and for how long (waiting, patience); what is done about trouble (faults,
+decider).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from taskd.core.words import WOULD_BE_WRONG, rank_words
 
 
 class Course:
-    """Leads the attempt on when ranks have followed, or have not."""
+    """Moves the attempt on when ranks have followed, and acts when they have not."""
 
     def __init__(self, job: Job, case: Case, decider: Decider, faults: Faults) -> None:
         self._job = job
@@ -40,7 +41,7 @@ class Course:
         self._faults = faults
 
     def go_on(self, when: Moment) -> None:
-        """The attempt's next stage, or its end. A fault that is being gathered holds it where it is."""
+        """Begin the attempt's next stage, or end it. A pending decision about a fault keeps it in its stage."""
         incident, attempt = self._case.incident, self._case.attempts.attempt
         if attempt is None or self._case.decision.pending:
             return
@@ -53,7 +54,7 @@ class Course:
             self._faults.troubled("state", f"no survivor holds a whole state{attempt.holdings.why_useless}", [], when)
 
     def _mended(self, proof: str, now: int) -> None:
-        """Training goes on: with all that was done, or from the beginning."""
+        """The repair has succeeded. Training continues without loss, or from the beginning."""
         incident = self._case.incident
         assert incident is not None
         kind = "over" if incident.restarts else "healed"
@@ -70,7 +71,7 @@ class Course:
             text = f"no node with room came within {-(-attempts.spare_wait_ns // limits.SECOND)} s"
             self._faults.troubled("spare", text, [], when)
         elif self._members.all_silent:
-            attempt.waiting.restart(when.at)  # whoever is late may have followed long ago, and nobody could take over
+            attempt.waiting.restart(when.at)  # late ranks may have followed long ago, and no node could take over
         elif not (late := attempt.waiting.overdue(when.at)):
             if text := notices.waits(attempt, when.at):
                 self._job.note("waits", text)

@@ -1,11 +1,12 @@
-"""From a fault to what is done about it: asks the ladder when it is time, and begins what it says.
+"""The decider: it asks the ladder what to do about a fault when it is time, and begins what the ladder says.
 
-What can go wrong, and what follows:
+Failure modes, and what follows:
 
-- *Faults come in a burst*: what follows a decision at once is gathered and answered together (decision).
-- *Too many tries of one strategy*: it is exhausted, and the ladder is asked again. No room for a lost rank in time: the
-  same.
-- *A repair was led on* (the journal has lost its end): decided anew, when everybody has said how it stands.
+- *Faults come in a burst*: faults soon after a decision are gathered and answered together (decision).
+- *Too many tries of one strategy*: it is exhausted, and the ladder is asked again. If a lost rank finds no room in
+  time, the same happens.
+- *A repair went further than this manager knows* (the journal has lost its end): the decider decides again, after all
+  nodes have reported.
 
 Invariant: the epoch grows with every attempt. Not here: which strategy is right (ladder), how an attempt is led
 (attempts).
@@ -29,7 +30,7 @@ from taskd.core.types import Outcome, RankState, Strategy
 
 
 class Decider:
-    """Says what becomes of the open incident."""
+    """Decides what is done about the open incident."""
 
     def __init__(self, job: Job, rules: Rules, case: Case, attendance: Attendance, ending: Ending) -> None:
         self._job = job
@@ -40,7 +41,7 @@ class Decider:
         self._ending = ending
 
     def decide_soon(self, cause: DecisionCause, when: Moment, wait_ns: int = 0) -> None:
-        """Decide now, or together with what else happens just after an earlier decision, or within this time."""
+        """Decide now; or after `wait_ns`; or, soon after an earlier decision, when its gathering time ends."""
         incident, decision = self._case.incident, self._case.decision
         assert incident is not None
         decision.want(cause, decision.gathered_at(when.at, incident.attempts, wait_ns))
@@ -48,7 +49,7 @@ class Decider:
             self.decide(when)
 
     def decide(self, when: Moment) -> None:
-        """Ask the ladder, and do what it says; a manager that is back hears everybody first."""
+        """Ask the ladder, and do what it says. A restarted manager first waits for the reports of all nodes."""
         incident = self._case.incident
         assert incident is not None
         incident.settles_at = None

@@ -1,14 +1,15 @@
-"""When the ladder is asked next, and whether the need for that can pass by itself.
+"""The next decision: when the ladder is asked next, and whether the decision can become unnecessary before that.
 
-Faults come in bursts, and each decision begins another attempt. So what follows a decision at once is gathered and
-answered together, for longer with each attempt. What can go wrong, and what follows:
+Faults come in bursts, and each decision begins another attempt. So faults soon after a decision are gathered and
+answered together. The gathering time grows with each attempt. Failure modes, and what follows:
 
-- *Ranks that were given up for their silence return before the decision*: if nothing else is wrong, none is taken.
-- *Something else is wrong* (a refusal, a lost state, a stage that nobody reaches): only a decision ends that.
-- *The manager is back*: it may have forgotten the newest, so it hears every node out before it decides (attendance).
-- *The manager restarts while a decision is due*: it is taken as soon as the nodes have been heard.
+- *Ranks given up for silence return before the decision*: if nothing else is wrong, no decision is made.
+- *Something else is wrong* (a refusal, a lost state, a stage that no rank reaches): only a decision can end that.
+- *The manager was restarted*: it may have lost the newest events, so it waits for every node's report before it decides
+  (attendance).
+- *The manager restarts while a decision is pending*: it decides as soon as the nodes have reported.
 
-Invariant: a decision that is due has a time. Not here: what is decided (ladder), and what is done then (decider).
+Invariant: a pending decision has a due time. Not here: what is decided (ladder), and what is done then (decider).
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from taskd.core.table import Table
 class DecisionState(Enum):
     """Whether the ladder is to be asked."""
 
-    SETTLED = auto()  # what has happened is decided upon
-    GATHERING = auto()  # it is asked soon; if those who are missing return before, it need not be
-    TROUBLED = auto()  # it is asked soon, and nobody's return makes that needless
+    SETTLED = auto()  # all that has happened has its decision
+    GATHERING = auto()  # the ladder is asked soon, unless the missing ranks return before
+    TROUBLED = auto()  # the ladder is asked soon, even if ranks return
 
 
 class DecisionCause(Enum):
-    """What moves it."""
+    """What changes the state of the decision."""
 
     WANTED = auto()  # ranks are missing, or there is room for them
     TROUBLE = auto()  # something is wrong besides deaths
-    RETURNED = auto()  # nobody is missing any more
+    RETURNED = auto()  # no rank is missing any more
     DECIDED = auto()
-    CLOSED = auto()  # the incident has come to its end
+    CLOSED = auto()  # the incident has ended
 
 
 _S, _C = DecisionState, DecisionCause
@@ -55,7 +56,7 @@ DECISION = Table(
 
 
 class NextDecision:
-    """The decision that is due, if one is. Times are the manager's waking time."""
+    """The pending decision, if there is one. Times are the manager's waking time."""
 
     def __init__(self) -> None:
         self.state = DecisionState.SETTLED
@@ -64,16 +65,16 @@ class NextDecision:
 
     @property
     def pending(self) -> bool:
-        """The ladder is to be asked."""
+        """Whether the ladder is to be asked."""
         return self.state is not DecisionState.SETTLED
 
     def is_due(self, at: int) -> bool:
-        """It is to be asked by now."""
+        """Whether the ladder is to be asked by now."""
         return self.due_at is not None and self.due_at <= at
 
     def gathered_at(self, at: int, attempts: int, wait_ns: int) -> int:
-        """When to ask about what happens now: after `wait_ns`, or with what else happens just after the last decision.
-        `attempts`: how many the incident has had."""
+        """When to ask about a fault of now: at the end of the last decision's gathering time, or after `wait_ns` if
+        that time is over. `attempts`: how many attempts the incident has had."""
         if self._decided_at is not None and attempts:
             gathered = self._decided_at + (limits.GATHER_NS << 2 * min(attempts - 1, 3))
             if at < gathered:
@@ -81,17 +82,17 @@ class NextDecision:
         return at + wait_ns
 
     def want(self, cause: DecisionCause, due_at: int) -> None:
-        """The ladder is to be asked at this time; a time that was set before does not count any more."""
+        """The ladder is to be asked at this time. It replaces a time that was set before."""
         self.state = DECISION.after(self.state, cause)
         self.due_at = due_at
 
     def hurry(self, awaited: int | None, at: int) -> None:
-        """What it has waited for until `awaited` has come already."""
+        """Ask now, if the decision waited until `awaited`: what it waited for has come already."""
         if self.pending and self.due_at == awaited:
             self.due_at = at
 
     def settle(self, cause: DecisionCause) -> None:
-        """There is nothing to ask any more."""
+        """Drop the pending decision: there is nothing to ask any more."""
         self.state = DECISION.after(self.state, cause)
         self.due_at = None
 
@@ -101,6 +102,6 @@ class NextDecision:
         self._decided_at = at
 
     def restart(self, at: int) -> None:
-        """The manager was away: what is due is due now, and nothing has just been decided."""
+        """The manager was away: a pending decision is due now, and there is no recent decision to gather after."""
         self.due_at = at if self.pending else None
         self._decided_at = None

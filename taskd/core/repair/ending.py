@@ -1,12 +1,13 @@
-"""The end of the job: whether anybody is left to train, and how it ends.
+"""The end of the job: whether any rank is left to train, and how the job ends.
 
-What can go wrong, and what follows:
+Failure modes, and what follows:
 
-- *Every rank has gone and somebody else's launcher may bring them back*: a grace runs (attendance), then the job ends.
-- *A rank dies when the others have left*: whoever could start it again decides first; an open repair is no end.
+- *Every rank has gone, and an external launcher may bring them back*: a grace period (attendance), then the job ends.
+- *A rank dies when the others have left*: a repair that could start it again is decided first. The job does not end
+  while a repair is open.
 
-Invariant: a job ends once, and an incident that is open then is closed. It does NOT decide that a fault cannot be
-repaired (ladder).
+Invariant: a job ends once, and its open incident is closed then. It does NOT decide that a fault cannot be repaired
+(ladder).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from taskd.core.words import cut, verb
 
 
 class Ending:
-    """Looks whether the job is over, and ends it."""
+    """Checks whether the job is over, and ends it."""
 
     def __init__(self, job: Job, rules: Rules, case: Case, attendance: Attendance) -> None:
         self._job = job
@@ -34,7 +35,7 @@ class Ending:
         self._attendance = attendance
 
     def check(self, when: Moment) -> None:
-        """Is there anybody left to train? Constant time: asked whenever a rank ends."""
+        """End the job if no rank is left to train. Takes constant time, since it runs whenever a rank ends."""
         if self._job.over is not None:
             return
         good = self._attendance.all_left()
@@ -46,18 +47,18 @@ class Ending:
         elif self._attendance.nobody() and self._case.only_watched:
             lost = placement.losses(self._job.members)
             if self._rules.recover and not any(loss.watched_only for loss in lost):
-                self.finish(exit_code_of(lost), describe(lost), when.now)  # whoever could start them again has decided
+                self.finish(exit_code_of(lost), describe(lost), when.now)  # the ladder has decided to start none
             elif self._attendance.gone_at is None:
                 self._attendance.gone_at = when.at
 
     def check_grace(self, when: Moment) -> None:
-        """Has somebody else's launcher had its time to bring ranks back?"""
+        """End the job if the grace period of an external launcher is over."""
         if self._attendance.gone_for_good(when.at) and self._case.only_watched:
             lost = placement.losses(self._job.members)
             self.finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", when.now)
 
     def finish(self, exit_code: int, reason: str, now: int) -> None:
-        """The job is over."""
+        """End the job with this exit code, and close its open incident."""
         self._attendance.gone_at = None
         incident = self._case.incident
         if incident is not None:

@@ -1,13 +1,13 @@
-"""What has gone wrong: each fault opens the incident, or lets it grow, and asks for a decision.
+"""The faults of a job: each fault opens the incident, or adds to it, and asks for a decision.
 
-What can go wrong, and what follows:
+Failure modes, and what follows:
 
 - *A fault in any stage of a repair*: the incident grows, the ladder is asked again.
-- *Several ranks die before anything was trained*: others may be dying of the same cause, so it is let settle first.
-- *An error leaves a step, and its process lives*: a repair in which nobody is replaced, unless that cannot help.
-- *Somebody else's launcher starts ranks again*: what it has replaced is missing until it is back, and no more.
+- *Ranks die before anything was trained*: others may be dying of the same cause, so the decision waits a moment.
+- *An error leaves a step, and its process lives*: a repair that replaces no rank, unless that cannot help.
+- *An external launcher starts ranks again*: the replaced ranks count as missing until they are back, and no longer.
 
-Nothing is decided here (decider), and nobody is found dead here (detector, membership).
+This module makes no decision (decider), and it does NOT find out that a rank is dead (detector, membership).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskd.core.words import rank_words, verb
 
 
 class Faults:
-    """Takes faults of every kind."""
+    """Takes the faults of every kind, opens or extends the incident, and asks the decider."""
 
     def __init__(self, job: Job, rules: Rules, case: Case, decider: Decider) -> None:
         self._job = job
@@ -39,7 +39,7 @@ class Faults:
         self._decider = decider
 
     def died(self, ranks: list[int], kind: str, age_ns: int, when: Moment) -> None:
-        """These ranks are dead. `age_ns`: how long ago the fault may have been, if that is known."""
+        """These ranks are dead. `age_ns`: how long ago the fault may have happened, if that is known."""
         if self._job.over is not None:
             return
         for rank in ranks:
@@ -48,7 +48,7 @@ class Faults:
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)
         for rank, loss in losses.items():
-            incident.fallen.setdefault(rank, loss)  # what began it, and not the newcomers that died of it
+            incident.fallen.setdefault(rank, loss)  # keep the first death, not those of its newcomers
         done = tuple(loss for loss in losses.values() if loss.finished)
         if done and self._rules.recover:
             self._job.note("done", notices.done(done))
@@ -58,18 +58,18 @@ class Faults:
                 incident.settles_at = when.at + limits.SETTLE_NS
             return
         if incident.state is IncidentState.OBSERVING and not self._rules.recover:
-            return  # nothing can be decided otherwise, however many more die
+            return  # more deaths cannot change the decision
         wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
         self._decider.decide_soon(DecisionCause.WANTED, when, wait_ns)
 
     def hangs(self, ranks: list[int], words: str, age_ns: int, when: Moment) -> None:
-        """These ranks stand still, and all others wait for them: they are given up."""
+        """These ranks hang and all others wait for them, so they are given up."""
         dead = [rank for rank in ranks if self._members.condemn(self._members.ranks[rank], words)]
         if dead:
             self.died(dead, "hang", age_ns, when)
 
     def replaced(self, ranks: list[int], when: Moment) -> None:
-        """Somebody else has started these ranks again, before the death of the old ones was told."""
+        """Another launcher has started these ranks again, before the death of the old ones was reported."""
         text = f"{rank_words(ranks)} {verb(len(ranks), 'was', 'were')} started again, not by this manager"
         if self._rules.recover or self._job.over is not None:
             self._job.note("replaced", text)
@@ -81,18 +81,18 @@ class Faults:
             incident.missing.update(ranks)
 
     def troubled(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
-        """The job needs a repair although nobody died."""
+        """The job needs a repair although no rank died."""
         if self._job.over is not None:
             return
         self._case.open(kind, ranks, trouble, 0, when.now)
-        if kind in ("refusal", "epoch"):  # what explains a refusal, or what else is new, is filed first
+        if kind in ("refusal", "epoch"):  # file the cause of a refusal, or other news, first
             self._case.decision.want(DecisionCause.TROUBLE, when.at + (limits.REFUSAL_NS if kind == "refusal" else 0))
         else:
             self._decider.decide_soon(DecisionCause.TROUBLE, when)
 
     def raised(self, rank: int, error: str, when: Moment) -> bool:
-        """An error has left the step of this rank, whose process lives and can do it again. False: no repair comes of
-        that alone, so it is the script's to deal with, as under any launcher."""
+        """An error has left the step of this rank. Its process lives and can do the step again. Return False if this
+        alone starts no repair: then the script has to handle the error, as under any launcher."""
         members, rules = self._members, self._rules
         gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
         if gone or not (rules.recover and members.trained and Strategy.IN_PLACE in rules.strategies):
@@ -101,7 +101,7 @@ class Faults:
         return True
 
     def doubted(self, kind: str, trouble: str, ranks: Iterable[int], when: Moment) -> None:
-        """What ranks hold is not what an undisturbed run would hold, so none of it is gone on with."""
+        """The state of ranks is not what an undisturbed run would hold, so training does not continue from it."""
         if self._job.over is not None:
             return
         self._case.open(kind, ranks, trouble, 0, when.now).state_lost = True

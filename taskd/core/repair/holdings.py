@@ -1,16 +1,17 @@
-"""What the ranks of an attempt hold, by their own word, and the state from which the job goes on.
+"""The states that the ranks of an attempt hold, by their own reports, and the state from which the job continues.
 
-Each rank says how many updates it has when it parks, and of which part of the model: in a job whose model is divided
-among ranks (by pipeline stages, say) only the ranks of one part hold the same. What can go wrong, and what follows:
+When a rank parks, it reports how many updates it has, and which part of the model it holds. In a job that divides its
+model among ranks (by pipeline stages, for example), only the ranks of one part hold the same state. Failure modes, and
+what follows:
 
-- *A survivor was stopped inside its update*: it holds nothing of use, says why, and fetches what others of its part
-  hold.
-- *No survivor holds a whole state*: nothing is agreed upon, and only a strategy that starts all ranks again is left.
-- *All ranks of a part are gone*: the same, for nobody else has what they had.
-- *One part has made an update that no rank of another one has*: the same. Nobody could go back to the one before.
+- *A survivor was stopped inside its update*: its state is useless. It says why, and fetches the state of another rank
+  of its part.
+- *No survivor holds a whole state*: no state is agreed on. Only a strategy that starts all ranks again is left.
+- *All ranks of a part are gone*: the same, since no other rank has their state.
+- *One part has made an update that no rank of another part has*: the same. No rank can go back to the previous update.
 
-Invariants: the agreed updates are held by every source; a rank fetches from one of its own part, and there is such a
-source in each part. Not here: how a state gets to whoever lacks it (worker), and when ranks are asked (attempt).
+Invariants: every source holds the agreed updates. A rank fetches from a rank of its own part, and each part has such a
+source. Not here: how the state is sent to a rank that lacks it (worker), and when ranks are asked (attempt).
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from taskd.core.words import rank_words, verb
 
 
 class Holdings:
-    """The updates that each rank holds, and what was agreed upon. `newcomers` hold no state yet."""
+    """The updates that each rank holds, and the agreed updates. `newcomers` hold no state yet."""
 
     def __init__(self, ranks: tuple[int, ...], newcomers: frozenset[int]) -> None:
         self._ranks = ranks
         self._survivors = [rank for rank in ranks if rank not in newcomers]
-        self._held: dict[int, int] = {}  # by rank, as said when it parked
-        self._parts: dict[int, int] = {}  # likewise
-        self.known = False  # one that has parked holds a whole state
+        self._held: dict[int, int] = {}  # updates by rank, as reported when it parked
+        self._parts: dict[int, int] = {}  # part of the model by rank, likewise
+        self.known = False  # a parked survivor holds a whole state
         self.updates = -1
         self.fetches: tuple[Fetch, ...] = ()
         self.complete: set[int] = set()  # ranks that hold a whole state in this epoch
-        self._useless = ""  # why what survivors hold is of no use: in the words of one of them, or ours
+        self._useless = ""  # why the survivors' states are useless: in a survivor's words, or ours
 
     def parked(self, report: RankReport) -> bool:
-        """A rank has parked, and says what it holds. True: it is the first one with a whole state."""
+        """A rank has parked, and reports what it holds. Return True if it is the first one with a whole state."""
         self._held[report.rank] = report.updates if report.ok else -1
         self._parts[report.rank] = report.part
         self._useless = self._useless or report.reason
@@ -43,7 +44,7 @@ class Holdings:
         return first
 
     def agree(self) -> None:
-        """The newest state that survivors hold whole is the one to go on from; whoever lacks it fetches it."""
+        """Agree on the newest state that survivors hold whole. The ranks that lack it fetch it."""
         newest = dict.fromkeys(self._members(), -1)
         for rank in self._survivors:
             part = self._parts.get(rank, 0)
@@ -65,23 +66,23 @@ class Holdings:
         return found
 
     def _within(self, ranks: list[int]) -> list[Fetch]:
-        """Whoever lacks the agreed state gets it from one that has it; all are of one part."""
+        """A source for each of these ranks that lacks the agreed state. All of them belong to one part."""
         sources = [rank for rank in ranks if rank in self.complete]
         lacking = [rank for rank in ranks if rank not in self.complete]
         return [Fetch(rank, sources[at % len(sources)]) for at, rank in enumerate(lacking)]
 
     def _apart(self, newest: dict[int, int]) -> str:
-        """Why the parts of the model cannot go on together, by what is the newest that a rank of each holds."""
+        """Why the parts of the model cannot continue together. `newest`: the most updates that a rank of each holds."""
         part = min(newest, key=lambda one: newest[one])
         ranks, held = self._members()[part], newest[part]
         others = f"of the part of the model that {rank_words(ranks)} {verb(len(ranks), 'has', 'have')}"
         return f"{others}, nobody holds {'anything' if held < 0 else f'more than {held} of {self.updates} updates'}"
 
     def nobody(self) -> bool:
-        """No survivor has said that it holds a whole state."""
+        """Whether no survivor has reported a whole state."""
         return all(self._held.get(rank, -1) < 0 for rank in self._survivors)
 
     @property
     def why_useless(self) -> str:
-        """Why no survivor holds one, in brackets, if somebody has said so."""
+        """Why no survivor holds a whole state, in brackets, if a reason is known."""
         return f" ({self._useless})" if self._useless else ""

@@ -1,13 +1,14 @@
-"""The ladder: which strategy mends what has happened, from the cheapest to the dearest, and the sentence that says why.
+"""The ladder: which strategy repairs a fault, from the cheapest to the most expensive, and the sentence that says why.
 
-`decide` is a pure function of a `Situation`, which holds all that it may look at. What can go wrong, and what follows:
+`decide` is a pure function of a `Situation`, which holds everything that `decide` reads. Failure modes, and what
+follows:
 
-- *A strategy has failed too often in this incident*: it is exhausted and the next rung is taken; EXIT is always there.
-- *A script that fails at start on every rank*: one EXIT with the cause, no restart storm.
-- *A step that raises whenever it is done*: EXIT with that error, and no newcomer to raise it once more.
-- *Nothing is lost* (the dead had done their work), or only somebody else's launcher can start ranks: OBSERVE.
+- *A strategy has failed too often in this incident*: it is exhausted and the next rung is taken. EXIT is always left.
+- *A script fails at start on every rank*: one EXIT with the cause, no restart storm.
+- *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
+- *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
 
-Not here: who counts as lost and where there is room (placement), and how a strategy is carried out (attempts).
+Not here: which ranks count as lost, where there is room (placement), and how a strategy is carried out (attempts).
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ class Loss:
     reason: str
     restarts: int
     home: bool  # its node's agent lives and can start it again
-    watched_only: bool  # its node's agent lives (or was) a side process, which starts nothing
-    finished: bool  # its work was done: nothing is lost with it
+    watched_only: bool  # its node's agent is (or was) a side process, which starts no ranks
+    finished: bool  # its work was done, so nothing is lost
 
     @property
     def left(self) -> bool:
-        """It has left by itself, inside a step: the others may be about to do the same."""
+        """Whether the rank has left by itself inside a step. The others may soon do the same."""
         return self.reason.startswith(LEFT_EARLY)
 
     @property
     def raised_again(self) -> bool:
-        """Its script raises the same whenever it does this step."""
+        """Whether its script raises the same error each time it does this step."""
         return self.reason.startswith(RAISED_AGAIN)
 
     @property
     def words(self) -> str:
-        """How it died, in brackets."""
+        """How it died, for the brackets of a sentence."""
         if not self.exit_code:
             return self.reason or "no exit code"
         return exit_words(self.exit_code) + (f": {cut(self.reason, _MOST_REASON)}" if self.reason else "")
@@ -56,10 +57,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that the ladder looks at."""
+    """Everything that the ladder reads."""
 
     losses: tuple[Loss, ...]
-    trouble: str  # what else went wrong, when nobody died
+    trouble: str  # what went wrong, if no rank died
     world_size: int
     left: tuple[int, ...]  # ranks that have ended in good order
     recover: bool
@@ -67,10 +68,10 @@ class Situation:
     exhausted: frozenset[Strategy]
     max_restarts: int
     trained: bool
-    state_lost: bool  # survivors were asked: none of them holds a whole state
-    repairing: bool  # ranks are parked for a repair: it has to come to an end
-    all_start: bool  # every rank's node can start workers, or its rank can be placed elsewhere
-    fallen: tuple[Loss, ...] = ()  # who died in this incident, in time, those that were started again included
+    state_lost: bool  # survivors were asked, and none holds a whole state
+    repairing: bool  # ranks are parked for a repair, so it must be brought to an end
+    all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
+    fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,13 @@ class Decision:
 
 
 def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
-    """The same losses, in time; but who died of an operation with others comes behind those who may be why it failed.
-    One report tells of all deaths of a node, and none says which came first."""
+    """The same losses, but a rank that died of a failed operation comes after the ranks that may have caused the
+    failure. One report names all deaths of a node, without their order."""
     return tuple(sorted(losses, key=lambda loss: follows(loss.reason)))
 
 
 def decide(now: Situation) -> Decision:
-    """The cheapest rung that can mend this situation."""
+    """Return the cheapest rung that can repair this situation."""
     what = describe(now.losses) if now.losses else now.trouble
     if now.left and now.fallen and not now.losses:
         what = f"{describe(now.fallen)}, and {now.trouble}"
@@ -108,7 +109,7 @@ def decide(now: Situation) -> Decision:
 
 
 def describe(losses: tuple[Loss, ...]) -> str:
-    """`rank 2 died (SIGKILL) on node a`."""
+    """Describe the losses: `rank 2 died (SIGKILL) on node a`."""
     assert losses
     first = losses[0]
     same = {(loss.words, loss.node) for loss in losses}
@@ -124,7 +125,7 @@ def describe(losses: tuple[Loss, ...]) -> str:
 
 
 def _impossible(now: Situation) -> str:
-    """Why no repair can help; empty: one may."""
+    """Why no repair can help. Empty: one may help."""
     if now.left:
         has = verb(len(now.left), "has", "have")
         return f"{rank_words(now.left)} {has} left with exit code 0 before and can repair nothing"
@@ -144,13 +145,13 @@ def _impossible(now: Situation) -> str:
 
 
 def exit_code_of(losses: tuple[Loss, ...]) -> int:
-    """The job's exit code after these losses, in time: that of the first one whose work was not done."""
+    """The job's exit code after these losses: that of the first one (in time) whose work was not done."""
     first = next((loss for loss in losses if not loss.finished), losses[0] if losses else None)
     return shell_code(first.exit_code) if first is not None else 1
 
 
 def _climb(now: Situation, what: str) -> Decision:
-    """The rungs, from cheap to dear."""
+    """Try the rungs, from the cheapest to the most expensive."""
     open_rungs = now.allowed - now.exhausted
     everybody = len(now.losses) == now.world_size
     respawn = Strategy.RESPAWN in open_rungs and now.all_start

@@ -1,8 +1,9 @@
-"""What people are told aloud about a repair: that all ranks start over and what it costs them, or that it cost nothing.
+"""The notices that people see about a repair: that all ranks start over and what it costs, or that it cost nothing.
 
-Nobody reads the journal of a job that ends well. So a start of all from the beginning says who died, why nothing better
-was possible, what is done again, how often that may still happen, and which line of the script would change it. It
-decides nothing. All of these lines take the number of steps that are lost from one count, Membership.steps_done.
+Nobody reads the journal of a job that ends well. So the notice of a start-over says which ranks died and why no cheaper
+repair was possible. It also says what is done again, how often that may still happen, and which line of the script
+would change it. This module decides nothing. All notices take the number of lost steps from one count,
+Membership.steps_done.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from taskd.core.types import Outcome, RankState, Strategy
 from taskd.core.words import cut, lost_words, milliseconds, rank_words, verb
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
-"""A survivor's own words, when it can give up no step."""
+"""What a survivor says when it cannot give up its step."""
 NO_RESTARTS = "--max-restarts 0 ends the job instead, as torchrun does"
 CURE = (
     "A script whose loop is `for step in session.steps(loader):` (README, A job that heals) has only the dead rank "
@@ -27,7 +28,7 @@ _MOST_CAUSE = 480
 
 
 def beginning(incident: Incident, decision: Decision, members: Membership, rules: Rules) -> str:
-    """What goes to the nodes with the orders of a repair. Asked before the ranks get their new seats."""
+    """The text that goes to the nodes with a repair's orders. Called before the ranks get their new seats."""
     if decision.strategy is not Strategy.RESPAWN:
         return cut(decision.reason)
     who = _who(incident)
@@ -40,18 +41,18 @@ def beginning(incident: Incident, decision: Decision, members: Membership, rules
 
 
 def again(steps: int) -> str:
-    """What is lost, and how it may come back."""
+    """Which steps are done again, and from where."""
     what = f"{steps} {verb(steps, 'step is', 'steps are')}" if steps else "What was done is"
     return f"{what} done again: from the script's own checkpoint if it takes one up, else from step 0."
 
 
 def _who(incident: Incident) -> str:
-    """Whose deaths began it; empty: nobody died."""
+    """The deaths that began the incident. Empty: no rank died."""
     return describe(causes_first(incident.fallen.values())) if incident.fallen else ""
 
 
 def _left(incident: Incident, members: Membership, rules: Rules) -> str:
-    """How often it may still happen."""
+    """How often these ranks may still be restarted."""
     if not incident.fallen:
         return ""
     records = [members.ranks[rank] for rank in incident.fallen]
@@ -62,7 +63,7 @@ def _left(incident: Incident, members: Membership, rules: Rules) -> str:
 
 
 def closed(incident: Incident, how: str) -> str:
-    """An incident has come to its end."""
+    """The notice that an incident has ended."""
     assert incident.closed_at is not None
     took = f"after {milliseconds(incident.closed_at - incident.opened_at)} ms: {how}"
     if incident.outcome is Outcome.STARTED_OVER:
@@ -71,14 +72,14 @@ def closed(incident: Incident, how: str) -> str:
 
 
 def started_over(times: int, steps: int) -> str:
-    """What a good end must not hide."""
+    """The part of a good end's notice that says how often the job has started over. Empty: never."""
     if not times:
         return ""
     return f" after all had started over {times} {verb(times, 'time', 'times')}, {lost_words(steps)}"
 
 
 def ended(times: int, steps: int) -> str:
-    """The job's last line, if it has to be said; empty: all that was done once was done for good."""
+    """The job's last line about starts over and lost steps. Empty: the job has never started over."""
     if not times:
         return ""
     how_often = f"{times} {verb(times, 'time', 'times')}"
@@ -86,12 +87,12 @@ def ended(times: int, steps: int) -> str:
 
 
 def _less(steps: int) -> str:
-    """What taskd cannot see."""
+    """The reservation for what taskd cannot see: the script's own checkpoint."""
     return ", less what the script took up from its own checkpoint" if steps else ""
 
 
 def waits(attempt: Attempt, at: int) -> str:
-    """A stage takes long, and nobody is given up for that yet; empty: it takes no longer than is usual."""
+    """The notice that a stage takes long, but no rank is given up yet. Empty: it takes no longer than usual."""
     ranks, why = attempt.waiting.patient(at)
     if not ranks:
         return ""
@@ -101,13 +102,13 @@ def waits(attempt: Attempt, at: int) -> str:
 
 
 def done(losses: tuple[Loss, ...]) -> str:
-    """Deaths that cost nothing."""
+    """The notice of deaths that cost nothing."""
     its = verb(len(losses), "its", "their")
     return f"{describe(losses)} when {its} work was done: that is no failure, and the others go on to their own end"
 
 
 def mended(incident: Incident, proof: str, now: int) -> str:
-    """Training goes on: after a repair that cost no step, or from the beginning."""
+    """The notice that training continues, after a repair that cost no step or from the beginning."""
     ms = milliseconds(now - incident.opened_at)
     if incident.restarts:
         steps = incident.steps_lost

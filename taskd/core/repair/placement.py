@@ -1,7 +1,7 @@
-"""Who sits where: what the ladder has to know about the dead, and new seats for them.
+"""Placement: what the ladder has to know about the dead ranks, and new seats for them.
 
-Pure questions to the membership, asked when a decision is due and never because of a report: they may walk the whole
-job. They change nothing but the seats that `take_seats` gives. Not here: which strategy is chosen.
+The functions only read the membership. They are called when a decision is due, never for a report, so they may walk the
+whole job. Only `take_seats` changes something: it gives seats. Not here: which strategy is chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rules:
 
     @property
     def may_replace_hung(self) -> bool:
-        """Whether who stands still is replaced, and nobody else starts over for it."""
+        """Whether a hung rank is replaced, without starting any other rank over."""
         return self.replaces_hung and self.recover and Strategy.IN_PLACE in self.strategies
 
 
@@ -56,7 +56,7 @@ def loss_of(record: RankRecord) -> Loss:
 
 
 def situation(members: Membership, incident: Incident, rules: Rules, repairing: bool) -> Situation:
-    """Everything that the ladder looks at."""
+    """Collect everything that the ladder reads."""
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
     if homeless:
@@ -80,18 +80,18 @@ def situation(members: Membership, incident: Incident, rules: Rules, repairing: 
 
 
 def others_may_follow(members: Membership, rules: Rules) -> bool:
-    """Whether some died before anything was trained: those who live may be dying of the same cause."""
+    """Whether some ranks live, but no step was trained yet: they may be dying of the same cause as the dead ones."""
     gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
     return rules.recover and not members.trained and gone < members.world_size
 
 
 def last_start(members: Membership, rules: Rules) -> bool:
-    """Whether a rank that is dead may be started once more and not again."""
+    """Whether some dead rank has at most one start left."""
     return any(loss.restarts + 1 >= rules.max_restarts for loss in losses(members))
 
 
 def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> tuple[dict[int, NodeRecord], list[int]]:
-    """A node for every rank that is to be started, and the ranks for which there is no room."""
+    """A node for every rank that is to be started, and the ranks without room on any node."""
     starting = members.ranks if strategy is Strategy.RESPAWN else [members.ranks[loss.rank] for loss in losses(members)]
     chosen: dict[int, NodeRecord] = {}
     homeless: list[RankRecord] = []
@@ -105,7 +105,7 @@ def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> t
     room = _room(members, chosen)
     unplaced: list[int] = []
     for record in homeless:
-        # The node with the most room first, so that what was lost together comes back together.
+        # The node with the most room first, so that ranks lost together come back together.
         others = [name for name in room if not (avoid_home and name == record.where)]
         best = max(others, key=lambda name: (room[name], name), default="")
         if best and room[best] > 0:
@@ -117,7 +117,7 @@ def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> t
 
 
 def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
-    """Free slots of every node that is up, less those that its own dead ranks are going to take again."""
+    """Free slots of every node that is up, less the slots that its own dead ranks will take again."""
     room = {name: members.free_slots(node) for name, node in members.nodes.items() if node.state is NodeState.UP}
     for rank, node in chosen.items():
         if members.ranks[rank].state is RankState.DEAD and node.name in room:
@@ -126,10 +126,10 @@ def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
 
 
 def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
-    """Give these ranks their new seats in this epoch; a rank that had died is started once more.
+    """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart.
 
-    Of a rank that was never heard of, processes may live all the same, on a node that has yet to say so. No rank had
-    more incarnations than there were epochs, so the epoch's own number is newer than any of theirs.
+    A rank that was never heard of may still have processes, on a node that has not reported them yet. No rank had more
+    incarnations than there were epochs, so the epoch's number is newer than any incarnation of such a rank.
     """
     seats = []
     for rank in sorted(chosen):

@@ -1,18 +1,18 @@
-"""Repairs: what happens to ranks and nodes, and what it means to the repair that is open, if one is.
+"""Repairs: the events of ranks and nodes, and what they mean for the open repair, if there is one.
 
-The front of the room: the manager and the talk with the nodes say here who has left, come back, moved or knows more.
-What can go wrong, and what follows:
+This is the entry point of the package. The manager and the node protocol report here which ranks have left, come back,
+moved, or know a newer epoch. Failure modes, and what follows:
 
-- *Ranks wait in a repair that nobody leads* (a manager without its journal): an incident of its own ends it.
-- *Somebody knows a newer epoch*: this manager has lost its journal, and what it has ordered is over.
-- *Ranks that were given up for their silence return*: if nothing else is wrong, the attempt goes on with them.
+- *Ranks wait in a repair that no manager leads* (the manager lost its journal): a new incident ends that repair.
+- *A rank or node knows a newer epoch*: this manager has lost its journal, so its own orders are over.
+- *Ranks given up for silence return*: if nothing else is wrong, the attempt continues with them.
 
-Its parts: what is open (case), what has gone wrong (faults), what is decided (decider), how the attempt goes on
-(course), whether the job is over (ending), and who is there at all (attendance).
+Its parts: the open incident (case), the faults (faults), the decision (decider), the next stage of the attempt
+(course), whether the job is over (ending), and which ranks are there at all (attendance).
 
-Invariants: the epoch grows with every newer one heard of; an incident has a deadline, or waits for ranks whose
-launcher is not ours. Not here: how an attempt is led (attempts), who is waited for (waiting, attendance), and what
-people are told (notices).
+Invariants: the epoch grows with every newer epoch that is heard of. An incident has a deadline, or waits for ranks of
+an external launcher. Not here: how an attempt is led (attempts), which ranks are waited for (waiting, attendance), and
+what people are told (notices).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from taskd.core.words import cut, rank_words
 
 
 class Repairs:
-    """Puts the parts of a repair together, and says which of them an event concerns."""
+    """Connects the parts of a repair, and passes each event to the part that it concerns."""
 
     def __init__(self, job: Job, rules: Rules) -> None:
         self._job = job
@@ -60,17 +60,17 @@ class Repairs:
         self.back([rank], when)
 
     def back(self, ranks: Iterable[int], when: Moment) -> None:
-        """These ranks are there (again), or have left for good."""
+        """These ranks are there (again), or have left for good: a watched incident may close."""
         incident = self.case.incident
         self.attendance.gone_at = None
         if incident is None or incident.state is IncidentState.REPAIRING:
             return
         incident.missing.difference_update(ranks)
-        if not incident.missing and self.case.decision.state is not DecisionState.TROUBLED:  # else that mends nothing
+        if not incident.missing and self.case.decision.state is not DecisionState.TROUBLED:  # else trouble remains
             self.case.close(IncidentCause.BACK, Outcome.OBSERVED, "all of its ranks are back or have left", when.now)
 
     def returned(self, ranks: list[int], when: Moment) -> None:
-        """These ranks had been given up for their node's silence, and live."""
+        """These ranks were given up because their node was silent, but they live."""
         self.back(ranks, when)
         if self.case.attempts.attempt is None:
             return
@@ -78,7 +78,7 @@ class Repairs:
         if self.case.attempts.placing:
             self.faults.troubled("returned", text, ranks, when)
         elif self.case.decision.state is DecisionState.GATHERING and not self._members.counts[RankState.DEAD]:
-            # They were to be replaced in a moment. Nothing else is wrong: the attempt goes on with them.
+            # They would have been replaced in a moment. Nothing else is wrong: the attempt continues with them.
             self.case.decision.settle(DecisionCause.RETURNED)
             assert self.case.incident is not None
             self.case.incident.note(text)
@@ -86,7 +86,7 @@ class Repairs:
             self._course.go_on(when)
 
     def moved(self, ranks: list[int], when: Moment) -> None:
-        """Reports of ranks that a repair watches, or that are news."""
+        """Take new reports of ranks, and of ranks that a repair watches."""
         records = [self._members.ranks[rank] for rank in ranks]
         newest = max(records, key=lambda record: record.report.epoch if record.report else 0)
         if newest.report is not None and newest.report.epoch > self._job.epoch:
@@ -113,7 +113,8 @@ class Repairs:
         self._course.go_on(when)
 
     def _raised(self, record: RankRecord, report: RankReport, when: Moment) -> bool:
-        """A rank runs and cannot go on: an error has left its step. One of an older epoch is parked anyway."""
+        """Handle an error that has left the step of a running rank. Return False if there is none, or if it needs no
+        answer: a rank of an older epoch is parked anyway."""
         attempt = self.case.attempts.attempt
         runs = report.state is RankState.ALIVE and report.stage is Stage.RUNNING
         older = attempt is not None and report.epoch < attempt.epoch
@@ -126,12 +127,12 @@ class Repairs:
         return True
 
     def roomier(self, when: Moment) -> None:
-        """A node came up: it may have room for a rank that waits for a seat."""
+        """A node came up, and may have room for a rank that waits for a seat."""
         if self.case.attempts.placing and not self.case.decision.pending:
             self._decider.decide_soon(DecisionCause.WANTED, when)
 
     def adopt(self, epoch: int, who: str, ranks: list[int], when: Moment) -> bool:
-        """Somebody knows a newer epoch: this manager has lost its journal. False: nobody can have come so far."""
+        """`who` knows a newer epoch: this manager has lost its journal. Return False if the epoch is impossibly new."""
         if epoch - self._job.epoch > limits.MAX_LEAP:
             return False
         text = f"{who} epoch {epoch}, this manager knew of {self._job.epoch}: going on from {epoch}"
@@ -141,17 +142,17 @@ class Repairs:
         return True
 
     def _overtake(self, text: str, ranks: list[int], when: Moment) -> None:
-        """What was ordered is over, and what the open incident says: the journal does not know how it went on."""
+        """Void the order in force and the findings of the open incident: the journal does not know what came after."""
         self._job.order = None
         self._job.behind.clear()
         if self.case.incident is not None:
             self.case.incident.overtake()
         if self.case.attempts.attempt is not None:
-            self._members.trained = True  # a repair nobody needed costs a moment, a respawn would cost the training
+            self._members.trained = True  # a needless repair costs a moment, a respawn costs the training
             self.faults.troubled("epoch", text, ranks, when)
 
     def tick(self, when: Moment) -> bool:
-        """Deadlines. True: one was due, and something changed."""
+        """Handle the deadline that is due. Return True if there was one, so that something changed."""
         due = self.deadline()
         if due is None or when.at < due:
             return False
@@ -169,16 +170,16 @@ class Repairs:
         return True
 
     def deadline(self) -> int | None:
-        """When `tick` has to be called, in waking time."""
+        """When `tick` has to be called next, in waking time."""
         return earliest(self.case.deadline(), self.attendance.deadline())
 
     def restarted(self, at: int) -> None:
-        """The manager was away: its clocks start anew."""
+        """The manager was away: its clocks start again."""
         self.case.restart(at)
         self.attendance.restart(at)
 
     def told_all(self, node: str, at: int) -> bool:
-        """A node has said how everything stands with it. True: a manager that is back has waited for that."""
+        """A node has reported everything. Return True if a restarted manager was waiting for that."""
         until, news = self.attendance.hears_until, self.attendance.told_all(node)
         if news and self.attendance.hears_until is None:
             self.case.decision.hurry(until, at)

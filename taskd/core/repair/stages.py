@@ -1,7 +1,7 @@
-"""The stages of an attempt at a repair, and the table that it follows.
+"""The stages of an attempt at a repair, and the state table that the attempt follows.
 
-Alone, since the attempt, those whom it waits for and all who look at it go by them. What ranks are told to reach in a
-stage, and how long that may take, stands beside it. It does nothing.
+It is a module of its own, since the attempt, its waiting and all readers of an attempt use the stages. It also says
+what ranks are told to reach in a stage, and how long that may take. It has no behaviour.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class AttemptState(Enum):
 
 
 class AttemptCause(Enum):
-    """What moves it."""
+    """What changes the state of an attempt."""
 
     PARK = auto()  # every lost rank has a seat
-    START = auto()  # every rank starts again: nobody is to be parked
-    WAIT = auto()  # no seat for some: a spare node is awaited
+    START = auto()  # every rank starts again: no rank is parked
+    WAIT = auto()  # some ranks have no seat: the attempt waits for a spare node
     FOLLOWED = auto()  # every rank has followed
     FAULT = auto()  # this epoch cannot be repaired
 
@@ -63,9 +63,9 @@ STAGE = {
     _P.RESUME: Stage.RUNNING,
     _P.REDO: Stage.RUNNING,
 }
-"""What the ranks are told to reach."""
+"""What the ranks are told to reach in each state."""
 ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "resume"}
-"""The same as a verb."""
+"""The stage as a verb."""
 ALLOWED_NS = {
     _P.QUIESCE: limits.DEADLINE_QUIESCE_NS,
     _P.REBUILD: limits.DEADLINE_REBUILD_NS,
@@ -73,4 +73,4 @@ ALLOWED_NS = {
     _P.RESUME: limits.DEADLINE_RESUME_NS,
     _P.REDO: limits.DEADLINE_REDO_NS,
 }
-"""How long a rank that shows nothing may take."""
+"""How long a rank that shows no work may take."""

@@ -1,13 +1,13 @@
-"""Whom a stage of an attempt waits for, and until when.
+"""The waiting of an attempt: which ranks a stage waits for, and until when.
 
-A deadline moves while ranks work (patience). What can go wrong, and what follows:
+A deadline moves while ranks work (patience). Failure modes, and what follows:
 
-- *A rank misses its deadline*: it is late, and may be given up, unless it may hold the last whole state; that one is
-  waited for as long as any wait may last.
-- *Nobody at all reaches a stage in time*: then nobody in particular is to blame.
-- *The manager restarts*: deadlines start anew.
+- *A rank misses its deadline*: it is late, and may be given up. A rank that may hold the last whole state gets more
+  time: the longest that any wait may last.
+- *No rank reaches a stage in time*: then no single rank is to blame.
+- *The manager restarts*: deadlines start again.
 
-Not here: what ranks say (attempt), and what is done with those who are late (course).
+Not here: what ranks report (attempt), and what is done with late ranks (course).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskd.core.repair.stages import ALLOWED_NS, AttemptState
 
 
 class Waiting:
-    """The ranks that have yet to follow in the stage under way. `fresh`: every rank starts again."""
+    """The ranks that have not followed yet in the stage under way. `fresh`: every rank starts again."""
 
     def __init__(
         self, everybody: tuple[int, ...], newcomers: frozenset[int], fresh: bool, holdings: Holdings, spare_wait_ns: int
@@ -46,7 +46,7 @@ class Waiting:
         self.deadline = now + (self._spare_wait_ns if self._state is AttemptState.PLACING else self._allowed_ns)
 
     def hurry(self) -> None:
-        """Somebody holds a whole state, so nobody is spared for its own any more."""
+        """A rank holds a whole state, so no rank gets more time for its own any longer."""
         if self._state is AttemptState.QUIESCE:
             self.deadline = min(self.deadline, self._earliest_end())
 
@@ -57,14 +57,14 @@ class Waiting:
             self.patience.followed(now)
 
     def overdue(self, now: int) -> list[int]:
-        """Who has been waited for long enough in this stage. Nobody: the deadline has moved."""
+        """The ranks whose time in this stage is over. Empty: the deadline has moved."""
         late = [rank for rank in sorted(self.ranks) if now >= self._ends_at(rank)]
         if not late:
             self.deadline = self._earliest_end()
         return late
 
     def to_blame(self, late: list[int]) -> list[int]:
-        """Of those who are late, whom the repair can do without. Nobody: all are late, or they alone hold the state."""
+        """The late ranks that the repair can do without. Empty: all are late, or only late ranks hold the state."""
         if self._fresh or self._state is AttemptState.QUIESCE:
             return late
         if len(late) == len(self._everybody):
@@ -73,7 +73,7 @@ class Waiting:
         return [rank for rank in late if rank not in spared]
 
     def patient(self, now: int) -> tuple[list[int], str]:
-        """Who has taken longer than is usual and is waited for all the same, and why."""
+        """The ranks that have taken longer than usual and are still waited for, and why."""
         waited_ns = self.patience.waited_ns(now)
         long = [rank for rank in sorted(self.ranks) if waited_ns >= self._usual_ns(rank)]
         if any(map(self._may_hold_the_last, long)):
@@ -86,13 +86,13 @@ class Waiting:
         return min(map(self._ends_at, self.ranks), default=self.deadline)
 
     def _ends_at(self, rank: int) -> int:
-        """Until when this rank is waited for; a survivor that may hold the last whole state: as long as any."""
+        """Until when to wait for this rank. A survivor that may hold the last whole state gets the longest time."""
         steps = self._state in (AttemptState.QUIESCE, AttemptState.REDO) and not self._is_set_up(rank)
         allowed_ns = limits.LONGEST_STAGE_NS if self._may_hold_the_last(rank) else self._usual_ns(rank)
         return self.patience.until(rank, allowed_ns, steps)
 
     def _is_set_up(self, rank: int) -> bool:
-        """It runs the whole set-up before it parks."""
+        """Whether the rank has to run the whole set-up before it parks."""
         return self._state is AttemptState.QUIESCE and rank in self._newcomers
 
     def _may_hold_the_last(self, rank: int) -> bool:
@@ -103,7 +103,7 @@ class Waiting:
 
     @property
     def _allowed_ns(self) -> int:
-        """How long a rank that shows nothing may take for this stage; a common start is a set-up."""
+        """How long a rank that shows no work may take for this stage. A start of all ranks counts as a set-up."""
         return (
             limits.DEADLINE_SETUP_NS if self._fresh and self._state is AttemptState.RESUME else ALLOWED_NS[self._state]
         )
