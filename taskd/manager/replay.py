@@ -35,8 +35,7 @@ class Step:
 
 
 class Decisions:
-    """Selects the decisions among a step's effects. Repetitions are none: they depend on beats, which no journal holds.
-    """
+    """Selects the decisions among a step's effects. Repetitions depend on beats, which no journal holds: they are none."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, bytes]] = set()

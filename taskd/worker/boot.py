@@ -243,8 +243,7 @@ def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
 
 
 def _copy(request: Request, record: Record, bell: int) -> None:
-    """Protect the records against the loss of this node: send copies of each, and tell the agent about the first one.
-    """
+    """Protect the records against the loss of this node: send copies of each. Tell the agent about the first one."""
     if not request.copies:
         return
     places = [(host, port) for host, port in request.copies]

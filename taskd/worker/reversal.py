@@ -28,8 +28,7 @@ class Reversal:
         self._moving = moving
 
     def take_back(self, optimizers: Sequence[str]) -> str:
-        """Put everything back as it was before these optimizers stepped. Return why the step is torn, or an empty text.
-        """
+        """Put everything back as it was before these optimizers stepped. Return why the step is torn, or nothing."""
         self._clear_halves()
         if not self.copies.put_back(optimizers):
             return UNFINISHED

@@ -166,7 +166,6 @@ class Standing:
         transaction.carried.lacking = not registered.local.carried_gradients()
 
     def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
-        """Take over what the giver of this rank's state has `carried`. Raises PeerError if it does not fit this rank.
-        """
+        """Take over what the giver of this rank's state has `carried`. Raises PeerError if it does not fit here."""
         self._place.giver = places
         self._transaction.carried.take(kind, gradients)
