@@ -29,7 +29,7 @@ class Rails:
         self._next_ns = 0
 
     def add(self, fd: int) -> int:
-        """Add a worker's counters; returns a number for `remove`. Raises ValueError or OSError if they cannot be read."""
+        """Add a worker's counters; returns their number. Raises ValueError or OSError if it cannot read them."""
         return self._tally.add(fd)
 
     def remove(self, number: int) -> None:

@@ -92,7 +92,7 @@ def _gone(error: Exception) -> PeerError:
 
 
 class Waiter:
-    """A thread that waits on the board over its own connection. Call `start`, and `close` before the interpreter ends."""
+    """A thread that waits on the board over its own connection. Call `start`; `close` it before the process ends."""
 
     def __init__(self, board: Board, name: str, work: Callable[[], None]) -> None:
         """`work` calls `came` repeatedly, and returns when this object is `closing`. It may raise RuntimeError, as the

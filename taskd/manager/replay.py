@@ -35,7 +35,7 @@ class Step:
 
 
 class Decisions:
-    """Selects the decisions among a step's effects. Repetitions depend on beats, which no journal holds: they are none."""
+    """Selects the decisions among a step's effects. Repetitions are none: no journal holds the beats behind them."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, bytes]] = set()

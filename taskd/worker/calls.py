@@ -53,7 +53,7 @@ class Calls:
         step: StepMachine,
         doubts: Doubts,
     ) -> None:
-        """`given_up`: whether the current step is given up; `operations`: the collectives that this process has begun."""
+        """`given_up`: whether the current step is given up; `operations`: collectives that this process has begun."""
         self._replica, self._doubts, self._step = replica, doubts, step
         self._given_up = given_up
         self.moving = Moving(replica)

@@ -91,7 +91,7 @@ class Link:
             self.channel.say(WorkerLeaving(who.identity.rank, who.incarnation, cut(reason)))
 
     def be_ready_to_end(self) -> None:
-        """End the key looks before the interpreter ends: the thread goes on, and must not be inside torch's store then."""
+        """End the key looks before the interpreter ends: the thread goes on, and must not be in torch's store then."""
         if self.channel.ours():
             self._keys.share.close()
 
