@@ -142,3 +142,8 @@ def test_first_two_commands_of_the_readme() -> None:
 def test_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_the_glossary_has_few_words_and_each_once() -> None:
+    words = re.findall(r"^\| ([a-z][\w ]*) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert 40 < len(words) == len(set(words)) <= 60

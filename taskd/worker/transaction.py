@@ -8,8 +8,8 @@ in step_state.py lists the states of a step and what may happen in each.
 Failure modes: a fault before, in and after the optimizer (calls.py decides what this rank then holds); a fault while a
 repair is under way (the repair starts over); a step whose body communicates, saves or draws outside of `with step:`.
 
-Invariants: `updates` counts the steps whose complete update this rank holds; a step that was given up has reached no
-optimizer, no file, no log; nothing of a rehearsal is kept.
+Invariants: `updates` counts the steps whose complete update this rank holds; a step that is given up leaves no file and
+no log, and its update is either complete, undone or not begun, or all start over; nothing of a rehearsal is kept.
 """
 
 from __future__ import annotations
