@@ -1,8 +1,8 @@
-"""The demonstration: a job of four ranks on two simulated nodes loses two ranks, heals, and ends with the same weights.
+"""A demonstration: a job of four ranks on two simulated nodes loses two ranks, heals, and ends with the same weights.
 
-First the job runs undisturbed, then again while this script kills rank 2 and later rank 0 with SIGKILL. The live status
-is shown meanwhile, then the incidents with what each phase took, and at the end whether both runs ended with
-identical weights. Exit code 0 only if they did.
+The job runs twice: first undisturbed, and then while this script kills rank 2 and later rank 0 with SIGKILL. The script
+shows the live status meanwhile. After the second run it lists the incidents and how long each phase took. At the end it
+says whether both runs ended with identical weights. The exit code is 0 only if they did.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODES, RANKS_PER_NODE = 2, 2
 
 
 class Job:
-    """One training over two launchers, each of which believes to be alone on its node."""
+    """One training job with two launchers. Each launcher works as if it were alone on its node."""
 
     def __init__(self, name: str, directory: str, steps: int) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Job:
             self.lines.append(line.rstrip())
 
     def status(self) -> Iterator[dict[str, Any]]:
-        """The job's status, again and again, until it has ended."""
+        """Yield the job's status again and again, until the job has ended."""
         while any(launcher.poll() is None for launcher in self.launchers):
             command = [sys.executable, "-m", "taskd", "status", "--watch", "--json", "--interval", "0.1"]
             with subprocess.Popen(
@@ -75,12 +75,12 @@ class Job:
                     yield json.loads(line)
 
     def ask(self, topic: str) -> str:
-        """What another command of taskd prints about this job."""
+        """Return what another taskd command prints about this job."""
         command = [sys.executable, "-m", "taskd", topic]
         return subprocess.run(command, capture_output=True, text=True, env=self.environment, check=False).stdout
 
     def end(self) -> str:
-        """Wait for the launchers; the hash of the final weights, or an empty string."""
+        """Wait for the launchers. Return the hash of the final weights, or an empty string if the job failed."""
         codes = [launcher.wait() for launcher in self.launchers]
         for reader in self.readers:
             reader.join()
@@ -93,7 +93,7 @@ class Job:
 
 
 class Screen:
-    """Shows a picture in place on a terminal, and one in a while elsewhere."""
+    """Shows status pictures: in place on a terminal, and only one in EVERY elsewhere."""
 
     EVERY = 30
 
@@ -103,7 +103,7 @@ class Screen:
         self.count = 0
 
     def show(self, text: str) -> None:
-        """The next picture."""
+        """Show the next picture."""
         self.count += 1
         if self.terminal:
             up = f"\x1b[{self.height}A" if self.height else ""
@@ -115,13 +115,13 @@ class Screen:
         sys.stdout.flush()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         self.height = 0
         print(text, flush=True)
 
 
 def run(name: str, directory: str, steps: int, kills: list[tuple[int, int]]) -> str:
-    """One job; `kills` are (step, rank) pairs. Returns the hash of its weights."""
+    """Run one job. `kills` are (step, rank) pairs: which rank to kill at which step. Return the hash of its weights."""
     job, screen, todo = Job(name, directory, steps), Screen(), list(kills)
     incidents = ""
     for facts in job.status():

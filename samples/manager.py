@@ -1,4 +1,4 @@
-"""The manager as users start it on the host of rank 0, beside the launcher: `python manager.py &`."""
+"""Starts taskd's manager. Run it on the host of rank 0, beside the launcher: `python manager.py &`."""
 
 import os
 

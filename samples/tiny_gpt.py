@@ -1,6 +1,6 @@
-"""A small GPT and the text it learns: everything is generated from a seed, so that two runs agree bit for bit.
+"""A small GPT and the text that it learns. Everything is generated from a seed, so two runs agree bit for bit.
 
-Used by the training samples. It knows nothing of taskd or of torch.distributed.
+The training samples use it. It needs neither taskd nor torch.distributed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz .,"
 
 
 def make_text(seed: int, length: int) -> str:
-    """Sentences of invented words. The words follow each other by a fixed table, so there is something to learn."""
+    """Sentences of invented words. A fixed table says which words follow which, so there is something to learn."""
     dice = random.Random(seed)
     words = ["".join(dice.choices(ALPHABET[:26], k=dice.randint(2, 7))) for _ in range(64)]
     followers = {word: dice.sample(words, 4) for word in words}
@@ -32,7 +32,7 @@ def make_text(seed: int, length: int) -> str:
 
 
 class TextWindows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of the text with the same window one character later as the answer."""
+    """Windows of the text. The answer to a window is the same window, one character later."""
 
     def __init__(self, seed: int, context: int, count: int) -> None:
         text = make_text(seed, count * 4 + context + 1)
@@ -69,7 +69,7 @@ class Block(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """Characters in, the chances of the next character out."""
+    """Predicts the next character at each position of a window. Its forward returns the loss."""
 
     def __init__(
         self, width: int = 64, layers: int = 2, heads: int = 4, context: int = 64, dropout: float = 0.1
@@ -87,7 +87,7 @@ class TinyGPT(nn.Module):
 
 
 def weights_hash(module: nn.Module) -> str:
-    """SHA-256 over the names and the bits of all parameters and buffers."""
+    """Return the SHA-256 over the names and the bits of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())

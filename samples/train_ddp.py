@@ -1,8 +1,9 @@
 """Trains a small GPT with DistributedDataParallel and prints the hash of its final weights.
 
-Deterministic for a seed: two runs print the same hash, whether or not ranks were killed in one of them. What a user
-adds for taskd are the session's four lines, marked below. Started by `taskd-run` the job heals; started by plain
-torchrun the training is the same, and the two lines of the drop-in API (a comment away) let a manager watch it.
+The training is deterministic for a seed: two runs print the same hash, even if ranks were killed in one of them. The
+lines that a user adds for taskd are marked with `# taskd` below: the sampler, and the four lines of the session. If
+`taskd-run` starts this script, the job heals. If plain torchrun starts it, the training is the same. A manager can
+watch such a job, too, after two calls of the drop-in API: taskd.api's init_taskd_worker() and start_taskd_worker().
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
     model = DistributedDataParallel(TinyGPT(args.width, args.layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps * args.epochs)
-    torch.manual_seed(args.seed * 1_000 + rank)  # from here on each rank has dropout of its own
+    torch.manual_seed(args.seed * 1_000 + rank)  # from here on, each rank draws its own dropout
 
     session = taskd.session()  # taskd
     session.register(model=model, optimizer=optimizer, scheduler=scheduler)  # taskd
@@ -54,7 +55,7 @@ def main() -> None:
             optimizer.zero_grad()
             pieces = list(zip(tokens.chunk(args.accumulate), answers.chunk(args.accumulate), strict=True))
             for piece, (inputs, wanted) in enumerate(pieces):
-                model.require_backward_grad_sync = piece == len(pieces) - 1  # gradients travel once per step
+                model.require_backward_grad_sync = piece == len(pieces) - 1  # reduce gradients once per step
                 loss = model(inputs, wanted) / len(pieces)
                 loss.backward()
             optimizer.step()

@@ -1,11 +1,11 @@
-"""What every test stands on: a clean environment, a time limit, and proof that nothing was left behind.
+"""The common fixtures of all tests: a clean environment, a time limit, and a check that nothing was left behind.
 
-taskd is about processes that outlive others, so a test that leaves one running is a finding, not litter. Every process
-that a test starts inherits this run's mark in its environment, however many times it forks and whoever its parent is by
-then. After each test, new living processes with the mark, new files in /dev/shm and sockets "@taskd/..." still held
-here fail the test, by name.
+taskd is about processes that outlive others. So a test that leaves a process running has found a bug. Every process
+that a test starts inherits this run's mark in its environment, also after many forks and under another parent. After
+each test three things fail it, by name: new living processes with the mark, new files in /dev/shm, and sockets
+"@taskd/..." that this process still holds.
 
-It starts nothing of taskd's; fixtures of one room live in that room's own conftest.
+It starts no process of taskd; fixtures of one room are in that room's own conftest.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from tests import forked, stacks, starve, tiers
 from tests.patience import HANG_S, LEAVING_S, NAME, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
-# How much longer a test may hold the interpreter's lock (so that no signal handler of ours runs) before all ends.
+# If a test holds the interpreter's lock, our signal handler cannot run. Then the run ends this many seconds later.
 LAST_RESORT_S = 60
-# One way to draw examples wherever a test runs: always the same ones, and no verdict about their pace.
+# Examples are drawn in the same way on every machine: always the same ones, and without a limit on their speed.
 hypothesis.settings.register_profile(
     "gate", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("gate")
 PORTS = range(12000, 30000)
-# Processes that look for a free port at the same moment never find the same, up to so many of them.
+# Up to so many processes can look for a free port at the same moment and never find the same one.
 PROCESSES = 8
-# In the environment of every process that descends from this run, and of no other's.
+# In the environment of every process that descends from this run, and of no other process.
 MARK_NAME = "PYTEST_RUN_MARK"
 MARK_VALUE = f"{os.getpid()}-{time.monotonic_ns()}"
 
-# What the environment of the person who runs the tests, or of a job they run in, would otherwise decide.
+# Variables of the user's shell, or of a job that runs the tests. They would change what the tests do.
 FOREIGN_NAMES = {
     "MINDX_TASK_ID",
     "PROCESS_RECOVER",
@@ -83,12 +83,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith("TASKD_") or name in FOREIGN_NAMES:
             del os.environ[name]
     os.environ[NAME] = str(PATIENCE_S)  # for programs and scripts of the tests
-    # A shell that starts us in the background lets us and all that we start ignore Ctrl-C, which some tests press.
+    # If a shell starts us in the background, we and all our processes ignore Ctrl-C (SIGINT), which some tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # One that outlives its terminal (nohup) lets us ignore a hang-up, which some tests send. Ours stays without effect.
+    # Under nohup we ignore SIGHUP, which some tests send. Child processes must not inherit that; here it has no effect.
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
-    # The true standard error: pytest replaces number 2 while a test runs, and what it caught dies with the process.
+    # The true standard error: pytest replaces descriptor 2 during a test, and what it captured dies with the process.
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         config.stash[TRUE_STDERR] = os.dup(2)
@@ -101,7 +101,7 @@ STARVATION = pytest.StashKey[starve.Starvation]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The tier's tests, quick ones first, so that what is broken shows early; the reason of a skip, found out once."""
+    """Keep the tier's tests and put the quick ones first, so that failures show early. Find each skip reason once."""
     if tier := config.option.tier:
         chosen = {item.nodeid for item in items if tiers.runs(item.nodeid, tier)}
         if tier == "gate":
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def step_of(item: pytest.Item) -> int:
-    """Of the examples of this test, the gate runs one in so many."""
+    """Return N: the gate runs one in N examples of this test."""
     marker = item.get_closest_marker("one_in")
     return marker.args[0] if marker is not None else 1
 
@@ -127,18 +127,18 @@ def step_of(item: pytest.Item) -> int:
 
 
 def number_of_process() -> int:
-    """Of the processes that pytest-xdist runs tests in; 0 where there is but this one."""
+    """Return the number of this pytest-xdist process, or 0 if there is only this one."""
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 
 
 def runs_tests(config: pytest.Config) -> bool:
-    """False in the process that only hands tests to others."""
+    """Return False in the process that only distributes tests to others."""
     return hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Which process runs which file is fixed, see tests/tiers.py."""
+    """Schedule the files: tests/tiers.py fixes which process runs which file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Fixed(LoadScopeScheduling):
@@ -149,7 +149,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return str(self.place[nodeid.partition("::")[0]])
 
         def remove_node(self, node: Any) -> str | None:
-            """The test that a process has died in is not given to the next one."""
+            """Do not give the test during which a process died to the next process."""
             undone = (unit for unit in self.assigned_work[node].values() if not all(unit.values()))
             if (unit := next(undone, None)) is None:
                 return super().remove_node(node)
@@ -200,7 +200,7 @@ def why_no_device() -> str | None:
 
 
 class Limit:
-    """Stops what runs inside it after `seconds`, showing where every thread was."""
+    """Stops the code inside it after `seconds`, and shows where every thread was."""
 
     def __init__(self, item: pytest.Item) -> None:
         marker = item.get_closest_marker("limit")
@@ -249,7 +249,7 @@ def all_pids() -> set[int]:
 
 
 def ours_among(pids: set[int]) -> dict[int, str]:
-    """Of these, the living processes that descend from this run: pid -> command line."""
+    """Return those of these processes that live and descend from this run: pid -> command line."""
     mark = f"{MARK_NAME}={MARK_VALUE}".encode()
     found = {}
     for pid in pids - {os.getpid()} - forked.pids():
@@ -259,7 +259,7 @@ def ours_among(pids: set[int]) -> dict[int, str]:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
             command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
         except OSError:
-            continue  # gone since it was listed, or another user's
+            continue  # it has ended since, or belongs to another user
         # multiprocessing's own helper lives as long as the interpreter does.
         if state not in "ZX" and "multiprocessing.resource_tracker" not in command:
             found[pid] = command
@@ -270,7 +270,7 @@ def end(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     try:
         os.waitpid(pid, 0)
-    except ChildProcessError:  # an orphan: somebody else reaps it
+    except ChildProcessError:  # an orphan: another process reaps it
         while ours_among({pid}):
             time.sleep(0.02)
 
@@ -280,7 +280,7 @@ def shared_memory() -> set[str]:
 
 
 def own_sockets() -> set[str]:
-    """Names of abstract sockets "@taskd/..." that this process holds open."""
+    """Return the names of abstract sockets "@taskd/..." that this process holds open."""
     inodes = set()
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -294,13 +294,13 @@ def own_sockets() -> set[str]:
 
 
 def leftovers(before: tuple[set[int], set[str], set[str]]) -> list[str]:
-    """Sentences about what is here now and was not before; waits for what is on its way out, then ends what stays."""
+    """Return sentences about what is new since `before`. Waits for processes that are ending, then kills the others."""
     pids, shm, sockets = before
     deadline = time.monotonic() + LEAVING_S
     while new := ours_among(all_pids() - pids):
         if time.monotonic() > deadline:
             break
-        time.sleep(0.02)  # other people's processes: there is nothing to wait on
+        time.sleep(0.02)  # not our children, so there is nothing to wait on
     for pid in new:
         end(pid)
     return [
@@ -329,7 +329,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What fixtures of a whole module or session left; no test is there to take the blame, so the run does."""
+    """Check what fixtures of a module or session left behind. No test can be blamed for it, so the whole run fails."""
     found = left_by_others
     if runs_tests(session.config):
         forked.close()
@@ -346,7 +346,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This test's own TASKD_RUN_DIR, which its child processes inherit. taskd makes it; here it does not exist yet."""
+    """Return this test's own TASKD_RUN_DIR, which child processes inherit. taskd makes it; it does not exist yet."""
     path = tmp_path / "run"
     monkeypatch.setenv("TASKD_RUN_DIR", str(path))
     return path
@@ -354,7 +354,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def free_port() -> Callable[[], int]:
-    """Finds a TCP port nobody uses, below the range from which the kernel takes ports for outgoing connections."""
+    """Finds an unused TCP port, below the range from which the kernel takes ports for outgoing connections."""
     given: set[int] = set()
 
     def find() -> int:

@@ -1,10 +1,10 @@
-"""Runs scripts in processes forked from one that has imported torch, which spares each of them two seconds of work.
+"""Runs scripts in processes forked from one that has imported torch. This saves each script two seconds of work.
 
 taskd's standby does the same for its workers, so a script finds what a worker finds: one thread, torch imported, its
-own arguments, environment and folder, an interpreter that ends as it always does. There are two such processes, and
-neighbouring ranks come from different ones: what depends on the order of a set still differs between them.
+own arguments, environment and folder, and an interpreter that ends as usual. There are two processes to fork from, and
+neighbouring ranks come from different ones. So what depends on the order of a set still differs between these ranks.
 
-It is for scripts that are not about being started. It judges nothing.
+Use it for scripts that do not test how they are started. It judges nothing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from taskd.launch.standby_process import uncollected
 from tests.ready import readable
 
 MORE = ("torch.distributed.run",)
-"""What only launchers import."""
+"""Modules that only launchers import."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "LD_", "MALLOC_", "PYTHON", "TORCH_", "PYTORCH_", "ATEN_")
 SOURCES = 2
 MOST_BYTES = 1 << 17
 WIDTH = 16
-"""Of a number in the pipe that tells a script's pid and, later, its exit code."""
+"""Width of a number in the pipe that carries a script's pid and, later, its exit code."""
 
 
 class Forked:
-    """One running script, used like the subprocess.Popen that it would be otherwise."""
+    """One running script, used like a subprocess.Popen."""
 
     def __init__(self, stdout: int, status: int) -> None:
         self.stdout = os.fdopen(stdout, errors="replace")
@@ -72,13 +72,13 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def hear(self) -> bool:
-        """Read what it has said since; False: it says nothing more."""
+        """Read its new output. Return False at the end of the output."""
         data = os.read(self.stdout.fileno(), 1 << 16)
         self.said += data
         return bool(data)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """What it has said, once it has ended. What was read of `stdout` before is not in it."""
+        """Wait for its end and return its output, without what was read from `stdout` before."""
         ends = None if timeout is None else time.monotonic() + timeout
         while not self.stdout.closed:
             left_s = None if ends is None else max(0.0, ends - time.monotonic())
@@ -91,7 +91,7 @@ class Forked:
 
 
 class Source:
-    """A process to fork from, started with the first script that wants one."""
+    """A process to fork from. The first script that needs it starts it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -104,7 +104,7 @@ class Source:
             )
 
     def wait(self) -> None:
-        """Until it has imported what it is to import."""
+        """Wait until it has imported its modules."""
         assert self.line.recv(1), "the process to fork from has ended"
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> Forked:
@@ -125,11 +125,11 @@ _sources: dict[tuple[object, ...], Source] = {}
 
 
 def start(words: Sequence[str], environment: Mapping[str, str], folder: Path, number: int) -> Forked:
-    """Run this script with its arguments; scripts whose numbers differ by one come from different processes."""
+    """Run this script with its arguments. Scripts whose numbers differ by one come from different processes."""
     read = {name: text for name, text in environment.items() if name.startswith(READ_AT_IMPORT)}
     keys = [(source, *sorted(read.items())) for source in range(SOURCES)]
     if keys[0] not in _sources:
-        # All at once, and none is used before the last is ready: no rank is to wait for another one's imports.
+        # All start together, and none is used before all are ready: no rank should wait for another rank's imports.
         _sources.update({key: Source(environment) for key in keys})
         for key in keys:
             _sources[key].wait()
@@ -137,7 +137,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], folder: Path, nu
 
 
 def pids() -> set[int]:
-    """Of the processes to fork from, which live until `close`."""
+    """Return the pids of the processes to fork from, which live until `close`."""
     return {source.process.pid for source in _sources.values()}
 
 
@@ -150,7 +150,7 @@ def close() -> None:
 
 
 def serve(line: socket.socket) -> list[str] | None:
-    """Fork a script for each request; in the script: its words. None: whoever asked is gone."""
+    """Fork a script for each request. Returns the words in the script; None here, once the asking process is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         request, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, 2)
@@ -167,7 +167,7 @@ def serve(line: socket.socket) -> list[str] | None:
 
 
 def script_of(request: bytes, say: int, end: int) -> list[str] | None:
-    """Fork once more: the script's words in it; None, once it has ended and that was told, in the one between."""
+    """Fork once more. Returns the words in the script. In the parent: None, after it has reported the script's end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
@@ -177,7 +177,7 @@ def script_of(request: bytes, say: int, end: int) -> list[str] | None:
         assert ended is not None
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         os.write(end, f"{code:{WIDTH}}".encode())
-        # Its pid stays its own until whoever asked has read that, as with a child of his.
+        # Its pid is not reused until the asking process has read the exit code, as with a child of its own.
         poller = select.poll()
         poller.register(end, 0)
         poller.poll()
@@ -190,7 +190,7 @@ def script_of(request: bytes, say: int, end: int) -> list[str] | None:
     words, environment, folder = json.loads(request)
     os.environ.clear()
     os.environ.update(environment)
-    log.configure()  # how much is said was read when taskd was imported, by whoever came first
+    log.configure()  # the log level was read when taskd was imported, for the first script
     os.chdir(folder)
     return list(words)
 

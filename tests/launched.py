@@ -1,8 +1,8 @@
-"""Runs taskd-run as a user does, on one or several nodes of this machine, and reads what it says.
+"""Runs taskd-run as a user does, on one or several nodes of this machine, and reads its output.
 
-Everything is real: launchers, standby, manager, workers. Where how a job starts is not what is tested, launchers and
-standbys are forked from a process that has imported torch (warm_launcher.py). A run has a job name, a folder and a
-manager's port of its own; what is asked about it goes through the operators' line. It judges nothing but exit codes.
+Everything is real: launchers, standby, manager, workers. In tests that are not about the start of a job, launchers and
+standbys are forked from a process that has imported torch (warm_launcher.py). A run has its own job name, folder and
+manager port. Questions about it go through the operators' line. It judges nothing but exit codes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ for number, bound in json.loads(sys.argv[1]):
     resource.setrlimit(number, (bound, resource.getrlimit(number)[1]))
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Lowers its own limits and becomes the program that is named after them."""
+"""A program that lowers its own limits and then becomes the program in its other arguments."""
 
 
 class Launched:
-    """One job. A context manager: whatever still runs at its end is killed."""
+    """One job. A context manager: it kills at its end what still runs."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Launched:
         bounds: Mapping[int, int] | None = None,
         warm: bool = False,
     ) -> None:
-        """`words` follow each node's own words: options, script, arguments. `bounds`: what the launchers and all that
-        they start may have of the system, by number of the resource; this process keeps what it has. `warm`: how they
-        start is not tested, so they need not import torch."""
+        """`words` follow each node's own words: options, script, arguments. `bounds`: resource limits of the launchers
+        and all that they start, by number of the resource; this process keeps its own. `warm`: the test is not about
+        how they start, so they need not import torch."""
         self.folder, self.warm = folder, warm
-        self.job = f"{job}-{os.getpid()}"  # the system has one agent of a name, and tests may run beside others
+        self.job = f"{job}-{os.getpid()}"  # agents' names are unique in the system, and tests may run at the same time
         self.bounds = dict(bounds or {})
-        self.unlike = False  # its ranks come to hold different things; in any other job that is a wrong result
+        self.unlike = False  # whether its ranks come to hold different things; otherwise that is a wrong result
         merged: dict[str, str | None] = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -65,7 +65,7 @@ class Launched:
             **(env or {}),
         }
         self.environment = {name: value for name, value in merged.items() if value is not None}
-        self.stands = False  # a rank of it is made to stand still; in any other job no hang may be said
+        self.stands = False  # whether the test makes a rank stand still; otherwise no hang may be reported
         self.lines: list[str] = []
         self.launchers: list[subprocess.Popen[str] | forked.Forked] = []
         self._readers: list[threading.Thread] = []
@@ -121,14 +121,14 @@ class Launched:
             assert launcher.stdout is not None
             launcher.stdout.close()
 
-    # ---- what it says -----------------------------------------------------------------------------------------
+    # ---- its output -------------------------------------------------------------------------------------------
 
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
 
     def wait_for_line(self, part: str, patience_s: float = PATIENCE_S) -> str:
-        """The first line with this part; fails the test, with all that was said, if none comes."""
+        """Return the first line with this part. If none comes, fail the test and show the whole output."""
         with self._heard:
             found = self._heard.wait_for(lambda: next((x for x in self.lines if part in x), None), patience_s)
         if not found:
@@ -136,7 +136,7 @@ class Launched:
         return found
 
     def end(self, code: int | None = 0, patience_s: float = PATIENCE_S) -> list[int]:
-        """Wait for all launchers; fails the test if one ends otherwise (None: however they end)."""
+        """Wait for all launchers. Fail the test if one ends with another exit code (None: any code is right)."""
         codes = []
         try:
             for launcher in self.launchers:
@@ -157,13 +157,13 @@ class Launched:
         return codes
 
     def said(self, word: str) -> list[str]:
-        """What follows this word in each line that begins with it."""
+        """Return what follows this word in each line that begins with it."""
         return [line[len(word) :].strip() for line in self.lines if line.startswith(word)]
 
     # ---- the operators' line ----------------------------------------------------------------------------------
 
     def ask(self, topic: str, *words: str) -> Any:
-        """`taskd TOPIC --json`, or None while there is no manager."""
+        """Return the answer of `taskd TOPIC --json`, or None while there is no manager."""
         done = subprocess.run(
             [sys.executable, "-m", "taskd", topic, "--json", *words],
             env=self.environment,
@@ -173,7 +173,7 @@ class Launched:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def pids(self) -> dict[int, int]:
-        """The processes of the ranks that live, by rank."""
+        """Return the pids of the living ranks, by rank."""
         facts = self.ask("status") or {"ranks": []}
         return {row["rank"]: row["pid"] for row in facts["ranks"] if row["state"] == "alive"}
 
@@ -184,7 +184,7 @@ class Launched:
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Look at other processes' visible state until it is so."""
+    """Look at the visible state of other processes until the condition holds."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
@@ -193,7 +193,7 @@ def wait_until(condition: Callable[[], Any], what: str, patience_s: float = PATI
 
 
 def children(pid: int) -> list[int]:
-    """The living children of a process."""
+    """Return the living children of a process."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-// How long a test waits for what must come: tests/patience.py says it, and why it is so long.
+// How long a test waits for an event. tests/patience.py sets the time and explains why it is so long.
 #pragma once
 
 #include <chrono>

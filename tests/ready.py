@@ -1,4 +1,4 @@
-"""Waits until something can be read: poll, for select refuses descriptors from 1024 on, and a test may have more."""
+"""Waits until something can be read. It uses poll: select refuses descriptors from 1024 on; a test may have more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def readable(sources: Iterable[Any], seconds: float | None = None) -> list[Any]:
-    """Those of the sources (descriptors, or what has one) that can be read or have ended; empty when time is up."""
+    """Return the sources (descriptors or objects with one) that can be read or have ended; empty when time is up."""
     by_fd = {one if isinstance(one, int) else one.fileno(): one for one in sources}
     poller = select.poll()
     for fd in by_fd:

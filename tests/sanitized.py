@@ -1,9 +1,9 @@
-"""Builds the C++ programs of the tests with sanitizers, once for each content.
+"""Builds the C++ programs of the tests with sanitizers, once for each state of their sources.
 
 `python -m tests.sanitized memory races` builds all of PROGRAMS ahead, so that no test has to wait for a compiler.
 
-An object and a program are kept under names made of what they were made of: only a change compiles again, and what
-programs share compiles once, also when two processes want it at the same time.
+The name of an object or a program contains a hash of what it is made of. So only a change compiles again.
+What programs share compiles once, also when two processes need it at the same time.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SANITIZERS = {
 
 @dataclass(frozen=True)
 class Program:
-    """What a program is made of; its units may include the headers of these rooms of csrc."""
+    """The parts of one program. Its units may include the headers of these rooms of csrc."""
 
     units: Sequence[Path]
     rooms: Sequence[str] = ("rail", "native")
 
 
 def units(room: str, *names: str) -> list[Path]:
-    """Sources of a room of csrc, by patterns of their names."""
+    """Return sources of a room of csrc, by patterns of their names."""
     return sorted({path for name in names for path in (SOURCES / room).glob(f"{name}.cpp")})
 
 
 def tests(room: str, *names: str) -> list[Path]:
-    """Sources of a room of the tests, by patterns of their names."""
+    """Return sources of a room of the tests, by patterns of their names."""
     return sorted({path for name in names for path in (ROOT / "tests" / room).glob(f"{name}.cpp")})
 
 
@@ -65,7 +65,7 @@ PROGRAMS = {
 
 
 def build(name: str, kind: str) -> Path:
-    """One of PROGRAMS, for one of SANITIZERS."""
+    """Build one of PROGRAMS for one of SANITIZERS and return its path."""
     units, rooms = PROGRAMS[name].units, PROGRAMS[name].rooms
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
         objects = list(pool.map(lambda unit: compiled(unit, kind, rooms), units))
@@ -74,7 +74,7 @@ def build(name: str, kind: str) -> Path:
 
 
 def compiled(unit: Path, kind: str, rooms: Sequence[str]) -> Path:
-    """The object of one unit, which all programs share: most of the time goes to compiling csrc/rail."""
+    """Return the object of one unit. All programs share it, since most of the time goes to compiling csrc/rail."""
     command = [*compiler(kind), f"-I{SOURCES}"]
     digest = hashlib.sha256(" ".join(command).encode())
     place = unit.relative_to(ROOT)
@@ -82,7 +82,7 @@ def compiled(unit: Path, kind: str, rooms: Sequence[str]) -> Path:
     headers = {header for folder in folders for header in folder.rglob("*.hpp")}
     for path in [unit, PATIENCE, *sorted(headers)]:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    title = "-".join(place.with_suffix("").parts)  # whole, for two folders may hold units of one name
+    title = "-".join(place.with_suffix("").parts)  # the whole path: two folders may hold units of one name
     return made(f"{title}-{kind}", digest, ".o", [*command, "-c", str(unit)])
 
 
@@ -92,7 +92,7 @@ def compiler(kind: str) -> list[str]:
 
 
 def made(title: str, digest: hashlib._Hash, suffix: str, command: list[str]) -> Path:
-    """What this command makes, kept under its title and what it was made of; earlier ones of the title go."""
+    """Run this command once and return its product, named after title and digest. Older ones of the title go."""
     path = BUILDS / f"{title}-{digest.hexdigest()[:16]}{suffix}"
     BUILDS.mkdir(parents=True, exist_ok=True)
     with (BUILDS / f"{title}{suffix}.lock").open("w") as lock:
@@ -107,7 +107,7 @@ def made(title: str, digest: hashlib._Hash, suffix: str, command: list[str]) -> 
 
 
 def command(binary: Path, kind: str) -> list[str]:
-    """How to run it: thread sanitizer has fixed ideas about addresses that the kernel's wide randomisation breaks."""
+    """Return how to run it. Thread sanitizer expects fixed address ranges; wide kernel randomisation breaks them."""
     setarch = shutil.which("setarch")
     return [*([setarch, "--addr-no-randomize"] if kind == "races" and setarch else []), str(binary)]
 
@@ -121,7 +121,7 @@ def environment(leaks: bool = True) -> dict[str, str]:
 
 
 def said(binary: Path, kind: str, *words: object, leaks: bool = True, timeout_s: float | None = None) -> str:
-    """What the program prints when it is run with these words; fails the test unless it ends well."""
+    """Run the program with these words and return its output. Fail the test unless it exits with 0."""
     done = subprocess.run(
         [*command(binary, kind), *map(str, words)],
         env=environment(leaks),

@@ -1,6 +1,6 @@
 """Reads the project's own files for the tests that judge their form.
 
-Each Python file is read and parsed once, whoever asks. It judges nothing itself.
+Each Python file is read and parsed only once for all tests. It judges nothing itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Source:
 
     @property
     def room(self) -> str:
-        """Which room of taskd/ this is: "core", "errors", ..., "__init__" for taskd/__init__.py."""
+        """Return the file's room in taskd/: "core", "errors", ..., "__init__" for taskd/__init__.py."""
         return Path(self.name).parts[1].removesuffix(".py")
 
     def at(self, node: ast.AST | int) -> str:
@@ -50,15 +50,15 @@ class Source:
         return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
 
     def imports(self) -> Iterator[tuple[str, int]]:
-        """(module, line) of every import, inside functions too; those for type checkers only are none."""
+        """Yield (module, line) of every import, inside functions too, but not of imports for type checkers only."""
         for base, name, line, for_types in self.imported():
             # `from taskd import log` imports the room log, `from taskd.log import get` does too.
             if not for_types:
                 yield f"{base}.{name}" if name and base == "taskd" else base, line
 
     def imported(self) -> Iterator[tuple[str, str, int, bool]]:
-        """(module, name in it, line, for type checkers only) of every import, inside functions too. The name may be a
-        module; it is empty for `import module`."""
+        """Yield (module, name in it, line, for type checkers only) of every import, inside functions too. The name may
+        be a module; it is empty for `import module`."""
         unreal = {
             id(inner)
             for node in self.nodes(ast.If)
@@ -80,7 +80,7 @@ def files_below(*folders: str) -> list[Path]:
     found = []
     for folder in folders:
         for here, inner, names in os.walk(ROOT / folder):
-            inner[:] = set(inner) - NOT_OURS  # where others may be building meanwhile
+            inner[:] = set(inner) - NOT_OURS  # a build may change these folders meanwhile
             found += [path for name in names if (path := Path(here, name)).is_file()]
     return sorted(found)
 
@@ -92,7 +92,7 @@ def python(*folders: str) -> list[Source]:
 
 @cache
 def texts() -> list[tuple[str, list[str]]]:
-    """Every file that people write, as (name, lines)."""
+    """Return every file that people write, as (name, lines)."""
     kinds = {
         ".py",
         ".pyi",
@@ -115,6 +115,6 @@ def texts() -> list[tuple[str, list[str]]]:
 
 
 def clean(breaches: list[str]) -> None:
-    """Fails with one line per breach, and no traceback of the rule that found them."""
+    """Fail with one line per breach, without a traceback of the rule that found it."""
     if breaches:
         pytest.fail("\n".join(breaches), pytrace=False)

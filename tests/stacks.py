@@ -1,6 +1,6 @@
-"""What the processes of a test that hangs are doing: their Python stacks, or where in the kernel they wait.
+"""Shows what the processes of a hanging test do: their Python stacks, or where in the kernel they wait.
 
-py-spy reads them from outside, so a process that holds its interpreter's lock or is stopped shows them, too. It
+py-spy reads the stacks from outside. So it can also read a process that holds its interpreter's lock or is stopped. It
 judges nothing.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
 LOOK_S = 30.0
-"""For one process; a debugger that hangs must not make the hang worse."""
+"""The time limit for one process. A debugger that hangs must not make the hang worse."""
 
 
 def of(processes: Mapping[int, str]) -> str:
-    """The stacks of these processes; the values are their command lines."""
+    """Return the stacks of these processes. The values are their command lines."""
     return "\n".join(f"--- process {pid}: {command[:160]}\n{_of(pid)}" for pid, command in sorted(processes.items()))
 
 
@@ -40,6 +40,6 @@ def _in_the_kernel(pid: int) -> str:
         try:
             name, where = (task / "comm").read_text().strip(), (task / "wchan").read_text()
         except OSError:
-            continue  # gone, or another user's
+            continue  # it has ended, or belongs to another user
         lines.append(f"{name}: {where or 'running'}")
     return "\n".join(lines)

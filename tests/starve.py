@@ -1,8 +1,8 @@
-"""Half a core for all tests together, and pauses at random: finds more races than a busy machine does by accident.
+"""Half a core for all tests together, and random pauses. This finds more races than a busy machine does by accident.
 
-`pytest --starve` puts each process that runs tests, and so all that it starts, into a group with half a core, and stops
-one of the tests' processes now and then for a moment, as a virtual machine or a swapping system does. Tests of the
-gate know no clock, so whatever fails here is a race. Where no group can be made there are the pauses alone.
+`pytest --starve` puts each process that runs tests, with all its children, into a cgroup with half a core. Now and then
+it stops one of the tests' processes for a moment, as a virtual machine or a swapping system does. Tests of the gate do
+not depend on a clock, so every failure here is a race. Where no cgroup can be made, there are only the pauses.
 
 It judges nothing.
 """
@@ -25,10 +25,10 @@ PAUSE_S = (0.05, 0.5)
 
 
 class Starvation:
-    """From its making until `end`."""
+    """Starves the tests from its construction until `end`."""
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
-        """`processes` are those that the tests have started, at this moment."""
+        """`processes` returns the processes of the tests at the moment of the call."""
         self.processes = processes
         self.over = threading.Event()
         self.group = _group()
@@ -40,7 +40,7 @@ class Starvation:
         self.over.set()
         self.thread.join()
         if self.group:
-            with contextlib.suppress(OSError):  # what a test has left behind may still be in it
+            with contextlib.suppress(OSError):  # a process that a test left behind may still be in it
                 (self.group.parent / "cgroup.procs").write_text(str(os.getpid()))
                 self.group.rmdir()
 
@@ -64,7 +64,7 @@ def _state(pid: int) -> str:
 
 
 def _group() -> Path | None:
-    """This process in a group that has half a core; None, and a sentence, where that is not allowed."""
+    """Put this process into a cgroup with half a core and return it. None, and a message, if that is not allowed."""
     version_1 = Path("/sys/fs/cgroup/cpu")
     parent = version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")
     group = parent / f"taskd-starve-{os.getpid()}"

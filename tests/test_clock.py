@@ -1,7 +1,7 @@
-"""No verdict hangs on a clock: the rule of CONTRIBUTING.md, kept by reading the source of the gate's tests.
+"""Checks a rule of CONTRIBUTING.md in the source of the gate's tests: no verdict depends on a clock.
 
-tests/timing may measure and is left out. A line that has to be an exception says why: `# expires: ...` behind a short
-limit whose very expiry is wanted, `# lasts: ...` behind a sleep that is itself part of what is tested.
+tests/timing may measure and is left out. A line that has to be an exception says why. `# expires: ...` stands behind a
+short limit that must expire, `# lasts: ...` behind a sleep that is itself part of what is tested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def excused(source: Source, node: ast.AST, word: str) -> bool:
 
 
 def number(node: ast.AST) -> float:
-    """What a written number, or a timedelta of written numbers, says; 0: it is no such thing."""
+    """Return the value of a literal number or of a timedelta of literal numbers; 0 for anything else."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "timedelta":
         return max((number(each) for each in [*node.args, *(one.value for one in node.keywords)]), default=0)
     if isinstance(node, ast.BinOp):
@@ -50,7 +50,7 @@ def of_a_clock(node: ast.AST, names: set[str]) -> bool:
 
 
 def upper_bounds(function: ast.AST) -> Iterator[ast.AST]:
-    """Comparisons in asserts by which something that a clock said has to be less than a written number."""
+    """Yield comparisons in asserts that require a clock's value to be less than a literal number."""
     names: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and of_a_clock(node.value, names):
@@ -71,7 +71,7 @@ def upper_bounds(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def limits_of(node: ast.Call) -> Iterator[ast.AST]:
-    """What bounds a call in time, as far as it is written there."""
+    """Yield the arguments of a call that limit its time."""
     yield from (one.value for one in node.keywords if one.arg in LIMITS)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if name in WAITS and len(node.args) == 1:
@@ -81,7 +81,7 @@ def limits_of(node: ast.Call) -> Iterator[ast.AST]:
 
 
 def loops(tree: ast.AST) -> set[ast.AST]:
-    """Everything inside of a loop that looks again until something is so."""
+    """Return all nodes inside while loops, which look again until a condition holds."""
     return {inner for node in ast.walk(tree) if isinstance(node, ast.While) for inner in ast.walk(node)}
 
 

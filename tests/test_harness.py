@@ -1,4 +1,4 @@
-"""What the tests stand on: the gate's verdicts, hangs that cost one test, scripts that are forked and not started."""
+"""Tests of the test tools: the gate's verdicts, hangs that cost only one test, scripts that are forked, not started."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def once(name, text="by chance"):
 
 
 def gate(folder: Path, tests: str, code: int, *words: str) -> list[str]:
-    """What tools/gate.py says of a project with these tests."""
+    """Return what tools/gate.py says about a project with these tests."""
     (folder / "its").mkdir()
     (folder / "its" / "conftest.py").write_text("from tests.conftest import *\n")
     (folder / "its" / "test_it.py").write_text(ONCE + tests)
@@ -105,7 +105,7 @@ def test_what_no_second_run_takes_back(tmp_path: Path, tests: str, reason: str) 
 
 
 def test_what_others_left_is_told_and_not_judged(tmp_path: Path) -> None:
-    stray = subprocess.Popen(["sleep", "1000"], env={"PYTEST_RUN_MARK": "4194305-1"})  # there is no such process
+    stray = subprocess.Popen(["sleep", "1000"], env={"PYTEST_RUN_MARK": "4194305-1"})  # no process has this pid
     try:
         said = gate(tmp_path, "def test_a(): pass\n", 0)
     finally:
@@ -211,7 +211,7 @@ def test_a_forked_script_is_like_a_started_one(tmp_path: Path) -> None:
 
 
 def test_every_planted_fault_has_its_line() -> None:
-    """A line that was written otherwise since could no longer be broken, and nobody would ask."""
+    """If such a line has changed since, the fault could no longer be planted, and this would stay unnoticed."""
     for fault in runpy.run_path(str(ROOT / "tools" / "planted.py"))["FAULTS"]:
         found = (ROOT / fault.file).read_text().count(fault.line + "\n")
         assert found == 1, f"{fault.file} has this line {found} times: {fault.line}"

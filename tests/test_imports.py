@@ -1,6 +1,6 @@
-"""Who may import whom: the map of docs/ARCHITECTURE.md as a table, and tests that walk the real import graph.
+"""Which room may import which: the map of docs/ARCHITECTURE.md as a table, and tests that walk the real import graph.
 
-Whoever changes the map changes the table. A breach is named as file:line with the cure beside it.
+A change of the map needs a change of the table. A breach is named as file:line, together with the cure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from tests.source import ROOT, Source, clean, python, texts
 
-# Room of taskd/ -> the rooms it may import, itself and taskd/__init__.py (which imports nothing) aside.
+# Room of taskd/ -> the rooms that it may import, besides itself and taskd/__init__.py (which imports nothing).
 COMMON = {"errors", "log", "config"}
 SHELLS = {"manager", "backup", "agent", "launch", "worker"}
 MAY_IMPORT = {
-    "__init__": {"errors", "api", "worker", "comm", "state"},  # names to be looked up, none at import
+    "__init__": {"errors", "api", "worker", "comm", "state"},  # names that are looked up later, none at import
     "__main__": {"cli"},
     "errors": set[str](),
     "descriptors": set[str](),
@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "cli": {"core", "wire", "nics", "sim", "bench", "manager", "_native", *COMMON},
     "run": {"launch", *COMMON},
 }
-# Subject of taskd/core -> the other subjects that it may import. What lies in core itself is below or above them all.
+# Subject of taskd/core -> the other subjects that it may import. Files in core itself are below or above all of them.
 CORE_SUBJECTS = {"repair": set[str](), "rails": {"repair"}, "proof": {"repair"}}
 NATIVE = {"_native", "_c10d"}
 TORCH_ROOMS = {"worker", "comm", "state", "bench", "launch"}
@@ -54,15 +54,15 @@ IMPURE = {
     "asyncio", "concurrent", "datetime", "logging", "multiprocessing", "os", "queue", "random", "secrets", "select",
     "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "_thread", "time", "uuid",
 }  # fmt: skip
-# Files of one room that name each other's types in a circle, though none is imported in one. What is mended leaves the
-# table, and nothing comes in.
+# Files of one room that name each other's types in a circle, though no import at run time is circular. A circle that is
+# mended leaves this table, and no circle may be added.
 KNOWN_CIRCLES_OF_TYPES: set[frozenset[str]] = set()
-# Lines that import a mere table of numbers from an impure module.
+# Lines that import only a table of numbers from an impure module.
 PURE_AFTER_ALL = {"from signal import Signals"}
 
 
 def room_of(module: str) -> str:
-    """The room that a module of ours is in; "__init__" for the package itself and the names in it."""
+    """Return the room of one of our modules; "__init__" for the package itself and the names in it."""
     name = module.split(".")[1] if "." in module else ""
     inside = ROOT / "taskd" / name
     known = name in MAY_IMPORT or (name and (inside.is_dir() or inside.with_suffix(".py").is_file())) or name in NATIVE
@@ -88,7 +88,7 @@ def test_rooms_import_only_what_the_map_allows() -> None:
 
 
 def test_the_map_allows_nothing_that_nobody_needs() -> None:
-    """But for the names to be looked up in the package itself, and for the lowest rooms, which are there for all."""
+    """Exceptions: the names that are looked up in the package itself, and the lowest rooms, which all may use."""
     used: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
     for source in python("taskd"):
         used[source.room] |= {room_of(module) for module, _ in source.imports() if module.split(".")[0] == "taskd"}
@@ -120,7 +120,7 @@ def test_subjects_of_the_core_import_what_the_map_allows() -> None:
 
 
 def files_imported(source: Source, rooms: dict[str, str], types_too: bool) -> set[str]:
-    """The files of its own room that this one imports, inside functions too. `rooms`: the room of each file."""
+    """Return the files of its own room that this file imports, inside functions too. `rooms`: the room of each file."""
     found = set()
     for module, name, _, for_types in source.imported():
         inner, whole = f"{module}.{name}".replace(".", "/"), module.replace(".", "/")
@@ -132,7 +132,7 @@ def files_imported(source: Source, rooms: dict[str, str], types_too: bool) -> se
 
 
 def circles(types_too: bool) -> set[frozenset[str]]:
-    """Sets of files of which each is imported by each other one, by way of others or straight."""
+    """Return sets of files in which each file imports each other one, directly or through others."""
     rooms = {source.name: source.room for source in python("taskd")}
     straight = {source.name: files_imported(source, rooms, types_too) for source in python("taskd")}
     reached = {}
@@ -151,7 +151,7 @@ def circles(types_too: bool) -> set[frozenset[str]]:
 
 
 def test_no_files_of_a_room_import_each_other_in_a_circle() -> None:
-    """Neither when they are loaded nor later, inside of functions."""
+    """Neither at load time nor later, inside functions."""
     clean(
         [
             f"{min(circle)}:1 imports itself by way of {', '.join(sorted(circle - {min(circle)}))}; move what they "
@@ -162,7 +162,7 @@ def test_no_files_of_a_room_import_each_other_in_a_circle() -> None:
 
 
 def test_no_more_files_name_each_others_types_in_a_circle() -> None:
-    """Under TYPE_CHECKING it costs nothing to run; whoever reads one of them has to read all of them."""
+    """Under TYPE_CHECKING a circle costs nothing at run time. But a reader of one file has to read all of them."""
     found = circles(types_too=True)
     clean(
         [
@@ -179,7 +179,7 @@ def test_no_more_files_name_each_others_types_in_a_circle() -> None:
 
 
 def test_nobody_imports_cli_and_sim_imports_no_shell() -> None:
-    """Says of the table itself what must stay true however it grows."""
+    """Checks what must stay true of the table itself, however it grows."""
     assert [room for room, allowed in MAY_IMPORT.items() if "cli" in allowed] == ["__main__"], "nobody else imports cli"
     assert not MAY_IMPORT["sim"] & (SHELLS | {"comm", "state", "api"}), "sim is one shell among others"
     assert not MAY_IMPORT["core"], "core imports the standard library only"
@@ -199,7 +199,7 @@ def test_torch_stays_in_its_rooms() -> None:
 
 
 def test_torch_free_rooms_load_without_torch(run_python: Callable[..., object]) -> None:
-    """The same as above, of what really happens: every module of these rooms is imported where torch cannot be."""
+    """The same as above, at run time: every module of these rooms is imported where torch cannot be imported."""
     modules = [
         source.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for source in python("taskd")

@@ -1,8 +1,8 @@
-"""What a user gets from pip: the wheel's contents, and that it works where this checkout is not.
+"""What a user gets from pip: the contents of the wheel, and that it works without this checkout.
 
-Everything is built without build isolation from the object files that `make venv` left, so torch's headers are compiled
-against once, not once per test. The clean environments are real ones: made with venv, filled with links to the packages
-that are installed here, taskd excepted. Nothing is fetched from anywhere.
+Everything is built without build isolation, from the object files that `make venv` left. So the code with torch's
+headers is compiled once, not once per test. The clean environments are real ones: venv makes them, and they get links
+to the packages that are installed here, except taskd. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_UP = "import sys; print(' '.join(sys.modules))"
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Runs a command outside the checkout and returns what it said; a failure shows all of it."""
+    """Run a command outside the checkout and return its output. A failure shows the whole output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
     done = subprocess.run(
         [str(part) for part in command],
@@ -67,7 +67,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A new environment that has what taskd depends on, and not taskd. Returns its python."""
+    """Make a new environment with the dependencies of taskd, but without taskd. Return its python."""
     home = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", home, cwd=tmp_path)
     site = home / SITE.relative_to(sys.prefix)
@@ -104,7 +104,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, environment: Path, tmp_
     run(*PIP, "--python", environment, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
     run(*PIP, "--python", environment, "check", cwd=tmp_path)
 
-    # Every Python on that machine pays for what start-up imports, training job or not.
+    # Every Python process on that machine pays for the imports of start-up, also outside training jobs.
     added = set(run(environment, "-c", START_UP, cwd=tmp_path).split()) - before
     assert {"taskd", "taskd.compat"} <= added <= {"taskd", "taskd.compat", "__future__"}
     where = "import taskd._native as n, torch, taskd._c10d as c; print(n.__file__); print(c.__file__)"
@@ -130,7 +130,7 @@ def test_pip_install_without_build_isolation(tmp_path: Path) -> None:
 
 
 def test_editable_install_has_the_import_hook(environment: Path, tmp_path: Path) -> None:
-    """Built here, installed there: its Python would see other paths, and compile everything for them."""
+    """It is built here and installed there. The other Python would see other paths and compile everything again."""
     run(
         sys.executable,
         "-c",

@@ -1,10 +1,10 @@
-"""What the README tells people to type works when they type it.
+"""Checks that the commands and programs in the README work.
 
-Every fenced block says its language. A ```python block is run, as it stands, in an empty folder. Of a ```bash block
-each command must exist, down to make's targets, taskd's subcommands with their options, and the files it names. The
-only way out is a comment on the line before the block, which readers see too: <!-- not run: the reason -->.
+Every fenced block names its language. A ```python block is run unchanged in an empty folder. In a ```bash block each
+command must exist, down to make's targets, taskd's subcommands with their options, and the files that it names. The
+only exception is a comment on the line before the block, which readers see, too: <!-- not run: the reason -->.
 
-It does not run the bash blocks: `make demo` and `make test` are what they name, and one of them runs this.
+It does not run the bash blocks: they name `make demo` and `make test`, and one of these runs this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TASKD = "import sys; from taskd.cli.main import main; sys.exit(main())"
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where it stands, its language, its text, and why it is not run (None: it is)."""
+    """One fenced block: its place, its language, its text, and why it is not run (None: it is run)."""
 
     page: str
     line: int
@@ -60,7 +60,7 @@ def of_language(language: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The block's commands as words, without assignments before them, comments and what a here-document holds."""
+    """Return the block's commands as words, without leading assignments, comments and the text of here-documents."""
     text = re.sub(r"<<-?'?(\w+)'?(.*?)$.*?^\1$", r"\2", block.text.replace("\\\n", " "), flags=re.M | re.S)
     found: list[list[str]] = []
     for line in text.splitlines():
@@ -88,7 +88,7 @@ def test_bash_block_names_things_that_exist(block: Block) -> None:
 
 
 def why_wrong(command: list[str]) -> str | None:
-    """What about this command would fail in a checkout whose virtual environment is active; None if nothing."""
+    """Return what would fail in this command, in a checkout with an active virtual environment; None if nothing."""
     name, *arguments = command
     ours = [word for word in arguments if re.match(r"(samples|tests|docs|patches|tools)/\S", word)]
     missing = [word for word in ours if not (ROOT / word).exists()]
@@ -111,7 +111,7 @@ def why_wrong_for_taskd(arguments: list[str]) -> str | None:
         if not re.fullmatch(r"[a-z][a-z-]*", word):
             break
         subcommands.append(word)
-    # The last plain words may be arguments and no subcommands: the longest prefix that has a help of its own counts.
+    # The last plain words may be arguments, not subcommands. The longest prefix that has its own help counts.
     for length in range(len(subcommands), -1, -1):
         done = subprocess.run(
             [sys.executable, "-c", TASKD, *subcommands[:length], "--help"], cwd=ROOT, capture_output=True, text=True

@@ -1,9 +1,9 @@
-"""The rules of the house, kept by reading the source instead of by arguing about it.
+"""The style rules of the project, checked in the source.
 
-One test per rule. A breach is named as file:line with the cure beside it, so that the message is enough to mend it.
+One test per rule. A breach is named as file:line together with the cure, so that the message is enough to mend it.
 
-It judges form only: what code does is for the tests of its own room. Taste that a formatter can settle is the
-formatter's. Who may import whom is in test_imports.py.
+It judges form only. The tests of each room check what its code does, and the formatter decides what it can format.
+test_imports.py checks which room may import which.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/worker/loaders.py:Known": (20, 17),
     "taskd/worker/transaction.py:Transaction": (21, 19),
 }
-"""Classes of taskd/ that are larger: so many methods and fields at most. What shrinks is lowered, nothing comes in."""
+"""Larger classes of taskd/, with their limits of methods and fields. Limits only go down, and no class is added."""
 FAKE_LINES = 60
 
 UNPICKLING_MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
@@ -74,7 +74,7 @@ def test_functions_are_short() -> None:
 
 
 def methods_and_fields(one: ast.ClassDef) -> tuple[int, int]:
-    """How many functions a class has, and how many fields its objects: those that are declared, or set on self."""
+    """Return how many functions a class has, and how many fields its objects have: declared or set on self."""
     functions = [node for node in one.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     fields = {
         ast.unparse(node.target)
@@ -93,8 +93,8 @@ def methods_and_fields(one: ast.ClassDef) -> tuple[int, int]:
 
 
 def test_classes_are_small() -> None:
-    """Look for the object inside a class that is too large: a path, a scheduler, a watch. `# large: why` on its line
-    says why one has to be (a message has as many fields as it tells)."""
+    """A class that is too large contains another object: a path, a scheduler, a watch. Look for it. `# large: why` on
+    its line says why a class has to be large (a message needs a field for each value)."""
     breaches, large = [], set()
     for source in python("taskd"):
         for node in source.nodes(ast.ClassDef):
@@ -120,7 +120,7 @@ def test_classes_are_small() -> None:
 
 
 def test_modules_open_with_what_they_are() -> None:
-    """Two sentences at least in taskd/, where what a module does not do matters; one elsewhere and in an __init__."""
+    """In taskd/ two sentences at least, since what a module does not do matters. One elsewhere and in an __init__."""
     breaches = []
     for source in python("taskd", "samples", "tests", "tools"):
         prose = ast.get_docstring(source.tree) or ""
@@ -129,7 +129,7 @@ def test_modules_open_with_what_they_are() -> None:
         if source.text and sentences < wanted:
             breaches.append(f"{source.name}:1 opens with {sentences} sentences; say what it is, why, what it is not")
     for name, lines in texts():
-        # A header speaks for the .cpp of the same name.
+        # A header's comment covers the .cpp of the same name.
         told_by_header = name.endswith(".cpp") and (ROOT / name).with_suffix(".hpp").exists()
         if name.startswith("csrc/") and not told_by_header and not lines[0].startswith(("//", "/*")):
             breaches.append(f"{name}:1 does not open with a comment; say what it is, why, and what it does not do")
@@ -149,7 +149,7 @@ def test_fakes_are_small() -> None:
 
 
 def test_files_that_are_named_exist() -> None:
-    """A comment that sends its reader to a file which has another name by now is worse than none."""
+    """A comment that names a file by its old name is worse than no comment."""
     word = re.compile(r"(?<![\w./<-])[\w./-]*\w\.(?:hpp|cpp|py|md)(?![\w(])")
     elsewhere = {"torch/distributed/run.py"}
     known = {name for name, _ in texts()}
@@ -243,7 +243,7 @@ def test_only_commands_print() -> None:
 
 
 def test_durations_carry_their_unit() -> None:
-    """timeout_ms, age_ns: never `timeout` of an int or a float. The drop-in's names are other people's."""
+    """timeout_ms, age_ns: never `timeout` for an int or a float. The drop-in's names come from another product."""
     bare = re.compile(r"(\w+_)?(timeout|interval|delay|deadline|duration|age|period|latency)")
     breaches = []
     for source in python("taskd"):
@@ -258,9 +258,9 @@ def test_durations_carry_their_unit() -> None:
 
 
 def test_every_setting_is_read() -> None:
-    """A setting that nobody reads promises what does not happen."""
+    """A setting that no code reads promises something that does not happen."""
     through_a_property = {"recover.strategies", "recover.restart_fault_process"}  # RecoverConfig.allowed
-    without_effect = {"pause.limit_ms"}  # and its sentence says so
+    without_effect = {"pause.limit_ms"}  # its description says so
     shells = "\n".join(source.text for source in python("taskd") if source.room != "config")
     clean(
         [

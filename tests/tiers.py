@@ -1,13 +1,13 @@
-"""Which tests belong to which of three questions, and which of two processes runs them.
+"""Which tests belong to which of three tiers, and which of two processes runs them.
 
-The gate (`make test`) asks whether a change is right, on any machine and in minutes: one example of everything, and
-each thing that has its story in virtual time is told there. Full (`make test-full`) asks again with many seeds, storms,
-thread sanitizers, all launched jobs and all network namespaces. Timing (tests/timing, `make test-timing`) asks how
-quick it is. A test is in the gate unless FULL names it, and one with many examples is there with some of them if it is
-marked `one_in`; only tests/timing may judge by a clock.
+The gate (`make test`) asks whether a change is right, on any machine and in minutes. It runs one example of everything;
+what has its story in virtual time is tested by that story. Full (`make test-full`) asks again with many seeds,
+storms, thread sanitizers, all launched jobs and all network namespaces. Timing (tests/timing, `make test-timing`) asks
+how quick it is. A test is in the gate unless FULL names it. Of a test marked `one_in`, the gate runs some examples.
+Only tests/timing may judge by a clock.
 
-The two processes are equal, and the split is fixed: whatever a test meets today, it meets tomorrow. It follows from
-SECONDS, what the longer files take on a quiet machine; a file stays in one piece, since its fixtures are shared.
+The two processes are equal, and the split is fixed, so a test runs beside the same tests every day. The split follows
+from SECONDS, the times of the longer files on a quiet machine. A file is never split, since its fixtures are shared.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ FULL = (
     "tests/shell/test_npu_rail.py::test_a_way_back",
     "tests/shell/test_store.py::test_eight_processes_at_once_lose_nothing_and_do_nothing_twice[calm]",
 )
-"""How the names of those begin that the gate leaves out."""
+"""The beginnings of the names of tests that the gate leaves out."""
 SECONDS = {
     "tests/train/test_session.py": 124,
     "tests/trust/test_reckoned.py": 95,
@@ -246,27 +246,27 @@ SECONDS = {
     "tests/train/test_guard_storm.py": 8,
     "tests/shell/test_npu_rail.py": 8,
 }
-"""On a quiet machine, of the files that take longer than the others."""
+"""The times on a quiet machine of the files that take longer than the others."""
 OTHERS_SECONDS = 2
 UNEVEN = 1.2
-"""How much longer one process may take than the other before the split is called old."""
+"""The split is called old if one process takes this many times as long as the other."""
 
 
 def tier_of(name: str) -> str:
-    """The first of TIERS that runs the test of this name."""
+    """Return the first of TIERS that runs the test of this name."""
     return "timing" if name.startswith(TIMING) else "full" if name.startswith(FULL) else "gate"
 
 
 def runs(name: str, tier: str) -> bool:
-    """Whether a tier runs a test. Full runs the gate's, too; timing only its own, which nothing else runs."""
+    """Whether a tier runs a test. Full runs the gate's, too. Timing runs only its own, and no other tier runs those."""
     own = tier_of(name)
     return own == tier if tier == "timing" else TIERS.index(own) <= TIERS.index(tier)
 
 
 def few_of_many(tests: Iterable[tuple[str, int]]) -> set[str]:
-    """The names of those that the gate runs of tests with many examples, each with its `one_in`: the first one, and
-    every so many after it. Next to each other stand examples that differ in one thing, so a step that does not divide
-    their numbers meets most kinds."""
+    """Return the names of the examples that the gate runs. `tests`: each example with its `one_in`, N. Of each test the
+    gate runs the first example and every Nth after it. Neighbouring examples differ in one thing. So most kinds are met
+    if N does not divide the numbers of kinds."""
     seen, few = Counter[str](), set[str]()
     for name, step in tests:
         test = name.partition("[")[0]
@@ -277,7 +277,7 @@ def few_of_many(tests: Iterable[tuple[str, int]]) -> set[str]:
 
 
 def split(files: Iterable[str], processes: int) -> dict[str, int]:
-    """The number of the process that runs each file: the longest first, each to the one that has least to do."""
+    """Return the process number of each file. Longest first, each file goes to the process with the least work."""
     load = [0] * processes
     place = {}
     for file in sorted(files, key=lambda name: (-SECONDS.get(name, OTHERS_SECONDS), name)):
@@ -287,8 +287,8 @@ def split(files: Iterable[str], processes: int) -> dict[str, int]:
 
 
 def is_old(busy: Mapping[str, float], took: Mapping[str, float]) -> list[str]:
-    """Lines about a split that one process had to wait for; none if it is good. `busy`: seconds by process; `took`: by
-    file. The files named are those that moved away most from what SECONDS says of them."""
+    """Return lines about an uneven split, and none about a good one. `busy`: seconds by process; `took`: by file.
+    The lines name the files whose times differ most from SECONDS."""
     longest, shortest = max(busy.values(), default=0), min(busy.values(), default=0)
     if longest < UNEVEN * shortest or longest - shortest < 30:
         return []

@@ -1,7 +1,7 @@
-"""taskd-run in a process that has imported torch, with a standby that has, too: four seconds of work less for each job.
+"""taskd-run in a process that has imported torch, with such a standby, too. This saves four seconds of work per job.
 
-Started through tests/forked.py. Launcher, standby, manager and workers are processes of their own as ever and do the
-real thing; only that the first two import nothing is not. A standby that is started again is started cold.
+It is started through tests/forked.py. Launcher, standby, manager and workers are separate processes as usual and do the
+real work. Only one thing is not real: the first two need not import anything. A second standby is started cold.
 
 It is for tests that are not about how jobs start. It judges nothing.
 """
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 17
 
 
 class Waiting:
-    """The process that becomes the first standby of this launcher; afterwards used as its subprocess.Popen."""
+    """The process that becomes the first standby of this launcher, which then uses it as its subprocess.Popen."""
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,7 +41,7 @@ class Waiting:
 
 
 def be_launcher(waiting: Waiting) -> None:
-    """Be taskd-run, whose first standby is the waiting process."""
+    """Run taskd-run. Its first standby is the waiting process."""
     from taskd import run
     from taskd.launch import standby
 
@@ -53,12 +53,12 @@ def be_launcher(waiting: Waiting) -> None:
         return subprocess.Popen(command, env=env, pass_fds=pass_fds, start_new_session=start_new_session)
 
     standby.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
-    sys.path[0] = os.getcwd()  # as `python -m` has it
+    sys.path[0] = os.getcwd()  # as with `python -m`
     run.command()
 
 
 def be_standby(line: socket.socket) -> None:
-    """Be the standby that the launcher asks for, if it does before it ends."""
+    """Become the standby when the launcher asks for it. Return if the launcher ends before."""
     from taskd import log
     from taskd.launch import standby_process
 

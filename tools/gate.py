@@ -1,11 +1,12 @@
-"""Runs the tests of a tier, and what failed once more, alone: `tools/gate.py gate -n 2`. More words go to pytest.
+"""Runs the tests of a tier: `tools/gate.py gate -n 2`. Further arguments go to pytest.
 
-A test that fails among others and passes alone has found a race, most likely one of the product. It does not stop a
-landing: it is named at the very end as `unsteady: NODEID`, and belongs into tests/unsteady.md. What fails alone, too,
-is red, and so are more than five failures at once and everything that chance does not explain: a finding of a
-sanitizer, wrong bits, a wrong exit code, something left behind by the whole run.
+It runs each failed test once more, alone. A test that fails among others and passes alone has found a race, most likely
+one of the product. Such a test does not stop a landing: it is named at the very end as `unsteady: NODEID`, and belongs
+into tests/unsteady.md. A test that fails alone, too, is red. More than five failures at once are red as well. So is
+everything that chance does not explain: a finding of a sanitizer, wrong bits, a wrong exit code, or something that the
+whole run has left behind.
 
-It decides about verdicts only; how tests are run is pytest's and tests/conftest.py's business.
+It decides about verdicts only. How tests are run is the business of pytest and tests/conftest.py.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ NEVER_FORGIVEN = {
     "wrong bits": "wrong bits",
     "wrong exit code": "a wrong exit code",
 }
-"""What a failure's text has in it, and what that means. tests/verdicts.py writes the last two."""
+"""Maps words in a failure's text to what they mean. tests/verdicts.py writes the last two."""
 UNEQUAL = re.compile(r"\bassert .*(?:equal|equal_everywhere|allclose)\(.*\n(?:.*\^\n)?.*(?:E   |AssertionError)")
-"""A comparison of tensors that failed, here or in a test's own processes, as tracebacks show it: wrong bits, too."""
+"""A failed comparison of tensors in a traceback, of the test or of its own processes. It means wrong bits, too."""
 Failures = dict[str, str]
 SHARED_MIB = 256
-"""What the tests may need of /dev/shm at once."""
+"""How much of /dev/shm the tests may need at once."""
 MARK = b"PYTEST_RUN_MARK="
-"""In the environment of whatever a test has started, with the process that ran the test: see tests/conftest.py."""
+"""An environment variable of each process that a test starts, with the pid that ran the test: see tests/conftest.py."""
 
 
 def pytest(words: Sequence[str]) -> tuple[int, Failures]:
-    """Its exit code, and the text of each failure by the test's name."""
+    """Run pytest. Return its exit code, and the text of each failure by the test's name."""
     with tempfile.TemporaryDirectory(prefix="gate-") as folder:
         told = Path(folder, "failures")
         code = subprocess.call([sys.executable, "-m", "pytest", f"--failures={told}", *words])
@@ -52,10 +53,10 @@ def pytest(words: Sequence[str]) -> tuple[int, Failures]:
 
 
 def reason_to_stop(failures: Failures) -> str | None:
-    """Why no second run can make this green."""
+    """Return why no second run can make this green, or None if it could."""
     if not failures:
         return "it failed outside of any test"
-    apart = len({*failures.values()})  # a fixture that fails does so once, for all the tests that it is for
+    apart = len({*failures.values()})  # all tests of a failed fixture have the same text, and count once
     if apart > FORGIVEN_AT_ONCE:
         return f"{apart} tests failed at once, and {FORGIVEN_AT_ONCE} at most are run again"
     for name, text in failures.items():
@@ -66,7 +67,7 @@ def reason_to_stop(failures: Failures) -> str | None:
 
 
 def judge(words: Sequence[str]) -> tuple[int, list[str]]:
-    """The gate's exit code and what it says at its end."""
+    """Run the tests. Return the gate's exit code and the lines that it prints at its end."""
     code, failures = pytest(words)
     if code != SOME_FAILED:
         return code, []
@@ -85,7 +86,7 @@ def judge(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def surroundings(lock: TextIO) -> Iterator[str]:
-    """What may make tests fail or skip and is no fault of theirs; said before they run, never judged."""
+    """Yield what may make tests fail or skip without their fault. It is printed before they run, and never judged."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -106,7 +107,7 @@ def surroundings(lock: TextIO) -> Iterator[str]:
             environment = Path("/proc", pid, "environ").read_bytes().split(b"\0")
             command = Path("/proc", pid, "cmdline").read_text().replace("\0", " ")
         except OSError:
-            continue  # gone, or another user's
+            continue  # the process has ended, or belongs to another user
         marks = [word[len(MARK) :].split(b"-")[0].decode() for word in environment if word.startswith(MARK)]
         if marks and not Path("/proc", marks[0]).exists():
             yield f"process {pid} was left behind by tests that were killed; end it: {command[:120]}"

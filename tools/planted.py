@@ -1,7 +1,8 @@
-"""Plants a dozen faults, one line each, and asks whether the tests of the gate that should see them are red.
+"""Plants a dozen faults, one line each, and checks that the gate's tests which should see a fault are red.
 
-Each fault goes into a copy of what is committed; the checkout stays as it is. `tools/planted.py` plants all,
-`tools/planted.py NUMBER ...` some. Exit code 0: every fault was seen. It shows that tests can fail, no more.
+Each fault goes into a copy of the committed files. The checkout stays as it is. `tools/planted.py` plants all faults,
+`tools/planted.py NUMBER ...` some of them. The exit code is 0 if every fault was seen. This shows that tests can fail,
+and no more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = "30"
-"""Shorter than the gate's: what is planted often shows as something that never comes."""
+"""Shorter than the gate's: the sign of a planted fault is often that something never comes."""
 SOME_FAILED = 1  # pytest's exit code
 
 
@@ -118,7 +119,7 @@ FAULTS = (
 
 
 def copy_to(folder: Path) -> None:
-    """What is committed, with what was built from it."""
+    """Copy the committed files into this folder, and with them what was built from them."""
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
     for built in [*ROOT.glob("taskd/*.so"), *ROOT.glob("build/sanitize/*")]:
@@ -138,7 +139,7 @@ def is_seen(fault: Fault) -> bool:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "--tier", "gate", *fault.tests],
             cwd=folder,
-            # Before the editable install, which is the checkout without the fault.
+            # PYTHONPATH comes before the editable install, which is the checkout without the fault.
             env={**os.environ, "TEST_PATIENCE_S": PATIENCE_S, "PYTHONPATH": str(folder)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

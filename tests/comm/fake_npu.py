@@ -1,4 +1,4 @@
-"""torch_npu as far as taskd asks it, with the signatures of torch_npu 2.13. It has no NPU, and sends nothing."""
+"""A fake of what taskd uses of torch_npu, with the signatures of torch_npu 2.13. It has no NPU, and sends nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FakeNpu:
-    """torch_npu's calls, which note what was asked. `answer`: what a switch reports; `no_op`: and it does nothing."""
+    """Notes each call to torch_npu. `answer`: what a rail switch reports; `no_op`: the switch does nothing."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

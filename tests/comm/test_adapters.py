@@ -1,8 +1,8 @@
-"""The adapters of the CPU, NCCL and HCCL, as far as a machine without a GPU or an NPU can show them.
+"""Tests the adapters of the CPU, NCCL and HCCL, as far as that is possible without a GPU or an NPU.
 
-HCCL is played by a fake with exactly the signatures of torch_npu 2.13; NCCL's settings and words are looked at, and its
-abort against a group that notes the calls. Guards before such groups are in tests/train/test_guard_adapters.py, what a
-real GPU does is in test_nccl_gpu.py.
+A fake with exactly the signatures of torch_npu 2.13 stands for HCCL. Of NCCL, the settings and the error texts are
+tested, and its abort is run on a group that notes the calls. Guards around such groups are tested in
+tests/train/test_guard_adapters.py, and the behaviour of a real GPU in test_nccl_gpu.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WITHIN = timedelta(seconds=5)
 
 
 def guarding(inner: Any, group: Any = None) -> Any:
-    """As much of a guard as an adapter asks."""
+    """Return a stand-in for a guard, with only what an adapter reads of it."""
     four = {"rank": lambda: 0, "size": lambda: 4, "members": [0, 1, 2, 3]}
     return SimpleNamespace(inner=inner, group=group, identity="0@0-3", timeout=WITHIN, **four)
 
@@ -94,7 +94,7 @@ def test_a_refused_switch_is_not_a_switch(npu: FakeNpu) -> None:
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """The driver's tool, which prints what the NICs of devices 3 and 2 have sent."""
+    """Install a fake of the driver's tool, which prints how many bytes the NICs of devices 3 and 2 have sent."""
     tool = tmp_path / nic.TOOL
     tool.write_text(f"#!/bin/sh\necho packet statistics:\necho mac_tx_total_oct_num:$(cat {tmp_path}/$2)\n")
     tool.chmod(0o755)
@@ -187,7 +187,7 @@ def test_what_hccl_cannot_do_is_said(npu: FakeNpu, broken: str) -> None:
 
 
 def test_a_device_that_does_not_stop_is_told(npu: FakeNpu) -> None:
-    """torch_npu gives back 1 for a failure and raises nothing."""
+    """On a failure, torch_npu returns 1 and raises nothing."""
     hccl.abort([guarding(object())], 2, "a rank died")
     npu.stopped = 1
     with pytest.raises(BackendError, match="stop_device gave 1"):
@@ -260,7 +260,7 @@ def test_a_torch_without_nccl_says_so() -> None:
 
 
 class NotedGroup:
-    """An NCCL group as far as abort and probe go."""
+    """An NCCL group with only what abort and probe use."""
 
     def __init__(self, calls: list[str], name: str, error: str = "SUCCESS") -> None:
         self.calls, self.name, self.error = calls, name, error

@@ -1,7 +1,7 @@
-"""A meeting: every member learns where all are, or who did not come and why; and what it costs the store.
+"""Tests a meeting: every member learns the addresses of all, or who did not come and why. Also tests its store traffic.
 
-The members are threads, over a store that stands for any of torch's and over real ones; what a meeting costs is counted
-on the manager's.
+The members are threads. They use a fake store that stands for any of torch's stores, and real stores. The cost of a
+meeting is counted on the manager's store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG = timedelta(seconds=60)
 
 
 class FakeStore:
-    """Values, and waits for them, among threads."""
+    """A store for threads: it keeps values and lets threads wait for them."""
 
     def __init__(self, extended: bool = True) -> None:
         self.values: dict[str, bytes] = {}
@@ -72,7 +72,7 @@ class FakeStore:
 
 
 def meet(members: Sequence[int], come: Callable[[int], Any]) -> list[Any]:
-    """What became of each rank."""
+    """Run `come` for each rank in a thread. Returns for each rank its result, or the text of its error."""
 
     def one(rank: int) -> Any:
         try:
@@ -97,7 +97,7 @@ def test_every_member_learns_where_all_are(store: FakeStore) -> None:
     where = [b"at \0%d" % member * 9 for member in members]
     found = meet(members, lambda rank: agreement.exchange(store, rank, members, "rail", where[rank], LONG))
     assert found == [where] * len(members)
-    assert len([key for key in store.values if key.startswith(f"{agreement.ALL_KEY}/")]) >= 1  # in pieces
+    assert len([key for key in store.values if key.startswith(f"{agreement.ALL_KEY}/")]) >= 1  # it is stored in pieces
 
 
 def test_who_is_alone_meets_itself(store: FakeStore) -> None:
@@ -127,7 +127,7 @@ def test_who_cannot_come_says_why(store: FakeStore) -> None:
 
 def test_who_did_not_come_is_named(store: FakeStore) -> None:
     members = [*range(20, 28)]
-    short = timedelta(seconds=0.05)  # its end is what is tested
+    short = timedelta(seconds=0.05)  # the test is about this timeout
 
     def come(rank: int) -> object:
         return agreement.exchange(store, rank, members, "rail", b"", short) if rank not in (1, 6) else None
@@ -141,7 +141,7 @@ def test_who_did_not_come_is_named(store: FakeStore) -> None:
 
 @pytest.fixture(scope="module", params=["file", "hash", "tcp", "own"])
 def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
-    """Gives each member one more way into the same store, as processes have."""
+    """Return a function that opens the same store once more, so that each member has its own, as processes do."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "file":
         yield lambda: dist.FileStore(str(folder / "store"), -1)
@@ -173,9 +173,9 @@ def test_one_meeting_follows_another(each: Callable[[], Any]) -> None:
 
 
 def test_who_gave_up_may_come_again(each: Callable[[], Any]) -> None:
-    """It has counted itself before, and is not taken for one that has yet to come."""
+    """A rank that gave up has counted itself already. It must not be counted as missing."""
     members = [7, 8, 9, 11]
-    soon = timedelta(seconds=0.05)  # its end is what makes the rank give up
+    soon = timedelta(seconds=0.05)  # the rank gives up after this timeout
 
     def come(rank: int, timeout: timedelta = LONG) -> list[bytes]:
         store = dist.PrefixStore("again", each())
@@ -189,11 +189,11 @@ def test_who_gave_up_may_come_again(each: Callable[[], Any]) -> None:
     assert meet(members, come) == [[b"0", b"1", b"2", b"3"]] * 4
 
 
-# ---- what it costs --------------------------------------------------------------------------------------------------
+# ---- the cost -------------------------------------------------------------------------------------------------------
 
 
 def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path) -> None:
-    """Operations, and keys that are asked for."""
+    """Counts the operations and the keys that are read."""
     for size in (8, 40, 300):
         desk = StoreDesk(str(tmp_path))
         desk.begin(fresh=True, epoch=1)
@@ -205,11 +205,11 @@ def test_a_member_costs_the_store_the_same_in_a_group_of_any_size(tmp_path: Path
         desk.close()
 
 
-# ---- groups that are made anew together -----------------------------------------------------------------------------
+# ---- groups that are rebuilt together -------------------------------------------------------------------------------
 
 
 class _Engine:
-    """Where this process is, and what it was asked to join."""
+    """A fake rail engine: it has an endpoint and notes what it was asked to join."""
 
     endpoint = b"here"
 
@@ -242,9 +242,9 @@ def test_whoever_has_met_in_this_epoch_does_not_meet_again(monkeypatch: pytest.M
     make(2, 0, 1, 2, 3)
     assert met == [(0, 1, 2, 3)]
     assert engine.joined[1:] == [(2, "g", [b"2", b"0"]), (2, "g", [b"0", b"1", b"2", b"3"])]
-    make(2, 0, 4)  # not all of them were there
+    make(2, 0, 4)  # rank 4 was not at the meeting
     make(3, 0, 1)  # another epoch
-    make(3, 0, 1, together=False)  # the script makes it, and others may be slow to come
+    make(3, 0, 1, together=False)  # the script makes this group, and other ranks may come late
     make(3, 0, 1, 2, together=False)
-    make(3, 0, 1, 2)  # what a script has made is no meeting of all
+    make(3, 0, 1, 2)  # a group that the script made is not a meeting of all ranks
     assert met[1:] == [(0, 4), (0, 1), (0, 1), (0, 1, 2), (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""The gloo group of one that torch's casts meet: nothing listens for it, it works, and the process ends well."""
+"""The gloo group of one rank that torch's casts get: it opens no listener, it works, and the process ends well."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NCCL on a real GPU: a guarded group is aborted and made anew in the same process, and an error does not end it.
+"""Tests NCCL on a real GPU: a guarded group is aborted and rebuilt in the same process, and an error does not end it.
 
-One GPU is enough: two ranks may not share one, so the peer that never comes is a second rank that is announced and not
-started. Where there is none, tests/train/test_guard_adapters.py shows all but the device.
+One GPU is enough. Two ranks may not share a GPU, so the peer that never comes is a second rank that is announced but
+not started. Without a GPU, tests/train/test_guard_adapters.py tests everything except the device.
 """
 
 from __future__ import annotations

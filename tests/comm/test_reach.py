@@ -1,7 +1,7 @@
-"""Ranks find each other over whatever reaches, or are told in one sentence why they cannot; they never wait in vain.
+"""Ranks find each other over any network that works, or get one sentence that says why not. They never wait in vain.
 
-Real ranks, on this host or each in a network namespace of its own that stands for a host with interfaces which lead
-elsewhere. Which interfaces are taken is tested in tests/rail/test_discovery.py.
+The ranks are real processes. They run on this host, or each in its own network namespace. A namespace stands for a
+host, and some of its interfaces lead elsewhere. The choice of interfaces is tested in tests/rail/test_discovery.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ numbers = itertools.count()
 
 
 class Host:
-    """A network namespace, until it is closed."""
+    """A network namespace. It exists until it is closed."""
 
     def __init__(self) -> None:
         self.name = f"taskd-reach-{os.getpid()}-{next(numbers)}"
@@ -43,13 +43,13 @@ class Host:
         self.ip("link", "set", interface, "up")
 
     def dead_end(self, interface: str, address: str) -> None:
-        """An interface with a cable and an address that leads to no other host."""
+        """Add an interface that has a cable and an address but leads to no other host."""
         self.ip("link", "add", interface, "type", "veth", "peer", "name", f"{interface}far")
         self.up(f"{interface}far")
         self.up(interface, address)
 
     def containers(self) -> None:
-        """What a container engine leaves on every host: a bridge of one and the same address, with a container."""
+        """Add what a container engine creates on every host: a bridge with one fixed address, and a container."""
         self.ip("link", "add", "docker0", "type", "bridge")
         self.ip("link", "add", "box0", "type", "veth", "peer", "name", "box1")
         self.ip("link", "set", "box0", "master", "docker0")
@@ -59,7 +59,7 @@ class Host:
 
 
 def cable(one: tuple[Host, str], other: tuple[Host, str]) -> None:
-    """A cable between two hosts, with an interface at each end."""
+    """Connect two hosts by a cable, with an interface at each end."""
     (host, interface), (far, far_interface) = one, other
     host.ip("link", "add", interface, "type", "veth", "peer", "name", far_interface, "netns", far.name)
 
@@ -79,7 +79,7 @@ Run = Callable[..., list[tuple[int, str]]]
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[subprocess.Popen[str]]:
-    """One process that has loaded torch, and forks the ranks of all tests here."""
+    """Start a process that loads torch once and forks the ranks of all tests in this file."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, str(NURSERY)], env=environment, stdin=pipe, stdout=pipe, text=True)
@@ -89,7 +89,7 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def run(nursery: subprocess.Popen[str], tmp_path: Path) -> Run:
-    """Exit code and words of one rank for each environment, on these hosts or on this one; None: it never comes."""
+    """Run one rank per environment, on these hosts or here; None: it never comes. Returns exit codes and output."""
 
     def ranks(
         *environments: dict[str, str] | None, hosts: Sequence[Host] = (), limit_s: float = PATIENCE_S
@@ -150,12 +150,12 @@ def test_a_rank_that_does_not_come_is_named(run: Run) -> None:
     assert code == 1 and "rank 0 did not come within 3 s" in words, words
 
 
-# ---- on hosts of their own
+# ---- each rank on its own host
 
 
 @pytest.mark.root
 def test_names_that_lead_elsewhere_are_no_obstacle(hosts: tuple[Host, Host], run: Run) -> None:
-    """eth0 here is cabled to eth1 there, the namesakes lead nowhere, and both have a docker0 with one address."""
+    """eth0 here is cabled to eth1 there. The other eth1 and eth0 are dead ends. Both docker0 have the same address."""
     one, other = hosts
     one.containers()
     other.containers()
@@ -170,7 +170,7 @@ def test_names_that_lead_elsewhere_are_no_obstacle(hosts: tuple[Host, Host], run
 
 @pytest.mark.root
 def test_the_way_to_the_manager_is_a_rail_whatever_it_is_made_of(hosts: tuple[Host, Host], run: Run) -> None:
-    """The hosts reach each other over bridges alone, of which nothing tells that they are no container engine's."""
+    """The hosts reach each other over bridges alone. These look the same as the bridges of a container engine."""
     one, other = hosts
     cable((one, "port0"), (other, "port0"))
     for number, host in enumerate(hosts, 1):
@@ -196,7 +196,7 @@ def test_hosts_that_do_not_reach_each_other_are_told_so(hosts: tuple[Host, Host]
 
 @pytest.mark.root
 def test_a_host_without_a_network(hosts: tuple[Host, Host], run: Run) -> None:
-    """Loopback is enough for the ranks of one host; without even that, the sentence says what was tried."""
+    """Loopback is enough for the ranks of one host. Without loopback, the error says what was tried."""
     alone = hosts[0]
     for said in reports(run({}, {}, hosts=[alone, alone])):
         assert said["rails"] == ["lo"] and said["sum"] == 2.0

@@ -1,4 +1,4 @@
-"""Short ways to say what agents say, for the tests of the core."""
+"""Short constructors of the messages that agents send, for the tests of the core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REPAIRS = frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER})
 
 
 def rank_report(rank: int, incarnation: int = 1, **changes: Any) -> RankReport:
-    """A rank in good health that is known to the manager."""
+    """Return the report of a healthy rank that the manager knows."""
     values: dict[str, Any] = {
         "rank": rank,
         "incarnation": incarnation,
@@ -36,13 +36,13 @@ def rank_report(rank: int, incarnation: int = 1, **changes: Any) -> RankReport:
 
 
 def manager(ranks: int = 4, nodes: int = 2, recover: bool = True, **changes: Any) -> Manager:
-    """A manager that may do everything."""
+    """Return a manager that may use every strategy."""
     values: dict[str, Any] = {"strategies": REPAIRS, "max_restarts": 3, **changes}
     return Manager("job", ranks, nodes, recover=recover, **values)
 
 
 class Node:
-    """An agent as the manager sees it: hellos and reports with growing numbers."""
+    """An agent as the manager sees it. It sends hellos and reports with growing numbers."""
 
     def __init__(self, name: str, life: int = 1, spawns: bool = True, slots: int = 2) -> None:
         self.name, self.life, self.spawns, self.slots = name, life, spawns, slots

@@ -1,4 +1,4 @@
-"""A job whose nodes report rails and follow orders at once: the stage of the tests of the rails machine."""
+"""A job whose nodes report rails and follow orders at once. The tests of the rails machine run on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UP = RailReport("red", "b", RailState.UP, 1_000, 1, 1, 1, 0, 0, 50_000, 0, 0, 0,
 
 
 class Job:
-    """A manager and nodes with one rank each, which report their rails and follow every order at once."""
+    """A manager and its nodes. Each node has one rank, reports its rails and follows every order at once."""
 
     def __init__(
         self, nodes: Sequence[str] = "ab", rails: tuple[str, ...] = ("red", "blue"), recover: bool = True
@@ -36,7 +36,7 @@ class Job:
         self.told: list[tuple[int, str, RailOrder]] = []
         self.journal: list[tuple[int, ManagerEvent]] = []
         self.effects: list[ManagerEffect] = []
-        self.trouble = self.words = ""  # of every rank, about any order
+        self.trouble = self.words = ""  # what every rank reports about any order
         self.now = SECOND
         for node in self.nodes.values():
             self.step(node.hello(world_size=len(nodes)))
@@ -53,7 +53,7 @@ class Job:
                 self.told.append((self.now, effect.node, effect.message))
 
     def run(self, duration_ns: int, traffic: int = 1 << 20) -> None:
-        """Beats of all nodes; `traffic` bytes go over every rail that is in use and up, with each of them."""
+        """Send the beats of all nodes. With each beat, every rail that is in use and up carries `traffic` bytes."""
         end = self.now + duration_ns
         while self.now < end:
             self.now += 100 * MS
@@ -73,7 +73,7 @@ class Job:
         self.step(node.says(Report(True, 1, (said,), 0, rails, number)))
 
     def change(self, rail: str, *pairs: Sequence[str], **changes: Any) -> None:
-        """`ab`, or the names of both nodes: the line from a to b."""
+        """Change lines of a rail. A pair is the line from a to b: `ab`, or the names of both nodes."""
         for pair in pairs:
             line = self.lines[pair[0], rail, pair[1]]
             self.lines[pair[0], rail, pair[1]] = replace(line, **changes)
@@ -93,7 +93,7 @@ class Job:
         return {row["state"] for row in self.core.rails(self.now)["rails"]}
 
     def well(self) -> bool:
-        """Every rail is up, and in use unless an operator has taken it out; no incident of a rail is open."""
+        """Whether every rail is up, and in use unless an operator has taken it out, and no rail incident is open."""
         broken = [incident for incident in self.open() if incident["kind"] == "rail"]
         return set(self.uses().values()) <= {"in use", "out"} and self.states() == {"up"} and not broken
 

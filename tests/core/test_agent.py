@@ -1,4 +1,4 @@
-"""The agent's brain: what it reports, whom it lets in, what an order makes it do, and that nothing upsets it."""
+"""The agent's core: what it reports, which processes it admits, how it follows orders, and that it never raises."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def answer(*confirmed: Confirmed, refused: tuple[Refused, ...] = (), term: int =
 
 
 def joined(spawns: bool = True, ranks: int = 1) -> Agent:
-    """An agent whose workers run and are known to the manager."""
+    """Return an agent whose workers run and are known to the manager."""
     core = agent(spawns)
     core.step(0, Connected())
     for rank in range(ranks):
@@ -141,7 +141,7 @@ def test_who_is_turned_away() -> None:
 
 
 def test_where_a_launcher_starts_the_workers_nobody_claims_a_rank_of_another_node() -> None:
-    """It would take the seat of the true one: the manager believes what a launcher says of its own processes."""
+    """It would take the seat of the true rank, because the manager trusts a launcher about its own processes."""
     claims = WorkerSaid(hello(3, 99, incarnation=9))
     refused = of(Refuse, joined(spawns=True).step(0, claims))
     assert refused[0].message.reason == "this node's launcher has started no process for rank 3"
@@ -359,7 +359,7 @@ def test_any_events(events: list[tuple[int, AgentEvent]], spawns: bool) -> None:
 
 
 def test_a_spare_whose_manager_is_gone_for_good_ends() -> None:
-    """Nobody will ever need it, and nobody else would end it."""
+    """No manager will ever need this spare, and nothing else would end it."""
     core = agent(spawns=True)
     core.step(0, Connected())
     core.step(0, answer())

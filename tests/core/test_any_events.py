@@ -1,5 +1,5 @@
-"""Whatever arrives in whatever order: the manager never raises, its epochs and terms only grow, no order names two
-incarnations of a rank in an epoch, a replay decides the same, and in the end every incident is closed."""
+"""Any messages in any order. The manager never raises, and its epochs and terms only grow. In one epoch no orders name
+two incarnations of a rank. A replay makes the same decisions, and in the end every incident is closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANKS, NODES = 3, ["a", "b", "c"]
 REPORTED = [RankState.STARTING, RankState.ALIVE, RankState.ALIVE, RankState.ALIVE, RankState.DEAD, RankState.LEFT]
 rank_reports = st.builds(
     RankReport,
-    rank=st.integers(0, RANKS),  # one of them does not exist
+    rank=st.integers(0, RANKS),  # the last one does not exist
     incarnation=st.integers(0, 4),
     pid=st.integers(0, 3),
     state=st.sampled_from(REPORTED),
@@ -50,7 +50,7 @@ messages = st.one_of(
     ),
     st.builds(Goodbye, st.just("bye")),
 )  # fmt: skip
-# What an agent would not do, but a network or a stranger may: any life, any number.
+# An agent would not send these, but a network or a stranger may: any life number, any sequence number.
 said = st.builds(lambda node, life, number, message: (node, life, number, message),
                  st.sampled_from(NODES), st.sampled_from([1, 1, 1, 2, 3]), st.integers(-2, 3), messages)  # fmt: skip
 waits = st.sampled_from([0, 1, 10, 100, 250, 300, 700, 2_000, 21_000, 61_000, 310_000])
@@ -59,7 +59,7 @@ actions = st.lists(st.tuples(waits, st.one_of(said, said, said, said, st.sampled
 
 
 class Run:
-    """Feeds a manager and checks what must always hold."""
+    """Feeds events to a manager and checks the invariants after each."""
 
     def __init__(self, recover: bool) -> None:
         self.recover = recover
@@ -129,8 +129,8 @@ def test_the_manager_holds_its_promises(actions: list[tuple[int, Any]], recover:
 @given(actions)
 @settings(max_examples=200)
 def test_every_incident_closes_or_climbs(actions: list[tuple[int, Any]]) -> None:
-    """From any state on, nobody says anything any more: within its deadlines every incident of a job that we repair
-    comes to its end. An observed one waits for whoever repairs it, as long as ranks live."""
+    """In any state all nodes fall silent. In a job that we repair, every incident then ends within its deadlines. An
+    observed incident is different: it waits for an outside repair as long as ranks live."""
     run = Run(recover=True)
     run.run(actions)
     end = run.now + 40 * limits.DEADLINE_SETUP_NS

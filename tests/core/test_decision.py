@@ -1,4 +1,4 @@
-"""The decision that is due: gathered with what follows, dropped when all are back, kept when more is wrong."""
+"""The pending decision. It waits for more losses, is dropped when all are back, and is kept when more is wrong."""
 
 from __future__ import annotations
 

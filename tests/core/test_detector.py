@@ -1,4 +1,4 @@
-"""The detector against a deliberately dumb second one, which keeps everything and looks at every node every time."""
+"""Compares the detector with a deliberately simple one, which keeps everything and checks every node each time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["a", "b", "c"]
 
 @dataclass
 class Dumb:
-    """All that was ever heard of one node."""
+    """The simple detector's memory of one node: everything that was ever heard of it."""
 
     spawns: bool
     heard_at: int
@@ -178,7 +178,7 @@ def test_a_beat_costs_no_heap_entry() -> None:
     ],
 )
 def test_who_waits_is_no_witness_for_silence(kind: EvidenceKind, buried: bool, first: str) -> None:
-    """A starved node is silent, and whoever waits for its ranks says so: that is one silence, seen twice."""
+    """A starved node is silent, and the ranks that wait for it report this. That is one silence, seen twice."""
     core, a, b = manager(4), Node("a"), Node("b")
     for node, held in ((a, (0, 1)), (b, (2, 3))):
         core.step(SECOND, node.hello())

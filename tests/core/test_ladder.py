@@ -1,4 +1,4 @@
-"""The ladder: a pure question with a sentence for an answer."""
+"""The ladder: a pure function that returns a strategy and a sentence about it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rungs(changes: dict[str, object], strategy: Strategy, says: str) -> Non
     "reason", ["DistBackendError: it has failed", "RuntimeError: [/gloo/transport/tcp/pair.cc:9] x"]
 )
 def test_who_began_it_is_named_first_and_gives_the_exit_code(reason: str) -> None:
-    """One report tells of all deaths of a node, by rank."""
+    """One report names all deaths of a node, in the order of their ranks."""
     follows = Loss(0, "a", 1, reason, 0, home=True, watched_only=False, finished=False)
     began = replace(follows, rank=1, exit_code=3, reason="ValueError: no such file")
     ordered = causes_first((follows, began))
@@ -102,7 +102,7 @@ def test_only_what_is_allowed_and_not_exhausted(situation: Situation) -> None:
 
 @given(SITUATIONS)
 def test_the_ladder_ends(situation: Situation) -> None:
-    """Whatever fails, after each rung at most once there is nothing left but to observe or to exit."""
+    """Whatever fails, each rung is used once at most. Then only observe or exit is left."""
     for _ in range(len(REPAIRS)):
         strategy = decide(situation).strategy
         situation = replace(situation, exhausted=situation.exhausted | {strategy})

@@ -1,4 +1,4 @@
-"""The manager's brain: what a quiet beat costs, who is let in, and that nothing from outside upsets it."""
+"""The manager's core: what a quiet beat costs, which agents it admits, and that no outside message breaks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.builders import Node, manager, rank_report
 
 
 def started(ranks: int = 4, recover: bool = True, spawns: bool = True) -> tuple[Manager, Node, Node]:
-    """Two nodes, all ranks there and in training, 1 s after the beginning."""
+    """Return a manager and two nodes, 1 s after the start. All ranks have joined and train."""
     core = manager(ranks, recover=recover)
     a, b = Node("a", spawns=spawns), Node("b", spawns=spawns)
     half = ranks // 2
@@ -149,7 +149,7 @@ def test_a_restart_renews_the_term_and_all_clocks() -> None:
 
 
 def test_a_leap_of_what_only_grows_is_not_believed() -> None:
-    """Or one damaged report would use up the job's epochs, or the numbers that fit a message."""
+    """Otherwise one damaged report would use up the job's epochs, or the numbers that fit into a message."""
     core, a, _ = started()
     for report in (
         Report(True, 2**63 - 1, ()),
@@ -165,7 +165,7 @@ def test_a_leap_of_what_only_grows_is_not_believed() -> None:
 
 
 def test_an_incarnation_that_nobody_can_have_reached_takes_no_seat() -> None:
-    """It would use up all numbers, and the rank could never be started again."""
+    """It would use up all incarnation numbers, and the rank could never be started again."""
     core, a, _ = started()
     effects = core.step(2 * SECOND, a.report(rank_report(0, limits.MAX_INCARNATION, pid=999)))
     refused = [one for effect in effects if isinstance(effect, Tell) for one in getattr(effect.message, "refused", ())]
@@ -223,7 +223,7 @@ def test_a_broken_connection_of_an_unknown_node_is_nothing() -> None:
 
 
 def test_ranks_of_a_launcher_that_died_before_it_was_known_are_started_elsewhere() -> None:
-    """The others' ranks wait for them in their set-up, so they are missed by nobody else."""
+    """The other ranks wait for them in their set-up, so nothing else reports them missing."""
     core = manager(4)
     a, c = Node("a"), Node("c")
     effects = [*core.step(0, a.hello()), *core.step(0, c.hello())]

@@ -1,4 +1,4 @@
-"""What a large job asks of the core in one moment: how it stands, part by part, and the goodbyes of all its agents."""
+"""The load that a large job puts on the core at one moment: its facts, part by part, and all agents' goodbyes."""
 
 from __future__ import annotations
 

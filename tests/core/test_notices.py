@@ -1,4 +1,4 @@
-"""What is said aloud when all ranks start over, and when one was replaced: who, why, what it costs, what would help."""
+"""The notices for a start over and for a replaced rank: which rank, why, what it costs, and what would help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = 2 * SECOND
 
 
 def running(step: int, max_restarts: int = 3) -> tuple[Manager, Node]:
-    """One node with two ranks that are in this step; before 0: in their set-up."""
+    """Return a manager and one node whose two ranks are in this step, or in their set-up if it is below 0."""
     core, a = manager(2, 1, max_restarts=max_restarts), Node("a")
     core.step(SECOND, a.hello())
     phase = Phase.BODY if step >= 0 else Phase.SETUP
@@ -38,7 +38,7 @@ def parked(rank: int, reason: str, **changes: Any) -> RankReport:
 
 
 def starting_over(core: Manager) -> Order:
-    """The order by which all begin anew, once what happens together was gathered."""
+    """Return the order to start over. It comes after the time in which simultaneous failures are gathered."""
     effects = [effect for at in range(NOW, NOW + 2 * SECOND, 50 * MS) for effect in core.step(at, Tick())]
     orders = [effect.message for effect in effects if isinstance(effect, Tell) and isinstance(effect.message, Order)]
     assert orders[-1].fresh, orders
@@ -79,7 +79,7 @@ def test_an_incident_in_which_all_started_over_is_never_healed(step: int, lost: 
     at = NOW + 3 * SECOND
     notes: list[Note] = []
     after = max(0, step)
-    second = 3 if step >= 0 else 2  # in place was tried first
+    second = 3 if step >= 0 else 2  # a repair in place was tried first
     for done in (0, 1):
         for rank, incarnation in enumerate((2, second)):
             report = rank_report(rank, incarnation, epoch=epoch, step=done, pid=200 + rank)
@@ -160,7 +160,7 @@ def test_when_all_leave_the_job_has_ended_well(second: RankReport) -> None:
 
 
 def test_who_dies_of_another_ones_leaving_is_not_waited_with() -> None:
-    """Nobody is left who could die of the same cause, and who has left is named."""
+    """No rank is left that could die of the same cause. The reason names the rank that has left."""
     core, a = running(step=-1)
     core.step(NOW, a.report(rank_report(1, state=RankState.LEFT)))
     effects = core.step(NOW + MS, a.report(rank_report(0, state=RankState.DEAD, exit_code=1, reason="it has left")))

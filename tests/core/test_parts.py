@@ -1,4 +1,4 @@
-"""What of an order each node is told, and that it grows with the job and not with its square."""
+"""Which part of an order each node gets. All parts together grow with the job, not with its square."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a rank is waited for in a stage, by what it shows: each row of the list in the module."""
+"""How long the manager waits for a rank in a stage, by what the rank shows: each row of the module's list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGAN = 1_000 * SECOND
 
 
 def patience(step_ms: int = 100) -> Patience:
-    """A stage has begun, and every rank has said where it stands."""
+    """Return the patience of a stage that has just begun. Every rank has reported its state."""
     one = Patience()
     one.begin(BEGAN)
     for rank in range(3):
@@ -40,7 +40,7 @@ def test_what_moves_begins_the_allowance_anew(shown: dict[str, int | Phase]) -> 
 
 
 def test_a_first_report_shows_nothing_yet() -> None:
-    """Of a newcomer, say: there is nothing that it could be compared with."""
+    """A newcomer's first report, for example: there is no earlier report to compare it with."""
     one = patience()
     one.saw(rank_report(5, work=40), BEGAN + 30 * SECOND)
     assert one.until(5, ALLOWED, steps=True) == BEGAN + ALLOWED
@@ -77,5 +77,5 @@ def test_a_new_stage_begins_with_nothing_shown() -> None:
     one.followed(BEGAN + 200 * SECOND)
     one.begin(BEGAN + 300 * SECOND)
     assert one.until(0, ALLOWED, steps=False) == BEGAN + 300 * SECOND + ALLOWED
-    assert one.until(0, ALLOWED, steps=True) == BEGAN + 300 * SECOND + 90 * SECOND  # of the steps, that is known
+    assert one.until(0, ALLOWED, steps=True) == BEGAN + 300 * SECOND + 90 * SECOND  # the steps' length is still known
     assert one.waited_ns(BEGAN + 301 * SECOND) == SECOND

@@ -1,4 +1,4 @@
-"""Proofs: when which slice is due, what the manager makes of digests, and what is done about a difference."""
+"""Proofs: when each slice is due, how the manager judges digests, and what it does about a difference."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_rhythm_on_the_edge_does_not_go_to_and_fro() -> None:
 
 
 class Job:
-    """Four ranks on two nodes, and what their agents tell."""
+    """Four ranks on two nodes, and the digests that their agents send."""
 
     def __init__(self, ranks: int = 4, **changes: Any) -> None:
         self.core: Manager = manager(ranks, **changes)
@@ -117,7 +117,7 @@ class Job:
             self.core.step(self.now, node.report(*reports, full=True))
 
     def tell(self, rank: int, updates: int, words: Iterable[int], first: int = 0, **changes: Any) -> list[Any]:
-        """One rank's digests; the effects."""
+        """Send one rank's digests and return the effects."""
         values: dict[str, Any] = {
             "rank": rank,
             "incarnation": 1,
@@ -140,7 +140,7 @@ class Job:
         return [*self.core.step(self.now, self.nodes[rank].says(Proofs((Proof(**values),))))]
 
     def tell_all(self, updates: int, **other: list[int]) -> list[str]:
-        """All ranks hold the same, but for those that are named: r2=[...]. What was noted."""
+        """Send all digests and return the notes. Ranks differ only where `other` says so: r2=[...]."""
         effects: list[Any] = []
         for rank in range(self.ranks):
             effects += self.tell(rank, updates, other.get(f"r{rank}", [1, 2, 3, 4]))
@@ -241,7 +241,7 @@ def test_without_recovery_a_difference_is_an_incident_all_the_same() -> None:
 
 
 def again(job: Job, epoch: int, incarnation: int, updates: int, **other: list[int]) -> list[str]:
-    """All ranks tell, after they have started over."""
+    """Send the digests of all ranks after they have started over, and return the notes."""
     effects: list[Any] = []
     for rank in range(job.ranks):
         words = other.get(f"r{rank}", [1, 2, 3, 4])
@@ -257,7 +257,7 @@ def test_the_same_item_again_starts_nobody_over_again() -> None:
     for rank in range(4):
         started = rank_report(rank, 2, epoch=2, acknowledged=False)
         job.core.step(job.now, job.nodes[rank].report(started))
-    assert job.tell_all(64, r1=[1, 9, 3, 4]) == []  # of a life that is over
+    assert job.tell_all(64, r1=[1, 9, 3, 4]) == []  # from the incarnation before, which is over
     assert again(job, 2, 2, 1) == []
     notes = again(job, 2, 2, 64, r2=[1, 9, 3, 4])
     assert "all have started over for this before, and it has not helped: observe" in notes[0]
@@ -268,7 +268,7 @@ def test_the_same_item_again_starts_nobody_over_again() -> None:
 def test_ranks_that_tell_less_often_are_compared_where_all_have_told() -> None:
     job = Job()
     job.tell_all(1)
-    for updates in range(64, 64 * 8, 64):  # rank 3 tells every 512th only
+    for updates in range(64, 64 * 8, 64):  # rank 3 sends only every 512th
         for rank in range(3):
             assert job.tell(rank, updates, [1, 2, 3, 4]) == []
     assert job.proof["updates"] == 1
@@ -322,7 +322,7 @@ def test_strange_proofs_change_nothing() -> None:
     assert job.tell(1, 64, [9, 9, 9, 9], incarnation=7) == []
     assert job.tell(1, 64, [9, 9, 9, 9], first=2) == []  # beyond the last unit
     job.nodes[1], kept = job.nodes[3], job.nodes[1]
-    assert job.tell(1, 64, [9, 9, 9, 9]) == []  # another node speaks for it
+    assert job.tell(1, 64, [9, 9, 9, 9]) == []  # another node sends it
     job.nodes[1] = kept
     assert job.tell_all(64) == [] and job.proof["updates"] == 64
     assert job.core.counters.by_reason["proof that fits no rank of its node"] == 2
@@ -351,8 +351,8 @@ def test_a_repair_before_the_first_proof_hides_nothing() -> None:
 
 
 def test_who_was_started_again_with_all_others_is_no_taker() -> None:
-    """A rank that died once more than the others, in a repair that failed, before all began anew: ranks unlike from
-    their start are never held against anybody, whatever their incarnations are."""
+    """One rank died once more than the others, in a failed repair before all started over. So incarnations differ here.
+    Ranks that differ from the start are still never blamed."""
     job = Job(2)
     for rank in (0, 1):
         started = rank_report(rank, 2 + rank, epoch=2, acknowledged=False)

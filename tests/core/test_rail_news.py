@@ -1,5 +1,5 @@
-"""What of a node's rails is told when: news at once, everything in turn, and never more than fits; and which of its
-ranks are told an order."""
+"""When an agent reports which of its node's rails: news at once, all rails in turn, never more than fits. Also which
+ranks it passes a rail order to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEADY_NS = limits.RAIL_NEWS_NS
 
 
 def steady(*reports: RailReport) -> RailNews:
-    """Lines that have had no news for long, and were told just now, at STEADY_NS."""
+    """Return lines that have had no news for long and were reported just now, at STEADY_NS."""
     news = RailNews()
     news.read(reports, 0)
     assert set(news.due(STEADY_NS)) == set(reports)

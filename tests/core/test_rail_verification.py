@@ -1,4 +1,4 @@
-"""A rail that was put back: what proves it, what takes it out again, and what is no reason to."""
+"""A rail that was put back: what proves it, what takes it out again, and what does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.core.rail_job import UP, Job, wish
 
 
 def test_only_bytes_on_every_line_bring_a_rail_back() -> None:
-    """One pair of ranks of two moves nothing: the others carry far more than small messages can explain."""
+    """One of a's two lines moves nothing. The other one carries far more than small messages can explain."""
     job = Job("abc")
     job.down("red", "ab", "ba", "ac", "ca")
     job.run(1 * SECOND)
@@ -37,7 +37,7 @@ def test_only_bytes_on_every_line_bring_a_rail_back() -> None:
 
 
 def returning(**changes: Any) -> Job:
-    """Two pairs of ranks between a and b; red was lost, and comes back the way these changes say."""
+    """Return a job with two pairs of ranks between a and b. Red was lost and comes back with these changes."""
     job = Job()
     job.down("red", "ab", "ba")
     job.run(1 * SECOND)
@@ -47,7 +47,7 @@ def returning(**changes: Any) -> Job:
 
 
 def test_pairs_that_have_little_to_say_hold_nothing_up() -> None:
-    """Most pairs of a ring: the line has carried enough for all of its pairs, and nobody sends over others alone."""
+    """Most pairs of a ring are so. The line has carried enough for all pairs, no pair sends over other rails only."""
     job = returning()
     job.run(20 * SECOND, traffic=16 << 20)
     assert job.uses()["red@a"] == "in use" and not job.open()
@@ -89,11 +89,11 @@ def test_a_line_whose_other_end_rests_proves_nothing_and_takes_no_rail_out() -> 
 
 
 def test_the_other_end_may_have_another_name() -> None:
-    """a calls it red, b calls it green; which of b's rails a's red leads to, only the transport knows."""
+    """Node a calls it red and b calls it green. Only the transport knows which rail of b is a's red."""
     job = Job(rails=("red", "blue", "white"))
     job.lines = {key: line for key, line in job.lines.items() if key[:2] != ("b", "red")}
     job.lines["b", "green", "a"] = replace(UP, rail="green", peer="a")
-    job.run(3 * limits.RAIL_STALE_NS)  # until what b had before is forgotten
+    job.run(3 * limits.RAIL_STALE_NS)  # until b's former lines are forgotten
     wish(job, "green", "b", out=True)
     job.run(1 * SECOND)
     wish(job, "red", "a", out=True)
@@ -131,7 +131,7 @@ def test_what_a_transport_knows_of_a_switch_is_told() -> None:
 
 
 def test_what_was_sent_before_the_last_rank_had_followed_counts() -> None:
-    """It was all that there was to send."""
+    """There was nothing more to send."""
     job = returning(pairs_moved=2)
     job.run(5 * SECOND, traffic=0)
     assert job.uses()["red@a"] == "in use"

@@ -1,4 +1,4 @@
-"""The rails machine: what counts as lost, what is lent and comes back, and what holds whatever arrives."""
+"""The rails machine: which rails count as lost, which are lent and come back, and which invariants always hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_dead_process_is_no_rail_fault() -> None:
 
 
 def test_a_process_that_dies_while_one_rail_is_left_is_no_fault_of_that_rail() -> None:
-    """One that connects nobody loses nothing, so the other one goes down more often for no fault of its own."""
+    """A rail without connections loses none. So the other rail goes down more often, through no fault of its own."""
     job = Job()
     job.down("red", "ab", "ba")
     job.run(2 * SECOND)
@@ -55,7 +55,7 @@ def test_a_process_that_dies_while_one_rail_is_left_is_no_fault_of_that_rail() -
 
 
 def test_groups_that_were_made_anew_without_a_rail_do_not_use_it() -> None:
-    """Its interface was removed. The counters of the groups before stand there, of no pairs and of no state."""
+    """Its interface was removed. The old groups' counters remain for a while, without pairs and without a state."""
     job = Job()
     job.down("red", "ab", "ba")
     job.run(2 * SECOND)
@@ -63,7 +63,7 @@ def test_groups_that_were_made_anew_without_a_rail_do_not_use_it() -> None:
     job.run(5 * SECOND)
     assert job.uses()["red@a"] == "borrowed" and "down" in job.states()
     for pair in ("ab", "ba"):
-        del job.lines[pair[0], "red", pair[1]]  # told for a while, and no longer
+        del job.lines[pair[0], "red", pair[1]]  # reported for a while, and then no longer
     job.run(limits.RAIL_STALE_NS + limits.RAIL_VERIFY_NS + 5 * SECOND)
     assert set(job.uses()) == {"blue@a", "blue@b"} and not job.open()
     texts = [effect.text for effect in job.effects if isinstance(effect, Note)]
@@ -91,7 +91,7 @@ def test_a_rail_of_one_node_is_lent_there_alone() -> None:
 
 
 def test_a_rail_that_many_nodes_lose_is_one_verdict_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a report costs a look at its own lines, not at those of all."""
+    """A report also costs a look at its own lines only, not at the lines of all nodes."""
     nodes = [f"n{at:02}" for at in range(24)]
     job = Job(nodes)
     pairs = [(one, other) for one in nodes for other in nodes if one != other]
@@ -163,7 +163,7 @@ def test_the_only_rail_is_never_taken_out(rails: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_two_rails_are_not_taken_out_from_two_ends(alike: bool) -> None:
-    """Where one end rests neither sends, so red of a and blue of b would be both; whatever b calls them."""
+    """A rail whose one end rests carries nothing. So red out at a and blue out at b stop both, whatever their names."""
     job = Job()
     blue = "blue" if alike else "azure"
     if not alike:
@@ -249,7 +249,7 @@ def act(job: Job, what: Any) -> None:
 @given(actions)
 @settings(max_examples=80)
 def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
-    """Nothing raises, numbers only grow, one change at a time, a replay decides the same."""
+    """Nothing raises, numbers only grow, only one change runs at a time, and a replay decides the same."""
     job = Job()
     for wait_ms, what in doings:
         job.now += wait_ms * MS
@@ -269,8 +269,8 @@ def test_rails_hold_their_promises(doings: list[tuple[int, Any]]) -> None:
 @given(actions)
 @settings(max_examples=12)
 def test_whatever_was_every_rail_comes_back(doings: list[tuple[int, Any]]) -> None:
-    """From any state on, all lines are well and ranks follow: in the end every rail is in use or out by an operator."""
-    job = Job(recover=False)  # a repair would wait for ranks that are not played here
+    """From any state on, all lines are up and ranks follow. Then each rail is used again, or an operator has it out."""
+    job = Job(recover=False)  # a repair would wait for ranks that this test does not simulate
     for wait_ms, what in doings:
         job.now += wait_ms * MS
         act(job, what)
@@ -285,7 +285,7 @@ def test_whatever_was_every_rail_comes_back(doings: list[tuple[int, Any]]) -> No
 
 
 def test_rails_of_different_ranks_are_not_compared_by_number() -> None:
-    """Half of the ranks have no blue rail: it connects all that it should. A rank that dies is missed on both."""
+    """Half of the ranks have no blue rail, so blue is complete with fewer pairs. A dead rank is missing on both."""
     job = Job()
     job.change("red", "ab", "ba", pairs=4, pairs_up=4, pairs_moved=4)
     job.change("blue", "ab", "ba", pairs=2, pairs_up=2, pairs_moved=2)
@@ -306,6 +306,6 @@ def test_a_rail_that_is_gone_is_no_measure_for_the_others() -> None:
     del job.lines["a", "green", "b"]
     job.run(3 * limits.RAIL_STALE_NS)
     job.change("red", "ab", "ba", pairs=2)
-    job.change("blue", "ab", "ba", pairs=2)  # a rank that died: nothing says that green still connects it
+    job.change("blue", "ab", "ba", pairs=2)  # a rank died: nothing says that green still connects it
     job.run(5 * SECOND)
     assert "green@a" not in job.uses() and not job.core.incidents(job.now)

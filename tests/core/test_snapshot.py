@@ -1,6 +1,6 @@
-"""A snapshot of a manager: it goes on as the manager does, and of another version it is refused.
+"""Snapshots of a manager: a restored one goes on as the original does, and one of another version is refused.
 
-That it decides alike at every row of every journal of a story is tested there (tests/scripts/harness.py).
+tests/scripts/harness.py tests this at every row of every story's journal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_it_knows_what_was_known() -> None:
 
 def test_sets_that_are_equal_are_written_alike() -> None:
     written, orders = [], []
-    for ranks in ([0, 8], [8, 0]):  # of which each would have the other one's place
+    for ranks in ([0, 8], [8, 0]):  # each would take the other one's place in the set
         core, _ = in_repairs()
         core._members.nodes["n00000"].former_ranks = held = set[int]()
         for rank in ranks:
@@ -58,7 +58,7 @@ def test_sets_that_are_equal_are_written_alike() -> None:
 
 
 def test_it_goes_on_alike_in_the_middle_of_a_repair() -> None:
-    """Every event that follows has the same effects, with a snapshot between any two."""
+    """Every later event has the same effects, though a snapshot is taken and restored before each event."""
     core, job = in_repairs()
     again = through_bytes(core)
 
@@ -73,7 +73,7 @@ def test_it_goes_on_alike_in_the_middle_of_a_repair() -> None:
     job.follow()
     assert [one["outcome"] for one in again.incidents(3 * SECOND)] == ["healed", "healed"]
     job.kill(1)
-    job.kill(0)  # another one, in the repair of the first
+    job.kill(0)  # a second death, during the repair of the first
     both(Tick())
     job.follow()
 

@@ -1,4 +1,4 @@
-"""Transition tables: what is not in one cannot happen, and a diagram says exactly what the table says."""
+"""Transition tables: a transition that is not in the table cannot happen, and a diagram shows exactly the table."""
 
 from __future__ import annotations
 

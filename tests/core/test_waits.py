@@ -1,4 +1,4 @@
-"""Who waits for whom: chains end at whom nobody holds up, rings are named, and groups are known by their numbers."""
+"""Which ranks wait for which: a chain ends at a rank that waits for none, rings are named, groups go by number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALLREDUCE, BROADCAST, SEND, RECV = 1, 0, 12, 13
 
 
 def place(rank: int, group: str, entered: int, left: int | None = None, kind: int = ALLREDUCE) -> Place:
-    """Inside operation `entered` of a group of this name, unless it has `left` it."""
+    """Return a place inside operation `entered` of the group with this name, unless the rank has `left` it."""
     return Place(rank, digest(group), kind, entered, entered - 1 if left is None else left)
 
 
@@ -29,7 +29,7 @@ def test_one_has_not_entered_what_others_have() -> None:
     all_but_1 = [place(rank, "0@0-3", 812) for rank in (0, 2, 3)]
     text = "rank 1 has not entered allreduce #812 of group 0@0-3, for which ranks 0 and 2-3 wait"
     assert found(4, *all_but_1, place(1, "0@0-3", 811, 811)) == (Knot.FOR_SOME, (1,), text)
-    assert found(4, *all_but_1) == (Knot.FOR_SOME, (1,), text)  # it has never entered the group: the name tells
+    assert found(4, *all_but_1) == (Knot.FOR_SOME, (1,), text)  # it never entered the group; the name lists it
 
 
 def test_a_chain_ends_at_whom_nobody_holds_up() -> None:
@@ -142,9 +142,9 @@ STEPS = "0@0-2"
     ("where", "all_wait"),
     [
         ([(7, 6), (6, 6), (7, 6)], True),
-        ([(7, 6), (7, 6), (7, 6)], True),  # it was stopped inside of what all are in
-        ([(8, 7), (7, 6), (7, 6)], True),  # and one has come out of that already
-        ([(7, 6), (6, 6), (6, 6)], False),  # another one has not come, either
+        ([(7, 6), (7, 6), (7, 6)], True),  # it was stopped inside the operation that all are in
+        ([(8, 7), (7, 6), (7, 6)], True),  # and one rank has left that operation already
+        ([(7, 6), (6, 6), (6, 6)], False),  # another rank has not entered it, either
         ([(7, 6), (8, 7), (7, 6)], False),  # it waits for the others
     ],
 )
@@ -165,9 +165,9 @@ def test_all_wait_for_one_through_others() -> None:
 
 def test_who_does_not_wait_for_it_is_in_the_way() -> None:
     apart = {**{rank: [place(rank, "0@0-2", 7)] for rank in range(3)}, 3: []}
-    assert not all_wait_for(3, apart, 4)  # which is in none of their groups
+    assert not all_wait_for(3, apart, 4)  # rank 3 is in none of their groups
     different = {0: [place(0, "0@0-1", 7)], 1: [place(1, "0@0-1", 7, kind=BROADCAST)]}
-    assert not all_wait_for(1, different, 2)  # and would come there again
+    assert not all_wait_for(1, different, 2)  # another operation: a newcomer would come to this point again
     assert not all_wait_for(1, {0: [], 1: []}, 2)
     messages = {0: [place(0, "0@0-1 messages", 4, 3, RECV)], 1: []}
     assert all_wait_for(1, messages, 2)

@@ -1,4 +1,4 @@
-"""The words of the core's sentences."""
+"""How the core phrases its sentences."""
 
 from __future__ import annotations
 

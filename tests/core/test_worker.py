@@ -1,4 +1,4 @@
-"""The worker's half: any orders in any order, and it only ever goes forward."""
+"""The worker's core: whatever orders come in whatever sequence, it only goes forward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reached(effects: list[WorkerEffect]) -> list[tuple[int, Stage, bool]]:
 def test_a_whole_repair() -> None:
     worker = Worker(3, 1, 1, newcomer=False)
     assert worker.step(0, order(2, Stage.PARKED)) == [Park(2)]
-    assert worker.stage is Stage.SETUP  # on its way: whoever asks is not told that it still runs
+    assert worker.stage is Stage.SETUP  # on its way: it no longer reports that it runs
     assert reached(worker.step(0, done(2, Stage.PARKED))) == [(2, Stage.PARKED, True)]
     assert worker.step(0, order(2, Stage.REBUILT)) == [Rebuild(order(2, Stage.REBUILT))]
     assert reached(worker.step(0, done(2, Stage.REBUILT))) == [(2, Stage.REBUILT, True)]

@@ -1,4 +1,4 @@
-// The little that the native tests need: a check that says where it failed, and workers that are real processes.
+// Helpers of the native tests: a check that says where it failed, and workers that are real processes.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "native/process.hpp"
 #include "../patience.hpp"
 
-// _exit, because a check may fail in a forked child, whose parent waits for the status.
+// Calls _exit, because a check may fail in a forked child. The child's parent waits for the status.
 #define CHECK(condition)                                                                 \
     do {                                                                                 \
         if (!(condition)) {                                                              \
@@ -53,11 +53,11 @@ bool throws(Action action) {
     return false;
 }
 
-// A process of its own that made a page and, if asked to, beats in it.
+// A separate process that has made a page. It beats in the page if it is asked to.
 struct Worker {
     pid_t pid = -1;
     std::shared_ptr<Mapping> mapping;
-    int control = -1;  // closed: the worker leaves in order
+    int control = -1;  // when this is closed, the worker leaves in order
 };
 
 inline Worker start_worker(bool beats) {
@@ -85,7 +85,7 @@ inline Worker start_worker(bool beats) {
     return worker;
 }
 
-// What such a process runs. Leaves when standard input ends.
+// The code of a worker process. It leaves when standard input ends.
 inline int be_worker(const std::string& how) {
     const auto mapping = Mapping::create(1, 1);
     std::unique_ptr<BeatThread> beat;
@@ -96,7 +96,7 @@ inline int be_worker(const std::string& how) {
         return 2;
     char byte = 0;
     while (read(0, &byte, 1) > 0) {
-        // Any byte: start to beat now.
+        // Any byte means: start to beat now.
         beat = std::make_unique<BeatThread>(mapping, 5 * kNanosecondsPerMillisecond);
     }
     if (beat)
@@ -110,7 +110,7 @@ inline int reap(pid_t pid) {
     return status;
 }
 
-// The next reports, or none if nothing comes in time.
+// Returns the next reports, or none if nothing comes in time.
 inline std::vector<Death> next_deaths(DeathWatch& watch, int timeout_ms = 20'000) {
     pollfd wait{watch.fd(), POLLIN, 0};
     poll(&wait, 1, timeout_ms);

@@ -1,4 +1,4 @@
-"""Worker processes for the tests of taskd._native, as an agent meets them: a socket, and a page received over it."""
+"""Worker processes for the tests of taskd._native. As an agent does, a test gets a socket and a page sent over it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Worker:
-    """One running worker.py and the page that it sent. Reaping is the test's or, at the latest, the fixture's."""
+    """One running worker.py and the page that it sent. The test reaps the process, or the fixture does at the end."""
 
     def __init__(self, rank: int) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,7 +90,7 @@ def next_deaths() -> Callable[..., list[_native.Death]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """For what has no event to wait for: looks again until it is so."""
+    """Return a function that polls a condition until it is true, for conditions without an event to wait for."""
 
     def check(is_so: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -103,7 +103,7 @@ def eventually() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def native_threads(eventually: Callable[[Callable[[], object]], None]) -> Callable[[str, int], None]:
-    """Waits until this process has so many threads of that name: one that was joined is listed for a moment more."""
+    """Wait until this process has a number of threads of a name. A joined thread is still listed for a moment."""
 
     def count(name: str) -> int:
         found = 0

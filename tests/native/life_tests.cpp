@@ -57,7 +57,7 @@ void test_death_and_departure_are_reported() {
     CHECK(departures.size() == 1 && departures[0].key == 2 && departures[0].life == Life::kLeft);
     CHECK(reap(leaving.pid) == 0);
 
-    // A page without a beat is waited for, and its beat may start while it is watched.
+    // The watch waits for a page without a beat. The beat may start while the page is watched.
     CHECK(write(quiet.control, "b", 1) == 1);
     while (life_of(quiet.mapping->page().life) == Life::kNew)
         sched_yield();
@@ -143,7 +143,7 @@ void test_fork_leaves_page_and_descriptors_behind() {
     close_on_fork(guarded[1]);
     close_on_fork(kept[1]);
     keep_on_fork(kept[1]);
-    // A number that now means another file must not be touched.
+    // A guarded number that means another file by now must not be touched.
     const int reused = open("/dev/null", O_RDWR | O_CLOEXEC);
     close_on_fork(reused);
     CHECK(dup3(kept[1], reused, O_CLOEXEC) == reused);
@@ -198,7 +198,7 @@ void test_process_stat_is_parsed_from_anything() {
     CHECK(!read_process_stat(0) && !read_process_stat(-1));
 }
 
-// The text of /proc/PID/stat of such a process.
+// Returns the text of /proc/PID/stat for a process with these values.
 std::string stat_text(char state, uint64_t flags, uint64_t memory_bytes, int wait_status) {
     std::string text = std::string("5 (python) ") + state;
     for (int field = 4; field <= 52; ++field) {
@@ -217,19 +217,19 @@ std::optional<int> code_of(char state, uint64_t flags, uint64_t memory_bytes, in
 void test_an_exit_code_of_0_is_believed_only_when_it_is_proven() {
     constexpr uint64_t kExiting = 0x400004;
     constexpr uint64_t kMemory = 4ull << 30;
-    // It is exiting, was preempted before its code was written, and nobody knows for how long.
+    // It is exiting. It was preempted before its code was written, and nobody knows for how long.
     CHECK(!code_of('R', kExiting, kMemory, 0));
     CHECK(!code_of('D', kExiting, kMemory, 0));
-    // The code is there: at once, however much memory has yet to go.
+    // The code is there. It is believed at once, however much memory is still to be freed.
     CHECK(code_of('R', kExiting, kMemory, 7 << 8) == 7);
     CHECK(code_of('R', kExiting, kMemory, SIGKILL) == -SIGKILL);
     CHECK(code_of('R', kExiting, kMemory, SIGABRT | 0x80) == -SIGABRT);
-    // A real 0: its memory has been let go, or it is a zombie.
+    // A real 0: the memory has been freed, or the process is a zombie.
     CHECK(code_of('R', kExiting, 0, 0) == 0);
     CHECK(code_of('Z', kExiting, 0, 0) == 0);
     CHECK(code_of('Z', kExiting, 0, 3 << 8) == 3);
     CHECK(code_of('X', kExiting, 0, 0) == 0);
-    // A thread of the kernel's has no memory and is not ending.
+    // A kernel thread has no memory and is not ending.
     CHECK(!code_of('S', 0x200000, 0, 0));
 }
 

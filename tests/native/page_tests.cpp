@@ -13,7 +13,7 @@
 namespace taskd::native::test {
 namespace {
 
-// Every field follows from one number, so a copy made of two stores is noticed.
+// Derives every field from one number, so that a copy made of two stores is noticed.
 void store_derived(RankSlot& slot, uint64_t number) {
     const auto low = static_cast<uint32_t>(number);
     store_progress(slot, low, static_cast<int64_t>(number), static_cast<uint16_t>(number), low ^ 0xa5a5, number * 3);
@@ -26,13 +26,13 @@ bool is_derived(const Beat& beat) {
            beat.sequence == number * 3;
 }
 
-// About a microsecond, in which another processor can do much.
+// Takes about a microsecond. Another processor can do much in this time.
 void dawdle() {
     for (int turn = 0; turn < 20; ++turn)
         pause_processor();
 }
 
-// Runs until enough was done, however busy the machine is.
+// Waits until enough was done, however busy the machine is.
 template <class Enough>
 void wait_for(Enough enough) {
     const int64_t end_ns = now_ns() + patience_ns();
@@ -41,7 +41,7 @@ void wait_for(Enough enough) {
     CHECK(enough());
 }
 
-// A slot fits one cache line, so in nature torn copies are rare. Here writers and readers dawdle between the fields.
+// A slot fits one cache line, so torn copies are normally rare. Here writers and readers pause between the fields.
 void test_slow_hands() {
     std::atomic<uint32_t> lock{0};
     std::atomic<uint64_t> fields[32] = {};
@@ -103,7 +103,7 @@ void test_no_torn_reads() {
                 const uint64_t number = numbers.fetch_add(1) * 0x9e3779b97f4a7c15;
                 store_derived(page.rank, number);
                 enter_group(page.groups[7], static_cast<uint32_t>(number), 1, number, 1, number * 5);
-                // A node has one agent.
+                // Only one writer gives orders, because a node has one agent.
                 if (writer == 0)
                     give_order(page.order, static_cast<uint32_t>(number), ~static_cast<uint32_t>(number));
                 stamp_beat(page.rank, number);
@@ -175,7 +175,7 @@ void test_orders_wake_their_waiters() {
             }
         });
     }
-    // Each order is given at about the moment in which the waiters go to sleep, where a wake-up could get lost.
+    // Each order comes at about the moment when the waiters go to sleep. A wake-up could get lost at this moment.
     const int64_t end_ns = now_ns() + kNanosecondsPerSecond;
     uint32_t number = 0;
     for (bool is_last = false; !is_last; ++number) {

@@ -1,4 +1,4 @@
-"""The death watch against real deaths: who ended, how soon it is known, with what code, and what only looks so."""
+"""The death watch with real deaths: which process ended, how soon, with what code, and what only looks like a death."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_kill_is_known_with_its_moment(start_worker, watch, next_deaths):
     for key in range(3):
         worker = start_worker()
         watch.add(worker.page, key)
-        assert worker.ask("grow 200") == "done"  # its end takes a while: much memory goes with it
+        assert worker.ask("grow 200") == "done"  # its end takes a while, because much memory is freed
         killed_ns = time.monotonic_ns()
         os.kill(worker.pid, signal.SIGKILL)
         (death,) = next_deaths(watch)
@@ -55,7 +55,7 @@ def test_orderly_end_is_left(start_worker, watch, next_deaths):
     assert [(death.key, death.kind) for death in next_deaths(watch)] == [(1, "left")]
     assert worker.page.closed
     assert _native.exit_state(worker.pid, worker.page.start_time) == ("alive", None)
-    # Whatever becomes of the process now, the page's life is over.
+    # The page's life is over, whatever happens to the process now.
     os.kill(worker.pid, signal.SIGKILL)
     worker.process.wait()
     assert worker.page.life == "left" and next_deaths(watch, 0.05) == []
@@ -190,7 +190,7 @@ def test_process_states(eventually):
 
 
 def test_parent_death_signal_and_subreaper():
-    """A grandchild whose parent ends comes to the subreaper, and gets the signal that it asked for."""
+    """When its parent ends, a grandchild goes to the subreaper and gets the signal that it asked for."""
     code = "\n".join(
         [
             "import os, signal, sys, time",

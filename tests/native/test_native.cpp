@@ -1,6 +1,6 @@
-// Tests of csrc/native without Python, to be built with sanitizers: tests/native/test_sanitizers.py does that.
+// Tests of csrc/native without Python. tests/native/test_sanitizers.py builds them with sanitizers.
 //
-// Run without arguments it runs every test; "worker HOW" makes it one of the processes that the tests kill.
+// Without arguments it runs every test. Run as "worker HOW" it is one of the processes that the tests kill.
 #include "check.hpp"
 
 namespace taskd::native::test {

@@ -1,4 +1,4 @@
-"""The beat page across processes: what is stored there is read here, whatever interpreter, fork or stranger does."""
+"""The beat page across processes: one stores and another reads, whatever the interpreter, a fork or a stranger does."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_page_arrives_over_a_socket(start_worker):
 def test_beat_goes_on_while_the_gil_is_held(start_worker):
     worker = start_worker()
     count = worker.page.read().beat_count
-    assert worker.ask("hold 3.0") == "done"  # in which three hundred beats are due
+    assert worker.ask("hold 3.0") == "done"  # 300 beats are due in this time
     assert worker.page.read().beat_count > count + 6
-    assert worker.page.read().progress_ns == 0  # alive, and no progress: these are two things
+    assert worker.page.read().progress_ns == 0  # alive without progress: two separate facts
 
 
 def test_stopped_process_does_not_beat(start_worker, eventually):

@@ -1,6 +1,6 @@
 """Builds the native tests with sanitizers and runs them: once for memory and undefined behaviour, once for data races.
 
-Python is not involved: what the bindings add is tested by the other files of this folder.
+Python is not involved. The other files of this folder test what the bindings add.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A worker process for the native tests: makes its beat page, passes it on, and then does as it is told.
+"""A worker process for the native tests. It makes its beat page, sends it on, and then obeys commands.
 
-Called with the number of a SOCK_SEQPACKET socket and its rank. It says one "page" with the page's descriptor, then
-answers each command with one message. It is its own program, so that the tests can kill, stop and replace something
-real.
+Its arguments are the number of a SOCK_SEQPACKET socket and its rank. It sends one message "page" with the page's
+descriptor. Then it answers each command with one message. It is a program of its own, so that the tests can kill, stop
+and replace a real process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ kept: list[bytearray] = []
 
 
 def forked_child_report(page: _native.Page, guarded: socket.socket) -> str:
-    """What a child sees that was forked without ado, as a data loader's is."""
+    """Return what a plainly forked child sees. A data loader forks its workers in the same way."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         try:
@@ -73,7 +73,7 @@ def obey(command: str, value: str, page: _native.Page, channel: socket.socket) -
         resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         os.abort()
     elif command == "fork":
-        # Both are what a child must not inherit: a connection, and the channel this process is spoken to on.
+        # A child must inherit neither: a connection, nor the channel on which this process gets its commands.
         guarded, other = socket.socketpair()
         for each in (guarded, other, channel):
             _native.close_on_fork(each.fileno())

@@ -1,4 +1,4 @@
-"""The codec against messages of every class made from their own bounds, and against bytes of every kind."""
+"""Tests the codec with messages of every class, made from the classes' own bounds, and with bytes of every kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENVELOPE = Envelope("job", "node-a", 7, 9)
 
 
 def values_of(field: compile.Field) -> st.SearchStrategy[Any]:
-    """Values of a field up to its very bounds, as its annotation states them."""
+    """Return values of a field, up to the bounds in its annotation."""
     base: Any = field.base
     if base is bool:
         return st.booleans()
@@ -99,7 +99,7 @@ def test_one_changed_byte_never_raises_and_never_leaves_the_bounds(message: Any,
     found = decode(bytes(good))
     if not isinstance(found, WireError):
         envelope, changed = found
-        assert encode(changed, envelope)  # its assertions hold: what was let in fits
+        assert encode(changed, envelope)  # no assertion fails: what the decoder accepts can be encoded
 
 
 @QUICK
@@ -192,7 +192,7 @@ REPORT_OF_4 = [
     *(True, 3, [[2, 1, 1002, 1, 0, True, 4, 0, 10, 11, 3, 5, 100, "", True, 8, "unsupported"]], 4),
     *([["red", "b", 0, 12, 2, 2, 1, 100, 200, 50_000, 1, 3, 4, 5, 110]], 8),
 ]
-"""As version 4 wrote it."""
+"""A report as version 4 wrote it."""
 
 
 def test_a_journal_of_an_older_version_is_read() -> None:
@@ -208,7 +208,7 @@ def test_a_journal_of_an_older_version_is_read() -> None:
 
 
 EVIDENCE_OF_5 = [5, 3, "job", "node", 7, 9, 2, -1, 1, 0, 0, "connection reset by peer"]
-"""As version 5 wrote it: nothing was late then."""
+"""Evidence as version 5 wrote it, which had no late operations."""
 
 
 def test_evidence_of_an_older_version_is_read() -> None:
@@ -241,11 +241,11 @@ def test_older_rows_that_do_not_fit_are_refused(at: int, value: Any) -> None:
         b"",
         b"\x91" * 5000,  # lists in lists in lists
         b"\x81\x00" * 2000,  # maps in maps
-        b"\xdd\xff\xff\xff\xff",  # a list of four thousand million items
+        b"\xdd\xff\xff\xff\xff",  # a list of 2**32 - 1 items
         b"\xdd\x00\x02\x00\x00" * 1500,  # long lists in long lists
-        b"\xc6\xff\xff\xff\xff",  # bytes that do not follow
+        b"\xc6\xff\xff\xff\xff",  # announces bytes that do not follow
         b"\xd6\xff\x00\x00\x00\x00",  # a timestamp
-        b"\xc7\x0c\xff" + b"\xff" * 12,  # a timestamp that cannot be
+        b"\xc7\x0c\xff" + b"\xff" * 12,  # an impossible timestamp
         b"\xd4\x05\x00",  # an extension type
         b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",  # NaN
         b"\xd9\x02\xff\xfe",  # text that is no UTF-8

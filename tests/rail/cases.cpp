@@ -18,7 +18,7 @@ Bytes noise(std::mt19937& random, size_t bytes) {
     return elements(random, Dtype::kByte, bytes);
 }
 
-// Small ones mostly, borders of eager messages and chunks, and anything.
+// Draws a size: mostly a small one, or one near a limit of eager messages and chunks, or any other.
 size_t draw_bytes(std::mt19937& random, size_t most) {
     constexpr size_t kBorders[] = {0, 1, 64, 4096, 65536, 131072, 262144, 1 << 20};
     size_t bytes = 0;

@@ -1,4 +1,4 @@
-// One operation on all ranks of a group with its inputs, its outputs, and what these must be.
+// One operation on all ranks of a group, with its inputs, its outputs, and the expected outputs.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@ namespace taskd::rail::test {
 
 class Case {
   public:
-    // Drawn at random; messages of at most about `most_bytes`.
+    // Draws an operation at random. Its messages have at most about `most_bytes`.
     Case(std::mt19937& random, int size, size_t most_bytes);
     virtual ~Case() = default;
     Case(const Case&) = delete;
     Case& operator=(const Case&) = delete;
 
-    // On one rank.
+    // Starts the operation on one rank.
     void start(Group& group, Done done);
     void check() const;
-    void tell() const;  // which one it is, for one that fails
+    void tell() const;  // prints which case this is, for a case that fails
 
   private:
     size_t rank(int member) const { return static_cast<size_t>(member); }
@@ -39,8 +39,8 @@ class Case {
     size_t bytes_ = 0;
     int root_ = 0;
     bool in_place_ = false;
-    std::vector<std::vector<Bytes>> inputs_;   // by rank, then by whom it is for
-    std::vector<std::vector<Bytes>> outputs_;  // by rank, then by whom it is from
+    std::vector<std::vector<Bytes>> inputs_;   // by rank, then by receiver
+    std::vector<std::vector<Bytes>> outputs_;  // by rank, then by sender
     std::vector<std::vector<Bytes>> wanted_;
 };
 

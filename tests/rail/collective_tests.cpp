@@ -1,4 +1,4 @@
-// Collectives against what they mean, in random order, alone and many at a time, over several groups.
+// Compares collectives with their expected results: in random order, alone and many at a time, over several groups.
 #include <algorithm>
 
 #include "cases.hpp"
@@ -10,7 +10,7 @@ namespace taskd::rail::test {
 namespace {
 
 constexpr size_t kMostBytes = 1500000;   // of all ranks together
-constexpr size_t kManyChunks = 2500000;  // of two or three: more chunks than may be staged at a time
+constexpr size_t kManyChunks = 2500000;  // of two or three ranks: more chunks than may be staged at a time
 
 std::vector<int> shuffled(std::mt19937& random, int size) {
     std::vector<int> members = first(size);
@@ -18,7 +18,7 @@ std::vector<int> shuffled(std::mt19937& random, int size) {
     return members;
 }
 
-// One after the other, ranks beginning in any order while messages are under way.
+// Runs one operation after the other. The ranks begin in any order while messages are under way.
 void every_operation_alone(unsigned seed) {
     std::mt19937 random(seed);
     for (const int size : {1, 2, 3, 4, 8, 16}) {
@@ -45,7 +45,7 @@ void every_operation() {
         every_operation_alone(seed);
 }
 
-// Each rank goes through the groups in an order of its own; only within a group all have the same.
+// Each rank goes through the groups in its own order. Only within a group do all ranks use the same order.
 void many_at_once_over_groups_in_opposite_order() {
     for (unsigned seed = 100; seed < 104; ++seed) {
         std::mt19937 random(seed);
@@ -79,7 +79,7 @@ void many_at_once_over_groups_in_opposite_order() {
     }
 }
 
-// The same elements in one buffer or in several: not a bit may differ.
+// Reduces the same elements in one buffer and in several. No bit of the results may differ.
 void buckets_change_no_bit() {
     std::mt19937 random(7);
     constexpr size_t kCount = 150001;

@@ -1,6 +1,6 @@
-"""What tests of the rail transport between hosts ask for: two hosts, or four, with rails a and b and a control link.
+"""Fixtures for tests of the rail transport between hosts: two or four hosts with rails a and b and a control link.
 
-The hosts themselves are taskd.bench.hosts, which the benchmarks use too. Which backend is tested is chosen here.
+The hosts themselves are those of taskd.bench.hosts, which the benchmarks use too. Each test chooses its backend.
 """
 
 from __future__ import annotations

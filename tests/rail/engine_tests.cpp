@@ -9,7 +9,7 @@ namespace taskd::rail::test {
 
 void over_engines(int ranks, int rounds, size_t most_bytes, int faults, unsigned seed);
 
-// Each rank submits from a thread of its own and goes through the two groups in an order of its own.
+// Each rank submits from its own thread and goes through the two groups in its own order.
 void over_engines(int ranks, int rounds, size_t most_bytes, int faults, unsigned seed) {
     std::mt19937 random(seed);
     Team team(ranks, 2, seed, faults);

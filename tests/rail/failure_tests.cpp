@@ -1,4 +1,4 @@
-// What goes wrong: ranks that disagree, that do not come, arguments that cannot be, and the end of a group.
+// Failures: ranks that disagree, ranks that do not come, impossible arguments, and the end of a group.
 #include "parts/check.hpp"
 #include "reference.hpp"
 #include "suite.hpp"
@@ -21,7 +21,7 @@ void check_failure(const Outcomes& outcomes, size_t index, Code code, const std:
     CHECK(failure && failure->code == code && has(failure->text, part));
 }
 
-// All ranks learn it, those as well that have nothing to do with the one that strays.
+// All ranks learn of it, even a rank that exchanges nothing with the rank in the wrong operation.
 void ranks_in_different_operations_learn_it_by_name() {
     for (unsigned seed = 0; seed < 20; ++seed)
         for (const size_t count : {10UL, 100000UL}) {
@@ -140,7 +140,7 @@ void what_cannot_be_is_refused_with_the_cure() {
     for (size_t index = 0; index < std::size(kParts); ++index)
         check_failure(outcomes, index, Code::kUsage, kParts[index]);
     CHECK(group.unfinished() == 0);
-    Outcomes after;  // nothing of that has cost a number
+    Outcomes after;  // the refused operations have used no sequence number
     for (const auto& each : groups)
         each->barrier(0, after.add());
     world->finish(after);
@@ -171,7 +171,7 @@ void an_abort_ends_all_and_nothing_is_touched_any_more() {
         CHECK(data[0] == frozen);
         groups[1]->abort("cut, too");
         CHECK(outcomes.all_ended());
-        // It may have been through before; else it says why.
+        // The operation may have ended well before the abort. If it failed, it says why.
         if (outcomes.failure(0))
             check_failure(outcomes, 0, Code::kAborted, "cut");
         check_failure(outcomes, 2, Code::kAborted, "cut");

@@ -1,5 +1,5 @@
-// A transport within one thread, as unkind as the seam allows: everything happens in an order drawn from a seed, calls
-// are answered within the call or late, and what may be said twice is.
+// A transport within one thread that is as hostile as the interface allows. Everything happens in an order drawn from a
+// seed. A call is answered within the call or late. What may be told twice is told twice.
 #pragma once
 
 #include <cstring>
@@ -31,7 +31,7 @@ class FakeNet {
 
     bool draw(unsigned in) { return random() % in == 0; }
 
-    // One thing that may happen to this message happens.
+    // Does one of the things that may happen to this message.
     bool act(const Key& key, Message& m) {
         const auto [from, to, sequence, part] = key;
         const bool is_eager = m.is_sent && m.bytes <= kEagerBytes;
@@ -50,7 +50,7 @@ class FakeNet {
         return std::exchange(m.receiver, nullptr)->arrived(from, part), true;
     }
 
-    // False if nothing can happen.
+    // Returns false if nothing can happen.
     bool step() {
         auto place = messages.empty() ? messages.end() : std::next(messages.begin(), random() % messages.size());
         for (size_t tries = messages.size(); tries > 0; --tries, ++place) {
@@ -101,11 +101,11 @@ class FakeTransport : public Transport {
 
     void release(Party& party, int member, uint32_t part) override {
         FakeNet::Message& m = net_.messages.at({me_, member, party.sequence(), part});
-        CHECK(m.has_moved);  // the receiver surely has it
+        CHECK(m.has_moved);  // the receiver certainly has it
         m.sender = nullptr, m.data = nullptr;
     }
 
-    // Who is not there yet is told again when it is asked again.
+    // Does nothing for a member that is not there yet. A later call tells it.
     void describe(Party& party, int member) override {
         const auto found = net_.parties.find({member, party.sequence()});
         if (found != net_.parties.end() && !(found->second->form() == party.form()))

@@ -72,7 +72,7 @@ class FakeWorld : public World, public Gate {
             for (const auto& [party, time_ns] : net->wakes)
                 if (time_ns < wake.first)
                     nearest = net.get(), wake = {time_ns, party};
-        CHECK(nearest != nullptr);  // nothing can happen any more, and somebody waits
+        CHECK(nearest != nullptr);  // otherwise an operation waits and nothing can happen any more
         for (const auto& net : nets_)
             net->now_ns = std::max(net->now_ns, wake.first);
         nearest->wakes.erase(wake.second);
@@ -94,7 +94,7 @@ std::unique_ptr<World> fake_world(unsigned seed) {
 }
 
 void Outcomes::note(size_t index, const Failure* failure) {
-    // Notified under the lock: whoever waits destroys this as soon as it may.
+    // Notifies under the lock, because the waiting thread destroys this object as soon as it can.
     const std::lock_guard<std::mutex> hold(mutex_);
     CHECK(!ended_[index]);
     ended_[index] = true;

@@ -1,5 +1,7 @@
-"""The training of the benchmarks, in which one rank says that it has put a rail back and has not: FALSE_RANK, for as
-long as there is a file FALSE_WHILE. How its engine stands is true; only the order does not reach it."""
+"""The training of the benchmarks, in which rank FALSE_RANK falsely says that it has put a rail back.
+
+It does so as long as there is a file FALSE_WHILE. The state of its engine is true; only the order does not reach it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Messages from rank to rank: by tag, in order, from anybody, small and large.
+// Messages from rank to rank: by tag, in order, from any rank, small and large.
 #include <map>
 
 #include "parts/check.hpp"
@@ -17,7 +17,7 @@ Bytes text(int from, uint32_t tag, int index, size_t bytes) {
     return bytes_of_it;
 }
 
-// Sizes follow from sender, tag and index, so that both sides know them.
+// The size follows from sender, tag and index, so that both sides know it.
 size_t size_of_message(int from, uint32_t tag, int index) {
     constexpr size_t kSizes[] = {0, 1, 100, 65536, 65537, 300000};
     return kSizes[(static_cast<size_t>(from) + tag + static_cast<size_t>(index)) % std::size(kSizes)];
@@ -61,11 +61,11 @@ void messages_of_a_tag_come_in_order() {
     }
 }
 
-// Rank 0 takes from anybody and, between, from certain ones; each sender's messages come in their order all the same.
+// Rank 0 receives from any rank and sometimes from a certain one. Each sender's messages still come in their order.
 void from_anybody_and_from_somebody() {
     constexpr int kSize = 4;
     constexpr int kEach = 14;
-    // Certain ones only as long as those before cannot have taken all that they send.
+    // Asks for a certain sender only while earlier receives cannot have taken all of its messages.
     const auto wanted_from = [](size_t index) {
         return index < kEach && index % 5 == 1 ? static_cast<int>(1 + index / 5) : -1;
     };

@@ -58,7 +58,7 @@ void what_is_reduced_is_what_gloo_reduces() {
     CHECK(!can_reduce(Dtype::kByte, Reduction::kSum));
 }
 
-// All halves there are, against some of every kind.
+// Combines every 16-bit float with some values of every kind.
 void every_half_is_added_as_the_reference_adds() {
     for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {
         Bytes every(2 * 65536);

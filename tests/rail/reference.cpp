@@ -67,7 +67,7 @@ Bytes halves(Reduction reduction, const std::vector<Bytes>& inputs, int mantissa
     return out;
 }
 
-// In 64 bits, of which the lower ones do not depend on the upper ones, but for the order.
+// Computes in 64 bits. The lower bits of a result do not depend on the upper bits, except for minimum and maximum.
 template <class T>
 Bytes integers(Reduction reduction, const std::vector<Bytes>& inputs) {
     Bytes out(inputs[0].size());
@@ -130,7 +130,7 @@ uint16_t half_of_value(double value, int mantissa_bits) {
     if (size == 0 || std::isinf(size))
         return static_cast<uint16_t>(sign | (size == 0 ? 0 : infinity));
     const int exponent = std::max(std::ilogb(size), 1 - bias);
-    // In units of the last place; a carry of the rounding becomes one of the exponent by itself.
+    // Counts in units of the last place. A carry from the rounding goes into the exponent by itself.
     const double units = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));
     const double code = units + std::ldexp(exponent + bias - 1, mantissa_bits);
     return static_cast<uint16_t>(sign | static_cast<int>(std::min<double>(code, infinity)));

@@ -1,5 +1,5 @@
-// The plainest reduction there is: one element at a time, one rank after the other; what reduce.hpp must equal bit for
-// bit. And inputs with everything in them that is awkward.
+// The simplest possible reduction: one element at a time, one rank after the other. reduce.hpp must equal it bit for
+// bit. Also inputs that contain all awkward values.
 #pragma once
 
 #include <random>
@@ -19,7 +19,7 @@ constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kAverage, Reduc
 
 Bytes reference(Dtype dtype, Reduction reduction, const std::vector<Bytes>& inputs);
 
-// Every hundredth element or so is infinite, not a number, a denormal or a zero with a sign.
+// Returns random elements. About every hundredth is infinite, a NaN, a denormal or a signed zero.
 Bytes elements(std::mt19937& random, Dtype dtype, size_t count);
 
 double value_of_half(uint16_t bits, int mantissa_bits);

@@ -1,9 +1,9 @@
-// Tests of reductions and collectives, to be built with sanitizers: tests/rail/test_collectives.py does that.
+// Tests of reductions and collectives. tests/rail/test_collectives.py builds them with sanitizers.
 #include "suite.hpp"
 
 #include <cstdio>
 
-// Without arguments, over a fake transport; "engines RANKS ROUNDS MOST_BYTES FAULTS SEED": over engines and sockets.
+// Without arguments it runs over a fake transport. "engines RANKS ROUNDS MOST_BYTES FAULTS SEED" uses real sockets.
 int main(int count_of_words, char** words) {
     using namespace taskd::rail::test;
     if (count_of_words == 7) {

@@ -12,7 +12,7 @@ std::vector<Test> collective_tests();
 std::vector<Test> message_tests();
 std::vector<Test> failure_tests();
 
-// Random operations of two groups, many at a time, over two rails of which sockets fail `faults` times.
+// Runs random operations of two groups, many at a time, over two rails. Their sockets fail `faults` times.
 void over_engines(int ranks, int rounds, size_t most_bytes, int faults, unsigned seed);
 
 }  // namespace taskd::rail::test

@@ -1,4 +1,7 @@
-"""The benchmark of rails under training measures what it says; whether a figure is good is not asked here."""
+"""Tests that the benchmark of rails under training measures what it says.
+
+They do not judge whether a figure is good.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def test_a_fault_costs_the_longest_step_after_it_less_a_normal_one() -> None:
     rail._cost([calm, hit], [fault, alone])
     assert fault.cost_ms == alone.cost_ms == pytest.approx(22)  # 95 - 63 - 10
     assert (fault.disturbed, fault.usual) == (1, 0)  # the step of 30 ms, when the rail came back
-    assert alone.disturbed == 0  # it did not
+    assert alone.disturbed == 0  # its rail did not come back
 
 
 def test_all_figures_are_there_whatever_has_failed() -> None:

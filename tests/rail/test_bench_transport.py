@@ -1,6 +1,6 @@
-"""The benchmark of the transport measures what it says: on small cases, in seconds, gloo on both sides where it can be.
+"""Tests that the benchmark of the transport measures what it says: on small cases, in seconds, on gloo where possible.
 
-Whether a figure is good is not asked here.
+They do not judge whether a figure is good.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
 def test_a_fault_costs_the_longest_operation_that_it_hit() -> None:
     calm = [(10 * MS * number, 10 * MS * (number + 1)) for number in range(20)]
     hit = [*calm[:5], (50 * MS, 95 * MS), (95 * MS, 100 * MS)]
-    assert transport._cost_ms([calm, hit], 63 * MS, 200 * MS) == pytest.approx(32)  # 95 - 63; the begin was before
-    assert transport._cost_ms([calm], 63 * MS, 200 * MS) == pytest.approx(10)  # nothing was hit: an operation's time
-    assert transport._cost_ms([hit], 20 * MS, 40 * MS) == pytest.approx(10)  # what came after its end is not its
+    assert transport._cost_ms([calm, hit], 63 * MS, 200 * MS) == pytest.approx(32)  # 95 - 63: it began before the fault
+    assert transport._cost_ms([calm], 63 * MS, 200 * MS) == pytest.approx(10)  # nothing was hit: the time of one alone
+    assert transport._cost_ms([hit], 20 * MS, 40 * MS) == pytest.approx(10)  # the fault ended before: not counted
 
 
 def test_an_operation_begins_when_the_last_rank_has_come() -> None:

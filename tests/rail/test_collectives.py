@@ -1,6 +1,6 @@
 """Reductions and collectives of csrc/rail: over a fake transport in random order, and over engines whose sockets fail.
 
-Results are compared bit for bit with the plainest reduction there is. Everything runs under sanitizers.
+Results are compared bit for bit with the simplest possible reduction. Everything runs under sanitizers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the manager decides about rails, from the cable to the operator's screen: real training, rails that really fail.
+"""What the manager decides about rails, from the cable to the operator's screen, in real training with real faults.
 
-A lost rail is lent, proves itself, comes back once bytes flow on every rank, and its incident says what that cost; one
-that is lost again rests longer; an operator's orders go the same way. Bounds of time are those that the manager
-promises (core/limits.py), and what a busy machine may need to notice.
+A lost rail is lent, proves itself, and comes back once bytes flow on every rank. Its incident says what that cost. A
+rail that is lost again rests longer. An operator's orders go the same way. Time limits are those that the manager
+promises (core/limits.py), plus the time that a busy machine may need to notice.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from taskd.core.limits import SECOND
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-importlib.import_module("torch")  # its libraries are those that the extension needs
+importlib.import_module("torch")  # loads the libraries that the extension needs
 needs_rail = pytest.mark.skipif(
     not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
 )
 WORDS = (256, 3, 100_000)
 RANKS = 4
 NOTICED_S = PATIENCE_S / 3
-"""Reports, orders and questions on a busy machine."""
+"""The time that reports, orders and questions may take on a busy machine."""
 LENT_S = limits.RAIL_CONFIRM_NS / SECOND + NOTICED_S
 PROVED_S = (limits.RAIL_FOLLOW_NS + limits.RAIL_VERIFY_NS + limits.RAIL_GATHER_NS) / SECOND + NOTICED_S
 """From the end of a rail's quiet time to its return."""
 CARRIED = 4 << 20
-"""Bytes of training: neither probes nor what makes connections."""
+"""A number of bytes that only training carries. Probes and connection setup need fewer."""
 Rows = dict[int, dict[str, Any]]
 
 
 @pytest.fixture
 def false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As long as this file is there, rank 3 says that it puts rails back and does not; for jobs made later."""
+    """Return a path. While that file exists, rank 3 of later jobs says that it puts rails back, but does not."""
     there = tmp_path / "false"
     monkeypatch.setattr("taskd.bench.job.TRAIN", Path(__file__).with_name("false_train.py"))
     monkeypatch.setenv("FALSE_RANK", str(RANKS - 1))
@@ -73,13 +73,13 @@ def carries(hosts: Hosts, rail: str, seconds: float) -> bool:
 
 
 def listed(job: Job, rail: str) -> list[dict[str, Any]]:
-    """What `taskd rail list` says of it, for each host."""
+    """Return what `taskd rail list` says about this rail, for each host."""
     answer = job.ask("rail", "list")
     return [] if answer is None else [row for row in answer["rails"] if row["rail"] == rail]
 
 
 def shown(job: Job, rail: str, how: Callable[[dict[str, Any]], bool], seconds: float) -> list[dict[str, Any]]:
-    """The same, once it is so on both hosts."""
+    """Wait until `how` is true for this rail on both hosts, and return what `taskd rail list` says."""
     rows: list[dict[str, Any]] = []
     ends = time.monotonic() + seconds
     while not (len(rows) == 2 and all(map(how, rows))):
@@ -89,12 +89,12 @@ def shown(job: Job, rail: str, how: Callable[[dict[str, Any]], bool], seconds: f
 
 
 def taken_out(job: Job, rail: str) -> bool:
-    """An operator's order, given again while the other rail is silent for a moment and cannot stand in."""
+    """Take a rail out as an operator. Retry while the other rail is silent for a moment and cannot stand in."""
     return until(lambda: job.command("rail", "out", rail).returncode == 0, NOTICED_S)
 
 
 def lent(job: Job, hosts: Hosts, name: str, rail: str) -> tuple[int, dict[str, Any]]:
-    """Break a rail until it is lent: the time of day before it, and what is shown of it on the first host."""
+    """Break a rail and wait until it is lent. Return the time of day before the fault, and the first host's row."""
     begin_ns = time.time_ns()
     FAULTS[name].inject(hosts, 0, rail)
     job.event("rail", begin_ns, LENT_S, "carries nothing from now on")
@@ -104,7 +104,7 @@ def lent(job: Job, hosts: Hosts, name: str, rail: str) -> tuple[int, dict[str, A
 
 
 def is_left(hosts: Hosts, rail: str, other: str) -> bool:
-    """Whether training goes on over the other rail alone. For a moment in which that is late this one may help out."""
+    """Whether training goes on over the other rail alone. This one may help while the other is late."""
     here, ends = hosts.hosts[0], time.monotonic() + 4 * NOTICED_S
     while time.monotonic() < ends:
         before = here.bytes(rail)
@@ -180,7 +180,7 @@ def test_an_operator_takes_a_rail_out_and_puts_it_back(job: Job, two_hosts: Host
 
 @needs_rail
 def test_a_rail_that_is_out_is_lent_to_none_but_carries_when_it_is_the_last(job: Job, two_hosts: Hosts) -> None:
-    """An operator's word holds as long as another rail is left; work goes on in any case."""
+    """An operator's order holds as long as another rail is left. Training goes on in any case."""
     assert taken_out(job, "a"), job.said()
     assert is_left(two_hosts, "a", "b")
     FAULTS["down"].inject(two_hosts, 1, "b")
@@ -193,8 +193,7 @@ def test_a_rail_that_is_out_is_lent_to_none_but_carries_when_it_is_the_last(job:
 
 @needs_rail
 def test_a_rank_is_healed_on_a_node_whose_interface_is_gone(job: Job, two_hosts: Hosts) -> None:
-    """Named rails are taken at their word when a job begins. In the middle of it, one that is gone is a fault: the
-    newcomer has the other one."""
+    """Named rails must exist when a job begins. One that is gone later is a fault: the newcomer uses the other one."""
     begin_ns, _ = lent(job, two_hosts, "vanish", "a")
     rank = next(one for one in job.settle(1, rails=False).values() if one["rank"] == 1)
     os.kill(rank["pid"], signal.SIGKILL)
@@ -209,8 +208,8 @@ def test_a_rank_is_healed_on_a_node_whose_interface_is_gone(job: Job, two_hosts:
 
 @needs_rail
 def test_a_rail_that_some_pairs_of_ranks_do_not_use_goes_out_again(false: Path, job: Job, two_hosts: Hosts) -> None:
-    """Rank 3 says yes and does nothing. Its peers give that rail nothing either, for it says in its probes how it
-    stands; the other pairs carry on every line, and still that is no proof."""
+    """Rank 3 says that the rail is back and does nothing. Its peers do not use the rail either, because its
+    probes tell its true state. The other pairs carry bytes on every line, but that is no proof."""
     begin_ns = time.time_ns()
     assert taken_out(job, "a"), job.said()
     false.touch()

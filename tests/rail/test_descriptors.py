@@ -1,4 +1,4 @@
-"""A process at its limit of descriptors: what cannot be is said with the cure, and what can be later comes to be."""
+"""A process at its limit of descriptors: the error names the cure, and work goes on once there are descriptors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-importlib.import_module("torch")  # its libraries are those that the extension needs
+importlib.import_module("torch")  # loads the libraries that the extension needs
 pytestmark = [
     pytest.mark.skipif(
         not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
@@ -20,7 +20,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 CURE = "Too many open files in this process: raise its limit (ulimit -n)"
 
-# Two engines in one process of 1,024 descriptors, whose number that is left is chosen.
+# Two engines in one process with 1,024 descriptors. The script chooses how many of them are left.
 POOR = """
 import json, os, resource, sys, threading
 from datetime import timedelta
@@ -93,12 +93,12 @@ def test_a_process_without_descriptors_says_so_and_goes_on_when_there_are_some()
     found = json.loads(done.stdout)
     assert found["first"] == ["joined", "joined"]
     assert all(CURE in text for text in found["refused"]) and found["kept"] == 0, found
-    assert "joined" not in found["none"] and any(CURE in text for text in found["none"]), found  # who dials
-    assert "joined" not in found["one"], found  # there is none for the end that is dialled
+    assert "joined" not in found["none"] and any(CURE in text for text in found["none"]), found  # the rank that dials
+    assert "joined" not in found["one"], found  # none is left for the end that is dialled
     assert found["later"] == [["joined", "joined"]] * 2
 
 
-# A crowd that says nothing, and two ranks that meet meanwhile.
+# Many connections that say nothing, and two ranks that join a group meanwhile.
 CROWD = """
 import json, os, resource, socket, struct, sys, threading
 from datetime import timedelta

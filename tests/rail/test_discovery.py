@@ -1,4 +1,4 @@
-"""Which rails a node has: named ones taken at their word or refused with the cure, found ones chosen with care."""
+"""Which rails a node has. Named rails are used or refused with the cure; found rails are chosen with care."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 
 def interface(name: str, *addresses: str, number: int = 0, **fields: Any) -> _native.Interface:
-    """An interface that is up and has a cable, unless said otherwise."""
+    """Return an interface that is up and has a cable, unless `fields` say otherwise."""
     found = []
     for address in addresses:
         text, _, prefix = address.partition("/")
@@ -147,7 +147,7 @@ def test_what_gloo_was_told_to_use_is_used() -> None:
 
 
 def test_a_rank_that_ran_before_goes_on_over_what_is_left() -> None:
-    """An interface that was removed is a mistake of nobody's. When none is left, it is said."""
+    """An interface that was removed is not the user's mistake. It is an error when no rail is left."""
     lost: list[str] = []
     named = config.load(environ={}, rail={"rails": "a=eth0,b=eth1,c=10.9.0.1"})
     assert choice.choose(named, [LO, ETH1], lost=lost) == (Rail("b", "10.1.0.5", "eth1"),)

@@ -1,4 +1,4 @@
-"""taskd doctor about rails: what is named and cannot be, cables that are pulled, ports that are taken."""
+"""What taskd doctor says about rails: named rails that cannot exist, cables that are pulled, ports that are taken."""
 
 from __future__ import annotations
 

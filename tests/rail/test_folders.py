@@ -1,6 +1,6 @@
-"""Which folder of csrc/rail may use which, and that an include names its folder.
+"""Tests which folder of csrc/rail may include which other one, and that an include names its folder.
 
-It reads includes, nothing else. Who may import whom in Python is in tests/test_imports.py.
+They read includes and nothing else. tests/test_imports.py checks the imports of Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BELOW = {
     "engine": {"", "io", "session", "reduce", "collectives"},
     "": set(),
 }
-"""By folder of csrc/rail, "" for its top: the folders whose headers it may include beside its own."""
+"""For each folder of csrc/rail ("" is its top): the folders whose headers it may include besides its own."""
 INCLUDE = re.compile(r'#include "([^"]+)"')
 CSRC = ROOT / "csrc"
 
@@ -47,7 +47,7 @@ def test_no_folder_uses_a_higher_one() -> None:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    """All are in one namespace: with two of a name the linker keeps the functions of one, and says nothing."""
+    """All classes are in one namespace. If two have the same name, the linker silently keeps the functions of one."""
     named = re.compile(r"^(?:class|struct|enum class) (\w+)\b(?=[^;]*\{)", re.MULTILINE)
     first: dict[str, str] = {}
     breaches = []

@@ -1,7 +1,7 @@
-"""Bytes that nobody would send, into all of the rail transport that reads bytes; under sanitizers.
+"""Fuzzing of every part of the rail transport that reads bytes, with bytes that no peer would send; under sanitizers.
 
-Each target runs for a bounded time from a fixed seed, and from one of today's. A round that fails tells its seed:
-`build/sanitize/rail-fuzz-memory-... TARGET SEED` is that round again. Seeds that have failed are kept, and run each
+Each target runs for a bounded time from a fixed seed, and from a seed of today. A round that fails prints its seed.
+`build/sanitize/rail-fuzz-memory-... TARGET SEED` runs that round again. Seeds that have failed are kept and run each
 time.
 """
 

@@ -1,7 +1,7 @@
-"""Real processes on hosts of their own, whose rails really break while they communicate: no bit may change.
+"""Real processes on separate hosts, whose rails really break while they communicate. No bit of a result may change.
 
-What a round gave before anything was broken is compared with every round after it, by the ranks themselves; here the
-cables are pulled. The same hosts and faults are used on gloo to show that they do break something.
+The ranks themselves compare every round with a round before any fault. This file pulls the cables. It uses the same
+hosts and faults with gloo, to show that the faults do break something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 from tests.verdicts import same_bits
 
 pytestmark = pytest.mark.root
-importlib.import_module("torch")  # its libraries are those that the extension needs
+importlib.import_module("torch")  # loads the libraries that the extension needs
 needs_rail = pytest.mark.skipif(
     not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
 )
@@ -29,12 +29,12 @@ TURNS = 2
 
 
 def wait(seconds: float) -> None:
-    """Let a fault last: its duration is what is tested."""
+    """Let a fault last. Its duration is part of the test."""
     threading.Event().wait(seconds)
 
 
 def disturbed(ranks: Ranks, hosts: Hosts, fault: Fault, turns: int = TURNS, lasts_s: float = ENDURE_S) -> None:
-    """Break and mend rail after rail, each while it carries."""
+    """Break and heal one rail after the other, each while it carries bytes."""
     ranks.wait("ready")
     for turn in range(turns):
         rail = hosts.rails[turn % len(hosts.rails)]
@@ -47,7 +47,7 @@ def disturbed(ranks: Ranks, hosts: Hosts, fault: Fault, turns: int = TURNS, last
 
 
 def undamaged(ranks: Ranks) -> list[dict[str, Any]]:
-    """Stop them; every bit of every round on every rank was that of a run without faults."""
+    """Stop the ranks, and check that every bit of every round on every rank equals a run without faults."""
     ranks.stop()
     found = ranks.wait("rounds")
     assert not any(one["error"] for one in found), found
@@ -75,7 +75,7 @@ def test_no_fault_changes_a_bit_between_eight_ranks_where_only_one_host_learns_o
 
 @needs_rail
 def test_a_rail_that_breaks_while_it_is_being_connected(two_hosts: Hosts) -> None:
-    """Silent from before the first connection: the group forms over the other rail, and takes this one later."""
+    """A rail is silent before the first connection. The group forms over the other rail, and uses this one later."""
     FAULTS["silence"].inject(two_hosts, 0, "b")
     with Ranks("bear", 4, backend="rail", hosts=two_hosts, elements=MEGABYTE) as ranks:
         ranks.wait("ready")
@@ -100,7 +100,7 @@ def test_all_rails_gone_for_good_is_an_error_that_names_them(two_hosts: Hosts) -
             assert all(f"{rail} ({at}" in one["error"] for rail, at in zip(two_hosts.rails, places, strict=True)), one
 
 
-# ---- the same on gloo: these faults are faults
+# ---- the same with gloo, to show that these faults break something
 
 
 @pytest.mark.parametrize("name", ["reset", "silence"])
@@ -114,13 +114,13 @@ def test_gloo_does_not_survive_it(two_hosts: Hosts, name: str) -> None:
 
 
 def broken(ranks: Ranks) -> bool:
-    """A rank has an error, or has ended altogether: some of gloo's errors leave no other way."""
+    """Whether a rank has an error or has ended. Some of gloo's errors end the process."""
     errors = [one["error"] for one in ranks.found("error").values()]
     return any(errors) or any(process.poll() for process in ranks.processes)
 
 
 def test_gloo_undisturbed_gives_the_same_bits_each_time(two_hosts: Hosts) -> None:
-    """The comparison itself, where nothing is broken; and a rail that is not gloo's own may break."""
+    """Test the comparison itself where gloo's rail is not broken. A rail that gloo does not use may break."""
     with Ranks("bear", 4, backend="gloo", hosts=two_hosts, elements=MEGABYTE, mixed=True) as ranks:
         ranks.wait("ready")
         assert ranks.flowing(0, "a")
@@ -130,6 +130,6 @@ def test_gloo_undisturbed_gives_the_same_bits_each_time(two_hosts: Hosts) -> Non
 
 
 def test_what_cannot_be_done_is_said(two_hosts: Hosts) -> None:
-    """Ranks that cannot do what they are told are an error, with what they said."""
+    """Ranks that cannot do what they are told raise an error that quotes what they said."""
     with pytest.raises(Failed, match="KeyError: 'never'"), Ranks("never", 2, backend="gloo", hosts=two_hosts) as ranks:
         ranks.wait("ready", PATIENCE_S)

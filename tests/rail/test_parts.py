@@ -1,7 +1,7 @@
 """The parts of csrc/rail that stand alone: the key, the counters, the interfaces; under sanitizers.
 
-What they do inside one process is tested in C++ (parts/); here they meet the rest of the world: another implementation
-of the digests, and interfaces of a network namespace that really go down.
+Tests in C++ (parts/) cover what they do inside one process. This file tests them against the outside: another
+implementation of the digests, and interfaces of a network namespace that really go down.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def space() -> Iterator[Space]:
 
 
 class Watch:
-    """A process that watches, and what it says."""
+    """A process that watches interfaces, and the lines that it prints."""
 
     def __init__(self, space: Space, *watched: str) -> None:
         command = ["ip", "netns", "exec", space.name, *parts("memory"), "watch", *watched]
@@ -83,7 +83,7 @@ class Watch:
         return self.process.stdout.readline().strip()
 
     def close(self) -> None:
-        """Its input ends, and so does it."""
+        """Close the process's input. The process ends then."""
         rest, _ = self.process.communicate()
         assert self.process.returncode == 0 and not rest
 
@@ -120,7 +120,7 @@ def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space
     assert watch.line() == "1 lost: there is no interface eth9"
     assert watch.line() == "watching all"
     space.ip("link", "delete", "near0")
-    lost = watch.line()  # the kernel takes the address first, then the carrier, then the interface
+    lost = watch.line()  # the kernel removes the address first, then the carrier, then the interface
     assert lost.startswith("0 lost: ")
     space.plug()
     assert watch.line() == "0 usable: interface near0 is up"
@@ -130,7 +130,7 @@ def test_an_interface_that_vanishes_comes_back_under_another_number(space: Space
 @pytest.mark.root
 @pytest.mark.limit(BUILD_S)
 def test_a_storm_of_news_loses_nothing(space: Space) -> None:
-    """More news than the socket holds: the watch is stopped meanwhile, and looks for itself afterwards."""
+    """More events come than the socket holds while the watch is stopped. Then it looks at the interfaces itself."""
     watch = Watch(space, "near0=10.77.0.1")
     assert [watch.line(), watch.line()] == ["0 usable: interface near0 is up", "watching all"]
     os.kill(watch.process.pid, signal.SIGSTOP)

@@ -1,6 +1,6 @@
-"""Counters of rails on their way: a worker's memory, its agent's sums, the manager's books. All of them real processes.
+"""How rail counters get from a worker's memory to its agent's sums and the manager's records. All are real processes.
 
-The workers here count what a transport would count; how a transport counts is tested with the transport.
+The workers here count in place of a transport. The transport's own tests cover how a transport counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plane(run_dir: Path, free_port: Any) -> Iterator[Plane]:
 
 
 def rail(plane: Plane, node: str, name: str) -> dict[str, Any]:
-    """What the manager says of this rail of this node; empty: it knows nothing of it."""
+    """Return what the manager says about this rail of this node; empty if it knows nothing about it."""
     plane.facts()
     assert plane._asker is not None
     rows = plane._asker.ask("rails")["rails"]
@@ -90,7 +90,7 @@ def test_a_new_agent_is_handed_the_counters_again(plane: Plane) -> None:
     wait_for(lambda: rail(plane, "left", "a").get("bytes_out") == 1234, "the bytes, told by the new agent")
 
 
-# ---- what breaks the rules
+# ---- breaches of the rules
 
 
 def said(plane: Plane, rank: int, descriptors: tuple[int, ...], line: socket.socket) -> None:
@@ -137,7 +137,7 @@ def test_a_process_may_have_a_few_transports_and_no_more() -> None:
         workers.show_counters(worker, "another", files[-1].fd)
     assert [report.rail for report in workers.rails.read(0)] == ["rail0", "rail1", "rail2", "rail3"]
     files[-1].open("rail0", 1, "n", 1).set_state(RailState.DOWN)
-    workers.show_counters(worker, "transport0", files[-1].fd)  # made anew
+    workers.show_counters(worker, "transport0", files[-1].fd)  # this transport was made anew
     (report,) = [one for one in workers.rails.read(10**12) if one.rail == "rail0"]
     assert (report.state, report.pairs) == (RailState.DOWN, 1)
 
@@ -149,7 +149,7 @@ def test_reports_are_bounded_whatever_a_worker_has_written() -> None:
     rails.add(file.fd)
     counter.set_state(RailState.DOWN, error=2**31 - 1, round_trip_ns=-5)
     counter.count(bytes_out=2**64 - 1, bytes_in=2**63, hedged=2**64 - 1)
-    (report,) = rails.read(0)  # a clock that stands before everything
+    (report,) = rails.read(0)  # a clock that is behind every time stamp
     assert report.rail == "r" * 31 and report.peer == "n" * 64 and report.age_ms == 0
     assert (report.bytes_out, report.bytes_in, report.hedged) == (2**63 - 1, 2**63 - 1, 2**63 - 1)
     assert (report.round_trip_ns, report.last_error, report.state) == (0, 4095, RailState.DOWN)

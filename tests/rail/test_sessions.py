@@ -1,7 +1,7 @@
 """Sessions and the engine over real sockets that fail on purpose, built with sanitizers.
 
-The tests themselves are C++ (sessions/): ranks are engines of one process, so that the sanitizers see all of them. What
-real interfaces do is in test_namespaces.py.
+The tests themselves are C++ (sessions/). Their ranks are engines of one process, so that the sanitizers see all of
+them. test_namespaces.py tests real interfaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def run(kind: str, seeds: int, which: str) -> None:
 
 @pytest.mark.limit(BUILD_S)
 def test_parts_of_a_session() -> None:
-    """Within one thread, most of them in virtual time: there is nothing that could race."""
+    """They run in one thread, most of them in virtual time, so nothing can race."""
     run("memory", PARTS_SEEDS, "parts")
 
 

@@ -1,8 +1,8 @@
-"""Training through faults of rails, on two hosts under taskd-run: the final weights are those of a run without faults.
+"""Training through rail faults on two hosts under taskd-run. The final weights are those of a run without faults.
 
-The job trains until it has borne everything, and is then told its last step; the run it is compared with is told the
-same one before it begins. A fault always hits the rail that carries most at that moment. What the manager decides
-meanwhile is tested in test_decisions.py; here rails may still be lost or lent when the next fault comes.
+The job trains until all faults are over, and is then told its last step. The run without faults is told the same last
+step before it begins. A fault always hits the rail that carries most at that moment. test_decisions.py tests what the
+manager decides meanwhile. Here rails may still be lost or lent when the next fault comes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tests.patience import PATIENCE_S
 from tests.verdicts import same_bits
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-importlib.import_module("torch")  # its libraries are those that the extension needs
+importlib.import_module("torch")  # loads the libraries that the extension needs
 needs_rail = pytest.mark.skipif(
     not hasattr(importlib.import_module("taskd._c10d"), "RailEngine"), reason="the rail backend is not built"
 )
 WORDS = (256, 3, 20_000)
 LASTS_S = 0.4
-"""Longer than the manager takes to believe in a lost rail."""
+"""Longer than the manager takes to confirm that a rail is lost."""
 IN_USE = 1 << 18
-"""Bytes that no probes and no connections make."""
+"""More bytes than probes and connection setup cause."""
 
 
 def busiest(job: Job, hosts: Hosts, host: int) -> str:
-    """The rail of this host that carries most now, once one of them is in use."""
+    """Wait until a rail of this host is in use. Return the rail that carries most now."""
     here = hosts.hosts[host]
     before = {rail: here.bytes(rail) for rail in hosts.rails}
 
@@ -48,10 +48,10 @@ def busiest(job: Job, hosts: Hosts, host: int) -> str:
 
 
 def bear(job: Job, hosts: Hosts, name: str, host: int) -> None:
-    """One fault, while the rail is in use."""
+    """Apply one fault to the busiest rail, and heal it."""
     fault, rail = FAULTS[name], busiest(job, hosts, host)
     fault.inject(hosts, host, rail)
-    threading.Event().wait(LASTS_S)  # how long it lasts is part of the fault
+    threading.Event().wait(LASTS_S)  # the duration is part of the fault
     fault.heal(hosts, host, rail)
 
 
@@ -62,7 +62,7 @@ def final(job: Job) -> str:
 
 
 def compared(job: Job, hosts: Hosts, ranks: int, kind: str) -> tuple[str, str]:
-    """The job's final weights, and those of a run that nothing happens to."""
+    """Return the job's final weights, and those of a run without faults."""
     last = job.finish(rails=False)
     found = final(job)
     with Job(WORDS, ranks=ranks, nodes=2, hosts=hosts, kind=kind, last_step=last) as calm:
@@ -104,7 +104,7 @@ def test_ranks_die_while_rails_fail(two_hosts: Hosts) -> None:
 
 
 def kill(job: Job, rank: dict[str, Any]) -> None:
-    """Until its death is known; its repair begins with that."""
+    """Kill a rank and wait until its death is known. Its repair begins at that moment."""
     begin_ns = time.time_ns()
     os.kill(rank["pid"], signal.SIGKILL)
     job.event("process", begin_ns, PATIENCE_S)

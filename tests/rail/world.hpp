@@ -1,4 +1,4 @@
-// Ranks to run operations on: all within one process, over a fake transport or over engines that really connect.
+// Ranks that run operations within one process, over a fake transport or over engines that really connect.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@
 
 namespace taskd::rail::test {
 
-// What became of operations that were started together.
+// The results of operations that were started together.
 class Outcomes {
   public:
-    // For one operation more.
+    // Adds one operation, and returns the callback for its end.
     Done add() {
         const std::lock_guard<std::mutex> hold(mutex_);
         const size_t index = failures_.size();
@@ -29,7 +29,7 @@ class Outcomes {
 
     size_t count_ended() const { return count_ended_; }
 
-    // For operations that other threads end.
+    // Waits until all have ended. For operations that other threads end.
     void wait() {
         std::unique_lock<std::mutex> hold(mutex_);
         changed_.wait(hold, [this] { return count_ended_ == failures_.size(); });
@@ -65,15 +65,15 @@ class Outcomes {
 class World {
   public:
     virtual ~World() = default;
-    // Ranks `members` of the world as a group, one Group for each.
+    // Makes a group of the ranks `members`, with one Group for each rank.
     virtual std::vector<std::shared_ptr<Group>> group(const std::string& identity, const std::vector<int>& members) = 0;
-    // Until all have ended.
+    // Runs until all operations have ended.
     virtual void finish(Outcomes& outcomes) = 0;
-    // A little of what can happen happens.
+    // Does a few of the things that can happen.
     virtual void stir() = 0;
 };
 
-// Everything in an order drawn from the seed; time passes only when nothing else happens.
+// Everything happens in an order drawn from the seed. Time passes only when nothing else happens.
 std::unique_ptr<World> fake_world(unsigned seed);
 
 std::vector<int> first(int size);

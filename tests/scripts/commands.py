@@ -1,4 +1,4 @@
-"""The words that stories are written in: each command is one method of `Story`.
+"""The commands that stories are written in: each command is one method of `Story`.
 
 start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,respawn] [restarts=3] [launcher=torchrun]
     [parts=2] [cover=healed|starts_over] [hang=warn]
@@ -31,7 +31,7 @@ REPAIRS = "recover-in-place,respawn,recover"
 
 
 def duration_ns(text: str) -> int:
-    """`200ms`, `3s`, `2min`."""
+    """Return the nanoseconds of `200ms`, `3s` or `2min`."""
     for unit, size in (("ms", MS), ("min", 60 * SECOND), ("s", SECOND)):
         if text.endswith(unit):
             return round(float(text.removesuffix(unit)) * size)
@@ -39,12 +39,12 @@ def duration_ns(text: str) -> int:
 
 
 def ranks_of(text: str) -> list[int]:
-    """`0,1,3`."""
+    """Return the ranks of `0,1,3`."""
     return [int(part) for part in text.split(",")]
 
 
 class Story:
-    """One file's worth of commands."""
+    """The commands of one story file, carried out in one world."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -132,7 +132,7 @@ class Story:
         self.world.nodes[node].start_fails = True
 
     def do_relaunch(self) -> None:
-        """Somebody else's launcher ends everybody and starts all anew."""
+        """A foreign launcher ends all workers and starts them again."""
         for process in list(self.world.processes.values()):
             process.die(-15, "")
         self.world.after(1 * SECOND, self._relaunch)
@@ -174,7 +174,7 @@ class Story:
         self.world.manager_dies()
 
     def do_manager_up(self, journal: str = "kept") -> None:
-        """With all of its journal, with none, or with what had been written by a time: `journal=1500ms`."""
+        """Start the manager with its whole journal, with none, or with the part until a time: `journal=1500ms`."""
         until = {"kept": self.world.now, "lost": -1}
         self.world.manager_returns(until[journal] if journal in until else duration_ns(journal))
 
@@ -267,7 +267,7 @@ class Story:
         self.process(rank).raises(" ".join(words))
 
     def do_prove(self, updates: str, rank: str = "-1", differs: str = "", ranks: str = "") -> None:
-        """Each rank tells of three units; one of them holds something else."""
+        """Each rank sends the digests of three units. One rank holds something else in one unit."""
         told = ranks_of(ranks) if ranks else [*self.world.processes]
         for number in told:
             process = self.process(number)
@@ -297,7 +297,7 @@ class Story:
         self.world.tell_manager(Said(Sender(node, int(life), 1), hello))
 
     def do_repeat(self, node: str, times: str) -> None:
-        """The last messages of a node arrive again, as a network may have it."""
+        """The last messages of a node arrive again, as can happen in a network."""
         there = self.world.nodes[node]
         for back in range(int(times)):
             sender = Sender(node, there.life, there.sequence - back)

@@ -1,4 +1,4 @@
-"""`pytest tests/scripts --rewrite` writes the expected traces and the diagrams anew, to be read in the diff."""
+"""Adds `pytest tests/scripts --rewrite`. It rewrites the expected traces and the diagrams; review them in the diff."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether to write instead of to compare."""
+    """Whether to rewrite the files instead of comparing them."""
     return bool(request.config.getoption("--rewrite", default=False))

@@ -1,7 +1,7 @@
-"""The stage of the stories: a Manager, its journal, real core Agents and Workers, under a clock that only `run` moves.
+"""The world of the stories: a Manager, its journal, and real core Agents and Workers. Only `run` moves the clock.
 
-Every message takes a fixed time, so a story is the same every time. What the trace shows is what a reviewer needs:
-notes, orders, starts and ends of processes, and what workers are told to do; equal lines of one instant are one line.
+Every message takes a fixed time, so a story is the same every time. The trace shows what a reviewer needs: notes,
+orders, starts and ends of processes, and what workers are told to do. Equal lines of one instant become one line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DOWN_NS = MS // 10  # worker to agent and back
 
 
 class World:
-    """Everything of one story."""
+    """Everything that one story consists of: manager, nodes, processes and the queue of events."""
 
     job = "story"
 
@@ -65,8 +65,8 @@ class World:
         self.settings: dict[str, Any] = {}
         self.asleep_until = -1
         self.cables: Cables | None = None
-        self.cover = Cover.UNKNOWN  # what all ranks know of a death
-        self.parts = 0  # into which the model is divided; rank r has part r % parts
+        self.cover = Cover.UNKNOWN  # what all ranks know about the effect of a death
+        self.parts = 0  # the model is divided into so many; rank r has part r % parts
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -123,7 +123,7 @@ class World:
         self.after(10 * MS, self._wake)
 
     def rails_of(self, node: str) -> tuple[RailReport, ...]:
-        """What a node's agent would read from the counters of its ranks."""
+        """Return the rail reports that a node's agent would read from the counters of its ranks."""
         if self.cables is None:
             return ()
         living = [(process.node.name, process) for process in self.processes.values() if process.alive]
@@ -169,8 +169,8 @@ class World:
             self.after(20 * MS, node.connect)
 
     def check_replay(self) -> None:
-        """The journal, run through a fresh core, gives the same decisions again; also if a snapshot stood in place of
-        the rows before, whichever these are."""
+        """Check that a fresh core makes the same decisions from the journal. The same must hold if, at any row, a
+        snapshot replaces the rows before."""
         again, through = Manager(**self.settings), Manager(**self.settings)
         for at, events, effects in self.journal:
             through = restored(msgpack.unpackb(msgpack.packb(taken(through))))
@@ -180,7 +180,7 @@ class World:
 
 
 class Node:
-    """A host: its agent's core and its processes. `agent` None: there is none."""
+    """A host: its agent's core and its processes. `agent` is None while no agent runs."""
 
     def __init__(self, world: World, name: str, spawns: bool, slots: int) -> None:
         self.world, self.name, self.spawns, self.slots = world, name, spawns, slots
@@ -211,7 +211,7 @@ class Node:
             self.step(Disconnected())
 
     def down(self) -> None:
-        """The host is gone: nobody sees its processes end, the manager's connection breaks."""
+        """The host is lost. No agent sees its processes end, and its connection to the manager breaks."""
         self.up, self.agent = False, None
         for process in self.world.processes.values():
             if process.node is self:
@@ -231,7 +231,7 @@ class Node:
     # ---- processes --------------------------------------------------------------------------------------------
 
     def first_start(self, rank: int) -> None:
-        """The launcher (ours, or somebody else's) starts a worker; ours reports it."""
+        """A launcher (ours or a foreign one) starts a worker. Only ours reports it."""
         process = Process(self.world, self, rank, 1 if self.spawns else 0, 0, False)
         self._adopt(process)
         if self.spawns:

@@ -1,7 +1,7 @@
-"""A training process of a story: the production core.Worker, and a body that does what it says in fixed times.
+"""A training process of a story: the real core.Worker, and a body that carries out its effects in fixed times.
 
-Training is one counter: a step of all ranks every STEP_NS while all of them run in one epoch. What a story plants (a
-stage that hangs, fails or kills) strikes when that stage is asked for.
+Training is one counter. All ranks do a step every STEP_NS while they all run in one epoch. A story can plant a fault: a
+stage that hangs, fails or kills the process. The fault strikes when that stage is ordered.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Process:
         self.phase = Phase.SETUP
         self.updates = -1 if newcomer else 0
         self.part = rank % world.parts + 1 if world.parts else 0
-        self.taken = False  # what it holds came from another rank
+        self.taken = False  # whether its state came from another rank
         self.planted: dict[str, str] = {}
-        self.step_ms = 100  # what its page tells, which may be longer than its steps here take
-        self.works_since = -1  # it is at work, and shows it, in a stage that takes long
+        self.step_ms = 100  # the step time in its page; may be longer than its steps here
+        self.works_since = -1  # since when it visibly works in a long stage
         self.compiles = False
         self.redoes = False
-        self.still: Doing | None = None  # it stands still in its step, and its process shows this
+        self.still: Doing | None = None  # if it stands still in its step: what its process does
         self.still_in, self.still_at = "", 0
-        self.waits = False  # it has entered the step's collective, which some rank has not entered
+        self.waits = False  # it waits in the step's collective for a rank that has not entered
         self.progress_at = 0
-        self.error = ""  # has left its step
+        self.error = ""  # the error that has left its step
         self.rails = RailHands()
         self.core = Worker(rank, incarnation, epoch, newcomer)
         world.after(2 * MS, self.hello)
@@ -162,7 +162,7 @@ class Process:
         return self.alive and self.phase is Phase.BODY and self.core.stage is Stage.RUNNING and not self.error
 
     def raises(self, error: str) -> None:
-        """An error leaves its step, for the first time or, if it says so, once more."""
+        """An error leaves its step. Its text says if it is raised once more."""
         self.error = error
         if error.startswith(RAISED_AGAIN):
             self.die(1, error)
@@ -170,11 +170,11 @@ class Process:
             self.hear(Raised(self.updates, error))
 
     def stands(self, doing: Doing | None, where: str) -> None:
-        """It stands still in this way, or goes on."""
+        """It stands still in this way, or goes on (None)."""
         self.still, self.still_in, self.still_at = doing, where, self.world.now
 
     def enters(self) -> None:
-        """It comes to the step's collective and waits there."""
+        """It enters the step's collective and waits there."""
         if not self.waits:
             self.waits, self.progress_at = True, self.world.now
 
@@ -192,7 +192,7 @@ class Process:
         return Reading(*who, step, self.phase, 1, self.step_ms, work, self.compiles, *self.standing())
 
     def standing(self) -> tuple[Still | None, tuple[Place, ...]]:
-        """What its agent sees of it if it makes no progress."""
+        """Return what its agent sees of it while it makes no progress."""
         age_ns = self.world.now - self.progress_at
         if self.phase is Phase.PARKED or age_ns < STILL_NS:
             return None, ()

@@ -1,4 +1,4 @@
-"""docs/diagrams are printed from the transition tables, so a picture can be old but never wrong; here, not even old."""
+"""docs/diagrams are printed from the transition tables. A picture cannot be wrong, and this test keeps it current."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, STE
 
 
 def page(table: Table[Enum, Enum]) -> str:
-    """One diagram as a page that forges render."""
+    """Return one diagram as a page that GitHub and similar sites render."""
     return (
         f"# {table.name.capitalize()}\n\n{table.about} Printed from its transition table; "
         f"`pytest tests/scripts --rewrite` prints it again.\n\n```mermaid\n{table.mermaid()}```\n"

@@ -1,4 +1,4 @@
-"""Every file in stories/ is played and must give its trace again; and its journal, replayed, the same decisions."""
+"""Plays every file in stories/. Each must give its trace again, and its replayed journal the same decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 
 def play(script: str) -> str:
-    """The whole file again, with the traces that its commands give."""
+    """Return the whole file again, with the traces that its commands produce."""
     story = Story()
     out = []
     for block in script.strip().split("\n\n"):

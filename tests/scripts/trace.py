@@ -1,4 +1,4 @@
-"""Effects as lines that read like a story; equal lines of several ranks or nodes at one instant become one."""
+"""Turns effects into readable lines. Equal lines of several ranks or nodes at one instant become one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskd.core.words import rank_words
 
 
 def order_words(order: Order) -> str:
-    """`order: epoch 2 PARKED, seats 2#2@a`."""
+    """Return an order's line: `order: epoch 2 PARKED, seats 2#2@a`."""
     words = f"order: epoch {order.epoch} {order.stage.name}"
     if order.term > 1:
         words += f" (term {order.term})"
@@ -22,7 +22,7 @@ def order_words(order: Order) -> str:
 
 
 def tell(effect: Tell) -> str:
-    """What the manager tells a node."""
+    """Return the line for what the manager tells a node."""
     message = effect.message
     if isinstance(message, Order):
         return f"-> {effect.node} | {order_words(message)}"
@@ -37,7 +37,7 @@ def tell(effect: Tell) -> str:
 
 
 def worker_effect(effect: object) -> str:
-    """What a worker is to do."""
+    """Return the line for what a worker has to do."""
     if isinstance(effect, Park):
         return f"parks, epoch {effect.epoch}"
     if isinstance(effect, Rebuild):
@@ -53,7 +53,7 @@ def worker_effect(effect: object) -> str:
 
 
 def text(lines: list[tuple[int, str, str]]) -> str:
-    """The trace. Ranks that do the same within the same millisecond are one line, and so are nodes that are told it."""
+    """Return the trace. Ranks that do the same in one millisecond share a line. So do nodes that get one message."""
     merged: list[tuple[int, list[str], str, str]] = []  # millisecond, names, role, what
     told: dict[str, str] = {}
     again = 0

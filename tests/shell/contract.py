@@ -1,7 +1,7 @@
-"""The names that taskd has to be compatible with, as the users' guides of the original list them, by subject.
+"""The names that taskd has to be compatible with, by subject, as the users' guides of the original list them.
 
-A list of facts: nothing here is read from taskd, so that a name which taskd forgets is missed. What each of them does
-stands in docs/compatibility.md, and test_compatibility.py compares the two.
+This is a list of facts. Nothing here is read from taskd, so the tests notice a name that taskd has forgotten.
+docs/compatibility.md says what each name does, and test_compatibility.py compares the two.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ CALLS = {
     "/Recover/ReplyStressTestResult",
     "/Recover/HealthCheck",
 }
-"""Of the cluster service."""
+"""The calls of the cluster service."""
 NODE_CHECK = {"dlrover-run", "--network-check", "--exclude-straggler", "NODE_RANK", "DLROVER_MASTER_ADDR"}
 POLICY = {
     "faultTolerant",
@@ -123,9 +123,9 @@ POLICY = {
     "exceptionalEvent",
     "hostdiscovery",
 }
-"""Keys of a job that an operator of a cluster manages, and the script that lists its hosts."""
+"""The keys of a job that a cluster operator manages, and the script that lists the job's hosts."""
 EVENTS = {"Pending", "Creating", "Running", "Scaling"}
-"""Of such a job."""
+"""The events of such a job."""
 ALL = set().union(
     FUNCTIONS,
     OPERATORS,

@@ -1,4 +1,4 @@
-"""A real manager in a process of its own, and an agent made by hand from the wire's own parts to speak with it."""
+"""A real manager in its own process, and an agent, made by hand from the wire's own parts, that speaks with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Poll another process' visible state until it is so; what it was waiting for is named when it never is."""
+    """Poll the visible state of another process until it is as wanted; if it never is, the error names `what`."""
     deadline = time.monotonic() + patience_s
     while True:
         found = condition()
@@ -76,7 +76,7 @@ class ManagerProcess:
         return self
 
     def note(self) -> dict[str, Any] | None:
-        """The note of this very process, once it is ready."""
+        """Return the note of this process; None until the process is ready."""
         assert self.process is not None
         assert self.process.poll() is None, f"the manager ended: {self.said()}"
         try:
@@ -94,7 +94,7 @@ class ManagerProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """Let it end in good order; its exit code."""
+        """End the manager in good order; return its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -123,10 +123,10 @@ class ManagerProcess:
 
 
 class HandAgent:
-    """One life of a node's agent: says what it is told to say."""
+    """One life of a node's agent, which says what the test tells it to say."""
 
     interval_ms = 10_000
-    """It is not silent before three of these have passed: how long a test looks elsewhere decides nothing."""
+    """The agent counts as silent only after three of these, so a test may do other things in between."""
 
     def __init__(self, manager: ManagerProcess, node: str, ranks: tuple[int, ...], key: keys.Key | None = None) -> None:
         self.node, self.ranks, self.job = node, ranks, manager.job
@@ -158,7 +158,7 @@ class HandAgent:
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[HandAgent]:
-        """Report every 100 ms meanwhile, as an agent does: whoever says nothing is suspected."""
+        """Report every 100 ms meanwhile, as an agent does: an agent that says nothing is suspected."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -182,7 +182,7 @@ class HandAgent:
         return Envelope(self.job, self.node, self.life, self.sequence)
 
     def say(self, message: Any) -> None:
-        with self.lock:  # a message's number and its place in line belong together
+        with self.lock:  # messages must be sent in the order of their numbers
             self.raw(encode(message, self.envelope()))
 
     def raw(self, *frames: bytes) -> None:
@@ -230,7 +230,7 @@ class HandAgent:
         self.say(Report(True, self.term, self.rows()))
 
     def receive(self, timeout_s: float = PATIENCE_S) -> Any:
-        """The next message, or None."""
+        """Return the next message, or None."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self.lock:  # never held for long: a beat may be due
@@ -253,7 +253,7 @@ class HandAgent:
     def join(self) -> None:
         """Say hello and report until every rank of this node is confirmed.
 
-        A hello may be lost with a connection whose end was not noticed yet; the manager then asks for another one.
+        A hello may be lost with a connection whose end was not noticed yet. The manager then asks for another one.
         """
         wanted = {(rank, row.incarnation) for rank, row in zip(self.states, self.rows(), strict=True)}
         deadline = time.monotonic() + PATIENCE_S

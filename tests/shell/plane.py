@@ -1,5 +1,5 @@
-"""Real workers, the agents that they start and a real manager, on one machine: what tests of agent and worker stand
-on."""
+"""A job on one machine, for tests of agent and worker: real workers, the agents that they start, and a real
+manager."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trainer:
         return self.process.pid
 
     def answer(self, seconds: float = PATIENCE_S) -> dict[str, Any]:
-        """The next line that it says."""
+        """Return the next line that it prints."""
         assert self.process.stdout is not None
         assert readable([self.process.stdout], seconds), f"rank {self.rank} said nothing; its log: {self.said()}"
         line = self.process.stdout.readline()
@@ -65,7 +65,7 @@ class Trainer:
         return self.log.read_text()
 
     def end(self) -> int:
-        """Let it leave in good order; its exit code."""
+        """Let it leave in good order; return its exit code."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         code = self.process.wait(PATIENCE_S)
@@ -117,14 +117,14 @@ class Plane:
         return "left" if rank < self.ranks // 2 else "right"
 
     def train(self, *ranks: int, **variables: str | None) -> list[Trainer]:
-        """Start these ranks on their nodes, and wait until each has said how its start went."""
+        """Start these ranks on their nodes, and wait until each has reported how its start went."""
         started = [Trainer(self, rank, self.node(rank), **variables) for rank in ranks]
         for trainer in started:
             trainer.started = trainer.answer()  # type: ignore[attr-defined]
         return started
 
     def facts(self) -> dict[str, Any]:
-        """What `taskd status --json` is made of."""
+        """Return the facts from which `taskd status --json` is made."""
         if self._asker is None:
             place = argparse.Namespace(job=self.job, host="127.0.0.1", port=self.port, json=True)
             os.environ["TASKD_RUN_DIR"] = str(self.run_dir)
@@ -132,15 +132,15 @@ class Plane:
         return self._asker.ask("status")
 
     def rank(self, rank: int) -> dict[str, Any]:
-        """What the manager says of this rank, empty if it does not know it."""
+        """Return what the manager says of this rank; empty if it does not know the rank."""
         return next((row for row in self.facts()["ranks"] if row["rank"] == rank), {})
 
     def agent_pid(self, node: str) -> int:
-        """The process that listens as this node's agent; 0: none."""
+        """Return the process that listens as this node's agent; 0 if there is none."""
         connection = local.connect(local.address(self.job, node))
         if connection is None:
             return 0
-        # SO_PEERCRED names who called listen(): the worker that made the socket. The agent is who holds it now.
+        # SO_PEERCRED names the process that called listen(): the worker. The agent is the process that holds it now.
         inode = listening_inode(local.address(self.job, node))
         connection.close()
         return next((pid for pid in agents() if holds(pid, inode)), 0)
@@ -150,7 +150,7 @@ class Plane:
 
 
 def listening_inode(name: str) -> str:
-    """The inode of the socket that listens on an abstract name."""
+    """Return the inode of the socket that listens on an abstract name."""
     shown = "@" + name[1:]
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         columns = line.split()
@@ -171,8 +171,8 @@ def agents() -> list[int]:
 
 
 def holds(pid: int, inode: str) -> bool:
-    """Whether this process has that socket. What it closes while we look, such as the connection of whoever asked for
-    its address a moment ago, says nothing of the rest."""
+    """Whether this process has that socket. The process may close another descriptor while we look, such as a
+    connection that asked for its address a moment ago. This does not end the search."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -181,7 +181,7 @@ def holds(pid: int, inode: str) -> bool:
 
 
 def link(path: str) -> str:
-    """What it points to; empty: it is gone."""
+    """Return the target of the link; empty if the link is gone."""
     try:
         return os.readlink(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""A real manager and a node's relay for the job's store, and a client of it without torch."""
+"""A real manager, a node's relay for the job's store, and a client of the store without torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PATIENCE_MS = int(PATIENCE_S * 1000)
 
 
 class StorePlane:
-    """A manager in its own process, the relay of node "left" in this one."""
+    """A manager in its own process, and the relay of node "left" in this process."""
 
     def __init__(self, run_dir: Path, port: int, job: str = "store") -> None:
-        # Names of sockets belong to the host, and other runs of these tests may be under way on it.
+        # Socket names are shared by the whole host, and other runs of these tests may use the host now.
         self.manager = ManagerProcess(run_dir, port, f"{job}-{os.getpid()}")
         self.relay: StoreRelay | None = None
 
@@ -57,7 +57,7 @@ class StorePlane:
 
 
 class StoreClient:
-    """One connection."""
+    """One connection to the relay."""
 
     def __init__(self, name: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -100,7 +100,7 @@ class StoreClient:
         return data
 
     def ask(self, operation: int, *items: bytes, timeout_ms: int = PATIENCE_MS, amount: int = 0) -> Any:
-        """The answer; an error's text raises."""
+        """Return the answer to an operation; raise an exception with the text of an error."""
         self.send(operation, *items, timeout_ms=timeout_ms, amount=amount)
         status, amount, found = self.answer()
         if status is not Status.DONE:

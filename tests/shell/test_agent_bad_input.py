@@ -1,4 +1,4 @@
-"""What an agent does with processes that break the rules: one line in its log, nobody let in, nobody else disturbed."""
+"""An agent and processes that break the rules: it logs one line, lets no such process in, and disturbs no other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trainer(plane: Plane) -> Trainer:
 
 @pytest.fixture
 def line(plane: Plane, trainer: Trainer) -> Iterator[socket.socket]:
-    """A connection of this very process to the agent."""
+    """A connection of the test's own process to the agent."""
     made = local.connect(local.address(plane.job, "left"))
     assert made is not None
     with made:
@@ -53,7 +53,7 @@ def packed(plane: Plane, message) -> bytes:
 
 
 def answer(line: socket.socket, seconds: float = PATIENCE_S) -> object:
-    """The agent's next message, or "closed"."""
+    """Return the agent's next message, or "closed"."""
     assert readable([line], seconds), "the agent said nothing"
     try:
         got = local.receive(line)

@@ -1,4 +1,4 @@
-"""The channel between worker and agent: sizes, descriptors, bad input, and who listens on a name."""
+"""The channel between worker and agent: sizes, descriptors, bad input, and the listener on a name."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_what_breaks_the_rules_is_refused_and_leaks_nothing(pair, tmp_path):
     before = open_descriptors()
     many = [os.dup(0) for _ in range(local.DESCRIPTORS_MAX + 3)]
     cases = [
-        (b"\7hello", ()),  # no known form
-        (b"\1", ()),  # in memory, but where?
+        (b"\7hello", ()),  # an unknown form
+        (b"\1", ()),  # in memory, but without a descriptor
         (b"\1", (unsealed,)),
         (b"\1", (sparse,)),
         (b"\0x", tuple(many)),  # more descriptors than the channel carries

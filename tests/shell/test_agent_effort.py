@@ -27,7 +27,7 @@ for line in sys.stdin:
 
 
 class Subject:
-    """A process that does what it is told, and says when it has done so."""
+    """A process that does what it is told, and reports when it has done so."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A launcher's first workers are its own before any of them can introduce itself, however quick it is."""
+"""A launcher knows its first workers before any of them can introduce itself, however fast that worker is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The per-node proxy: bytes pass unchanged in both directions, ends are passed on, and bounds hold."""
+"""The per-node proxy: it passes bytes unchanged in both directions, passes ends of streams on, and keeps its bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 
 class Echo:
-    """A server that sends back what it gets, and counts its connections."""
+    """A server that sends back what it receives, and counts its connections."""
 
     def __init__(self):
         self.server = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Network interfaces that go down and come back, as the kernel tells it over netlink."""
+"""Network interfaces that go down and come back, as the kernel reports it over netlink."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_link_that_goes_down_and_comes_back_is_told():
         assert watcher.stdout is not None
         try:
             assert watcher.stdout.readline() == "ready\n"
-            ip("link", "add", "bare0", "type", "veth", "peer", "name", "bare1")  # no address: nobody's rail
+            ip("link", "add", "bare0", "type", "veth", "peer", "name", "bare1")  # no address, so it is no rail
             ip("link", "delete", "bare0")
             ip("link", "set", "far0", "down")  # the cable is pulled
             assert watcher.stdout.readline() == "rail0 down\n"

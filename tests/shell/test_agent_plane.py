@@ -24,7 +24,7 @@ def plane(run_dir: Path, free_port, request) -> Iterator[Plane]:
 
 
 SOON = {"TASKD_WORKER_REGISTER_WAIT_MS": "1000"}
-"""For a start that cannot succeed."""
+"""Settings for a start that cannot succeed."""
 
 
 def wait_for_reason(trainer: Trainer, words: str) -> None:
@@ -36,7 +36,7 @@ def state(plane: Plane, rank: int) -> str:
 
 
 def test_an_agent_is_found_although_it_closes_something_meanwhile() -> None:
-    """The list of our own descriptors always has one that is closed by the time its links are read."""
+    """The list of our own descriptors always contains one that is closed before its link is read."""
     name = f"\0plane/{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(name)
@@ -112,7 +112,7 @@ def test_a_killed_agent_is_replaced_by_its_workers_and_training_goes_on(plane: P
         wait_for(lambda step=step: plane.rank(0)["step"] > step, "steps that the manager sees again")
     assert [state(plane, rank) for rank in range(4)] == ["alive"] * 4
     assert [plane.rank(rank)["incarnation"] for rank in range(4)] == [1] * 4
-    trainers[1].process.kill()  # and the new agent sees deaths as well as the first one did
+    trainers[1].process.kill()  # the new agent sees deaths, too, as the first one did
     wait_for(lambda: state(plane, 1) == "dead" and plane.rank(1)["exit_code"] == -9, "rank 1 dead")
 
 
@@ -121,7 +121,7 @@ def test_a_killed_manager_comes_back_and_training_never_notices(plane: Plane) ->
     trainers = plane.train(0, 1, 2, 3)
     agents = [plane.agent_pid(node) for node in ("left", "right")]
     plane.manager.kill()
-    trainers[3].process.kill()  # while nobody listens
+    trainers[3].process.kill()  # while there is no manager
     plane.manager.start()
     wait_for(lambda: [state(plane, rank) for rank in range(4)] == ["alive"] * 3 + ["dead"], "what happened meanwhile")
     step = plane.rank(0)["step"]
@@ -177,7 +177,7 @@ def test_a_forked_child_inherits_nothing_and_stays_silent(plane: Plane) -> None:
     found = trainer.ask("fork")
     mine, child = found["mine"], found["fds"]
     ours = {fd for fd, name in mine.items() if name.startswith("socket:") or "taskd" in name}
-    assert len(ours) >= 2, mine  # the line to the agent and the page, at least
+    assert len(ours) >= 2, mine  # at least the connection to the agent and the page
     for fd in ours:
         assert child.get(fd, "/dev/null") == "/dev/null", (fd, mine[fd], child[fd])
     assert found["present"] is False and found["step_shown"] is False

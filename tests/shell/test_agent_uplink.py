@@ -1,4 +1,4 @@
-"""The agent's line to the manager, against the manager's own front door: why there is none, and that it comes back."""
+"""The agent's connection to the manager's own front door: the reason while there is none, and that it comes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELLO = Goodbye("hello")
 
 
 class Side:
-    """A front door that notes what comes in, and turns the uplink beside it."""
+    """A front door that records what comes in."""
 
     def __init__(self, port: int, key: Key) -> None:
         self.refusals = Refusals()
@@ -52,7 +52,7 @@ def uplink(free_port):
 
 
 def drive(uplink: Uplink, until: Callable[[], object], *sides: Side) -> list[bool]:
-    """Turn both ends until something is so; what the line did meanwhile."""
+    """Run both ends until a condition holds; return how the connection changed meanwhile."""
     changes: list[bool] = []
     deadline = time.monotonic() + 20
     while not until():
@@ -98,7 +98,7 @@ def test_a_manager_with_another_key_is_named_and_the_right_key_still_helps(uplin
     drive(uplink, lambda: "does not accept this node's key" in uplink.reason, side)
     uplink.use(key)
     drive(uplink, lambda: uplink.ready, side)
-    uplink.use(Key(bytes(32), "wrong"))  # a line that stands is left alone
+    uplink.use(Key(bytes(32), "wrong"))  # an existing connection is left alone
     assert uplink.send(HELLO)
     drive(uplink, lambda: side.arrived, side)
     side.door.close()

@@ -1,5 +1,5 @@
-"""The benchmark of the control plane measures what it says: on small jobs, whose every rank takes part in what is
-counted. Whether a figure is good is not asked here.
+"""The benchmark of the control plane: it measures what it says. The jobs are small, and each of their ranks takes part
+in what is counted. These tests do not ask whether a figure is good.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command taskd: what it answers, how it refuses, and that it starts at once with nothing heavy loaded."""
+"""The command taskd: what it answers, how it refuses, and that it starts at once without heavy imports."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         env=environ,
     )
-    # Opening for writing waits for the command to open the other end: then it is inside its work, reading.
+    # Opening for writing waits until the command opens the other end. The command is then busy reading.
     with fifo.open("w"):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)

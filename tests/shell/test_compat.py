@@ -1,4 +1,4 @@
-"""The import finder: real packages always win; without them the documented names answer, and say what has no effect."""
+"""The import finder: real packages always win. Without them the documented names work, and say what has no effect."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_it_stands_last_and_once_and_loads_nothing(run_python: Callable[..., Any
 
 
 def real(tmp_path: Path, *names: str) -> dict[str, str]:
-    """Packages that stand for really installed ones: each file says so of itself."""
+    """Make packages that stand for really installed ones: each file sets REAL."""
     for name in names:
         file = tmp_path / "site" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ def test_the_real_ones_win(run_python: Callable[..., Any], tmp_path: Path) -> No
 
 
 def test_half_a_real_one_stays_half(run_python: Callable[..., Any], tmp_path: Path) -> None:
-    environ = real(tmp_path, "mindio_ttp/__init__.py", "mindx_elastic/other.py")  # the second has no __init__
+    environ = real(tmp_path, "mindio_ttp/__init__.py", "mindx_elastic/other.py")  # the second package has no __init__
     code = (
         "import taskd.api\nimport mindio_ttp\n"
         "for name in ('mindio_ttp.framework_ttp', 'mindio_ttp.controller_ttp', 'mindx_elastic.api'):\n"

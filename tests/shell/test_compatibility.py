@@ -1,4 +1,4 @@
-"""docs/compatibility.md: every name of the original is in it once, does what it says, or says that it does nothing."""
+"""docs/compatibility.md: it has every name of the original once. A name does what it says, or says it does nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskd.config.tree import STRATEGIES
 from tests.shell import contract
 from tests.source import ROOT
 
-VARIABLES = {  # what each sets, by an example; None: it is read elsewhere, or does nothing
+VARIABLES = {  # for each variable an example value and the setting that it changes
     "PROCESS_RECOVER": ("on", "recover.process_recover"),
     "ELASTIC_PROCESS_RECOVER_ENABLE": ("1", "recover.process_recover"),
     "HIGH_AVAILABILITY": ("recover", "recover.strategies"),
@@ -37,7 +37,7 @@ VARIABLES = {  # what each sets, by an example; None: it is read elsewhere, or d
 }
 NOTHING = "Nothing"
 OF_IDENTITY = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK"}
-SAYS = {  # of each name that does nothing, how its warning begins, in their order
+SAYS = {  # for each name that does nothing, how its warning begins
     "mindx_elastic.api": "this import asks for the launcher of the original and does nothing",
     "taskd.python.adaptor.patch": "this import asks for the launcher of the original and does nothing",
     "plugin_dir": "plugin_dir does nothing",
@@ -63,7 +63,7 @@ for _ in range(2):
 
 
 def rows() -> dict[str, str]:
-    """The tables: each name, and what is said of it."""
+    """Return the rows of the page's tables: each name, and what the page says of it."""
     found: dict[str, str] = {}
     for name, said in re.findall(r"^\| `([^`]+)` \| (.+) \|$", (ROOT / "docs/compatibility.md").read_text(), re.M):
         assert name not in found, f"{name} stands there twice"
@@ -76,7 +76,7 @@ def calls() -> list[str]:
 
 
 def taken() -> set[str]:
-    """Every name of others that the code takes, as the code has them."""
+    """Return every name of others that the code accepts, read from the code."""
     keys = {*taskd_manager_api.KEYS, *taskd_agent_api.KEYS, *taskd_proxy_api.KEYS}
     arguments = inspect.signature(taskd.api.init_taskd_worker).parameters
     of_settings = {name for leaf in config.leaves().values() for name in (*leaf.variables, *leaf.meta["hints"])}
@@ -87,7 +87,7 @@ def taken() -> set[str]:
 
 
 def test_every_name_is_there_and_no_other() -> None:
-    """What the original has, whether or not taskd has it; and what taskd has of others beside that."""
+    """The page has all names of the original, even if taskd lacks them, and all other foreign names that taskd has."""
     found = rows().keys()
     assert not contract.ALL - found, "names of the original of which the page says nothing"
     assert not taken() - found, "names that taskd takes and of which the page says nothing"

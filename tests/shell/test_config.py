@@ -1,4 +1,4 @@
-"""The configuration tree: what it holds, who wins, where a value came from, and what is refused in which words."""
+"""The configuration tree: its options, which source wins, where a value came from, and how bad values are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskd.errors import UsageError
 ALL_STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 COMPUTED = object()
 HCCL_NAMES = ("OP_RETRY_ENABLE", "OP_RETRY_PARAMS", "CONNECT_TIMEOUT")
-# The set of options. A new one, another default or another name is a decision: it is taken here too.
+# The set of options. A new option, another default or another name is a decision, so it must be entered here, too.
 OPTIONS: dict[str, tuple[Any, str]] = {
     "enabled": (True, "TASKD_ENABLED TASKD_PROCESS_ENABLE"),
     "job.id": ("default", "TASKD_JOB_ID MINDX_TASK_ID"),
@@ -74,7 +74,7 @@ def source_of(loaded: Config, path: str) -> str:
 
 
 def another(leaf: Leaf) -> tuple[str, Any]:
-    """A value that is not the default: as text, and as what it becomes."""
+    """Return a value that is not the default: its text, and the value that the text becomes."""
     default = config.value_at(Config(), leaf.path)
     if leaf.kind == "int":
         value = leaf.meta["low"] if default != leaf.meta["low"] else leaf.meta["high"]
@@ -332,7 +332,7 @@ def test_unknown_variables_cost_a_warning(run_python: Callable[..., Any]) -> Non
     code = "from taskd import config\nfor _ in range(3): print(config.load().manager.port)"
     environ = {
         "TASKD_MANAGR_PORT": "9",
-        "TASKD_MANAGER_PORT": "tcp://10.0.0.7:9601",  # as Kubernetes does for a Service called taskd-manager
+        "TASKD_MANAGER_PORT": "tcp://10.0.0.7:9601",  # Kubernetes sets this for a Service called taskd-manager
         "TASKD_MANAGER_SERVICE_HOST": "10.0.0.7",
         "TASKD_MANAGER_PORT_9601_TCP_ADDR": "10.0.0.7",
         "_TASKD_CHILD": "1",

@@ -1,6 +1,6 @@
-"""Copies of records: what a worker has handed to the kernel arrives, even when it is killed in the next moment.
+"""Copies of records: what a worker has handed to the kernel arrives, even if the worker is killed a moment later.
 
-The keeper's door and the fetch are the real ones; a worker is a process that dies.
+The keeper's door and the fetch are the real ones. A worker is a process that dies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _copiers: list[Copier] = []
 
 @pytest.fixture(autouse=True)
 def copiers_end() -> Iterator[None]:
-    """Else they would look for their keepers as long as the tests run, and find other tests' ports."""
+    """Stop all copiers: otherwise they look for their keepers until the tests end, and find other tests' ports."""
     yield
     for copier in _copiers:
         copier.stop()
@@ -83,7 +83,7 @@ def connected(port: int, key: bytes = KEY, incarnation: int = 1, lineage: int = 
 
 
 def kept(door: CopyDoor, records: Records) -> dict[int, tuple[int, bytes]]:
-    """The slots of rank 3, as a newcomer would get them."""
+    """Return the slots of rank 3, as a newcomer would get them."""
     with door.lock:
         door.drain()
         slots_of = records._ranks[3].slots if 3 in records._ranks else {}
@@ -91,7 +91,7 @@ def kept(door: CopyDoor, records: Records) -> dict[int, tuple[int, bytes]]:
 
 
 def offer(records: Records, setup: bytes, lineage: int = 5, incarnation: int = 1) -> None:
-    """The agent's part: offer a set-up and send what is wanted."""
+    """Do the agent's part: offer a set-up and send the wanted pieces."""
     pieces = [setup[at : at + limits.SETUP_PIECE] for at in range(0, len(setup), limits.SETUP_PIECE)]
     known = {hashlib.sha256(piece).digest(): piece for piece in pieces}
     digests = tuple(hashlib.sha256(piece).digest() for piece in pieces)
@@ -141,7 +141,7 @@ def test_another_key_is_not_taken(door: tuple[CopyDoor, int], records: Records) 
 
 
 def test_a_crowd_of_strangers_keeps_no_worker_out(door: tuple[CopyDoor, int], records: Records) -> None:
-    """Whoever says nothing, or much that is nothing, costs little; the oldest has to go."""
+    """Strangers that send nothing, or an unfinished greeting, cost little; the oldest one has to go."""
     worker = connected(door[1])
     worker.send(0, 1, b"before")
     crowd, files = [], len(os.listdir("/proc/self/fd"))
@@ -231,7 +231,7 @@ def test_a_keeper_that_does_not_read_holds_nobody_up() -> None:
         silent.sendall(b"c" * 16)
         wait_until(lambda: copier.connected, "a connection")
         record = os.urandom(5 << 20)
-        for step in range(64):  # or it would be held up here, until the test is called hanging
+        for step in range(64):  # a copier that waits for its keeper would hang here
             copier.send(0, step, record)
         silent.close()
 
@@ -254,7 +254,7 @@ def test_what_is_too_large_is_said_and_holds_nobody_up(
 def test_a_slot_that_is_broken_off_is_no_slot(
     door: tuple[CopyDoor, int], records: Records, change: dict[str, object]
 ) -> None:
-    """Whatever does not go on as it began ends the connection; what was kept before stays."""
+    """A slot that does not go on as it began ends the connection; what was kept before stays."""
     connected(door[1]).send(0, 6, b"before")
     first = copy_frame.Frame(3, 1, 5, 0, 7, 0, False, b"a piece", more=True)
     second = replace(first, **{"number": 1, "more": False, "data": b"another", **change})  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def test_a_slot_that_is_broken_off_is_no_slot(
         sock.sendall(copy_frame.greeting(KEY, challenge))
         for frame in (first, second):
             sock.sendall(copy_frame.pack(KEY, challenge, frame))
-        with contextlib.suppress(ConnectionResetError):  # there may be something of ours that was not read
+        with contextlib.suppress(ConnectionResetError):  # the keeper may not have read all that we sent
             assert sock.recv(1) == b""
     assert kept(door[0], records) == {0: (6, b"before")}
 
@@ -298,7 +298,7 @@ def test_records_are_fetched_as_they_were(door: tuple[CopyDoor, int], records: R
 
 
 def test_all_slots_are_fetched(door: tuple[CopyDoor, int], records: Records) -> None:
-    """Those of the ledger, too."""
+    """The ledger's slots are fetched, too."""
     copier, wanted = connected(door[1]), {slot: (slot, os.urandom(9)) for slot in range(slots.SLOTS)}
     for slot, (step, data) in wanted.items():
         copier.send(slot, step, data)
@@ -312,7 +312,7 @@ def test_all_slots_are_fetched(door: tuple[CopyDoor, int], records: Records) -> 
 
 
 def test_only_a_step_says_that_the_set_up_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger is written before that, and the set-up would be offered with digests of half of it."""
+    """The ledger is written earlier: a bell at that time would offer digests of only half of the set-up."""
     record, bell, copier = Record.create(), os.eventfd(0, os.EFD_NONBLOCK), Mock()
     monkeypatch.setattr(boot, "Copier", Mock(return_value=copier))
     boot._copy(Mock(copies=[("127.0.0.1", 1)], copies_key="", rank=3, incarnation=1), record, bell)
@@ -326,12 +326,12 @@ def test_only_a_step_says_that_the_set_up_is_whole(monkeypatch: pytest.MonkeyPat
 
 
 def bring(records: Records) -> Fetched:
-    """A fetch that speaks with a keeper's records without a line between them."""
+    """Run a fetch that speaks with a keeper's records directly, without a connection."""
     fetch = Fetch(3, 1, time.monotonic_ns() + limits.DEADLINE_COPY_NS)
     for _ in range(100):
         for answer in records.hear(fetch.question(time.monotonic_ns())):
             assert isinstance(answer, (RecordsAnswer, SetupPiece))
-            assert encode(answer, Envelope("job", "n", 1, 1))  # within its bounds
+            assert encode(answer, Envelope("job", "n", 1, 1))  # the answer keeps its bounds
             fetch.hear(answer)
         if fetch.passed:
             fetch.next_after(0, True, "")
@@ -341,7 +341,7 @@ def bring(records: Records) -> Fetched:
 
 
 class Node:
-    """A keeper, and what a rank on another node has handed in there."""
+    """A node with a keeper, which keeps the records of a rank on another node."""
 
     def __init__(self, name: str) -> None:
         self.keeper = Keeper("job", name, "127.0.0.1", JOB_KEY)
@@ -359,7 +359,7 @@ def nodes() -> Iterator[list[Node]]:
 
 @contextmanager
 def life(incarnation: int, places: list[Place], setup: bytes) -> Iterator[None]:
-    """A rank's life on its node, up to the moment at which all of its records are somewhere else."""
+    """One life of a rank on its node. The caller ends it when all of its records are on another node."""
     record, file, bell = slots.make(5), os.memfd_create("setup"), os.eventfd(0)
     os.write(file, setup)
     arrived: list[Fetched] = []
@@ -379,7 +379,7 @@ def life(incarnation: int, places: list[Place], setup: bytes) -> Iterator[None]:
 
 
 def fetched(places: list[Place], last_life: int) -> Fetched:
-    """What a newcomer's node gets."""
+    """Return what a newcomer's node gets."""
     arrived: list[Fetched] = []
     copies = Copies("job", "heir", JOB_KEY, (), arrived.append)
     copies.start()

@@ -1,4 +1,4 @@
-"""taskd doctor against real troubles: taken ports, open keys, small limits, libraries that crash or hang."""
+"""taskd doctor against real problems: taken ports, readable keys, small limits, libraries that crash or hang."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_command_line_never_imports_torch(run_python: Callable[..., Any]) ->
 
 
 def library(tmp_path: Path, name: str, text: str) -> dict[str, str]:
-    """A library on the path that does what `text` says when it is imported."""
+    """Put a library on the path that runs `text` when it is imported."""
     folder = tmp_path / "site" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "__init__.py").write_text(text)
@@ -102,7 +102,7 @@ def test_a_library_that_crashes(run_python: Callable[..., Any], tmp_path: Path) 
     found = findings_with(run_python, environ)
     assert found["probe"]["state"] == FAULT
     assert "ended by SIGSEGV at the stage 'torch'" in found["probe"]["sentence"]
-    assert found["taskd._native"]["state"] == OK  # what came before the crash stands
+    assert found["taskd._native"]["state"] == OK  # findings from before the crash are kept
 
 
 def test_where_its_own_extension_does_not_load_it_still_speaks(run_python: Callable[..., Any]) -> None:
@@ -165,7 +165,7 @@ def test_this_machine_can_run_a_job() -> None:
 
 @pytest.mark.root
 def test_a_container_without_network_and_shared_memory(tmp_path: Path) -> None:
-    """In namespaces of its own, where only loopback is left and /dev/shm is small."""
+    """The checks run in their own namespaces, with only loopback and a small /dev/shm."""
     if not shutil.which("unshare"):
         pytest.skip("needs unshare for namespaces; install util-linux to include it")
     code = (
@@ -184,7 +184,7 @@ def test_a_container_without_network_and_shared_memory(tmp_path: Path) -> None:
     lines = {line.split("check='")[1].split("'")[0]: line for line in done.stdout.splitlines()}
     assert "state='warning'" in lines["interfaces"] and "no interface but loopback" in lines["interfaces"]
     assert "state='warning'" in lines["shared memory"] and "--shm-size" in lines["shared memory"]
-    # 127.0.0.1 cannot be bound while lo is down: the sentence must not be a traceback.
+    # 127.0.0.1 cannot be bound while lo is down. The finding must be a sentence and not a traceback.
     assert "manager port" in lines
 
 
@@ -221,7 +221,7 @@ def test_a_port_that_a_manager_has(free_port: Callable[[], int]) -> None:
 
 def test_a_manager_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LIMIT_S", 0.2)
-    finding = port_finding(host="192.0.2.77")  # an address for documentation, which nobody has
+    finding = port_finding(host="192.0.2.77")  # an address reserved for documentation: no host has it
     assert finding.state == WARNING and "no manager answers at 192.0.2.77:9601" in finding.sentence
 
 

@@ -27,7 +27,7 @@ from tests.shell.plane import Plane
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch, free_port):
-    """A job of 4 without a manager, and an agent that ends soon."""
+    """A job of 4 ranks without a manager, whose agent ends soon."""
     monkeypatch.setenv("TASKD_JOB_ID", f"dropin-{os.getpid()}")
     monkeypatch.setenv("TASKD_NODE", "here")
     monkeypatch.setenv("TASKD_MANAGER_HOST", "127.0.0.1")
@@ -81,9 +81,9 @@ def test_the_order_of_calls(job) -> None:
     assert destroy_taskd_worker() is False
     assert init_taskd_worker(1) is True
     assert init_taskd_worker(1) is True
-    assert init_taskd_worker(2) is True  # not started: the last word counts
+    assert init_taskd_worker(2) is True  # not started yet: the last call counts
     assert start_taskd_worker() is False  # there is no manager
-    assert init_taskd_worker(3) is False  # it is rank 2 already
+    assert init_taskd_worker(3) is False  # it is already rank 2
     assert destroy_taskd_worker() is True
     assert destroy_taskd_worker() is False
     assert init_taskd_worker(3) is True
@@ -102,7 +102,7 @@ def test_numbers_of_libraries_are_ranks(job) -> None:
 
 
 class Elastic:
-    """What a launcher passes: an object whose run() trains."""
+    """The object that a launcher passes: its run() trains."""
 
     _worker_group = "the group"
 
@@ -202,8 +202,8 @@ dist.destroy_process_group()
 def test_an_unchanged_script_under_two_torchruns(
     tmp_path: Path, run_dir: Path, free_port, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
-    """Two nodes on one machine; the second one finds neither key nor manager's files: the key comes through the
-    store, which does not tell it to those that read there, or was given to all."""
+    """Two nodes run on one machine. The second one finds neither the key nor the manager's files. Its key comes
+    through the store, which does not reveal it to readers, or was given to all nodes."""
     if given:
         monkeypatch.setenv("TASKD_KEY", given)
     (tmp_path / "train.py").write_text(SCRIPT)

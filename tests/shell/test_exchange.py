@@ -1,4 +1,4 @@
-"""The job's key through a store that everybody may read, and write into: who gets it, and what garbage breaks."""
+"""The job's key in a store that everybody may read and write: which askers get it, and what garbage breaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = Key(b"o" * 32, "another test")
 
 
 class Shelf:
-    """A store of one process."""
+    """A store inside one process."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -41,7 +41,7 @@ class Shelf:
 
 
 class Plain(Shelf):
-    """One that cannot compare, as torch's for etcd."""
+    """A store without compare_set, like torch's store for etcd."""
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         raise RuntimeError("pure virtual")
@@ -74,7 +74,7 @@ def test_each_asker_gets_the_key_and_a_reader_learns_nothing(store: Shelf) -> No
 
 
 def test_a_place_that_was_answered_already_is_left_for_another() -> None:
-    """A stranger wrote nothing at all there: a store cannot tell that from an empty place."""
+    """A stranger wrote an empty value there. A store cannot tell that from an empty place."""
     store = Shelf()
     store.set("ask/1", "")
     giver = Giver(store, KEY)
@@ -113,7 +113,7 @@ def test_a_bad_ask_gets_nothing_and_the_next_one_is_served(garbage: str) -> None
 
 def test_an_asker_that_dies_half_way_keeps_the_others_only_until_they_ask_again() -> None:
     store = Shelf()
-    store.add("asks", 1)  # it drew its number, and no more
+    store.add("asks", 1)  # an asker drew its number and died
     first, second = asked(store), asked(store)
     giver = Giver(store, KEY)
     giver.serve_all(99)
@@ -170,7 +170,7 @@ def test_an_answer_that_is_garbage_is_no_key(answer: str) -> None:
 
 
 def test_who_asks_a_false_giver_gets_no_false_key_of_the_true_one() -> None:
-    """Somebody answers in the true giver's name, and does not have its private key."""
+    """A false giver answers in the true giver's name, without the true giver's private key."""
     store = Shelf()
     asker = asked(store)
     asker_public = bytes.fromhex(store.get("ask/1").decode())

@@ -1,4 +1,4 @@
-"""Launchers hand the job's key on over their rendezvous' store, and nothing that crosses it tells the key."""
+"""Launchers hand the job's key on over the store of their rendezvous. Nothing in that store reveals the key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FreePort = Callable[[], int]
 
 
 class Listener:
-    """Stands between a store and all that use it, and keeps every byte of both directions."""
+    """A proxy between a store and all its clients, which keeps every byte of both directions."""
 
     def __init__(self, port: int) -> None:
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -79,7 +79,7 @@ class Listener:
             end.close()
 
     def all(self) -> list[bytes]:
-        """What was heard, and what a client finds that looks into the store."""
+        """Return all bytes heard, and all values that a client finds in the store."""
         return [*map(bytes, self.heard), *(bytes(self.store.get(name)) for name in self.store.list_keys())]
 
     def has(self, *forms: bytes) -> bool:
@@ -103,7 +103,7 @@ def listener(free_port: FreePort) -> Iterator[tuple[Listener, int]]:
 def test_who_hears_all_that_the_store_does_does_not_learn_the_key(
     tmp_path: Path, run_dir: Path, free_port: FreePort, listener: tuple[Listener, int], given: str
 ) -> None:
-    """Two nodes train, a third one comes late as a spare; a stranger asks for nonsense in between."""
+    """Two nodes train, and a third one comes late as a spare. In between, a stranger asks for nonsense."""
     heard, port = listener
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ["--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
@@ -149,7 +149,7 @@ def test_a_node_that_cannot_be_of_the_job_says_why_and_ends(
         assert wait_until(lambda: launched.launchers[0].poll(), "the first node's end") == 1
 
 
-# ---- who answers ------------------------------------------------------------------------------------------------
+# ---- which launcher answers -------------------------------------------------------------------------------------
 
 
 KEY = Key(bytes.fromhex(HEX), "a test")
@@ -163,7 +163,7 @@ def host() -> TCPStore:
 
 
 def board(host: TCPStore) -> Board:
-    """A launcher's line to it."""
+    """Return a launcher's board, over its own connection to this store."""
     return Board(TCPStore("127.0.0.1", host.port, is_master=False), "run")
 
 
@@ -172,7 +172,7 @@ Give = Callable[..., handing.Handing]
 
 @pytest.fixture
 def give(host: TCPStore) -> Iterator[Give]:
-    """Start one that answers; all are closed at the end, for a thread that is in the store then ends the process."""
+    """Start a launcher's part that answers. At the end all are closed: a thread still in the store ends the process."""
     made: list[handing.Handing] = []
 
     def start(key: Key = KEY, stand_in: bool = False) -> handing.Handing:
@@ -188,7 +188,7 @@ def give(host: TCPStore) -> Iterator[Give]:
 def test_who_stands_by_answers_when_the_first_one_is_gone(
     host: TCPStore, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing, "STAND_IN_SECONDS", 0.2)  # its expiry is what is tested
+    monkeypatch.setattr(handing, "STAND_IN_SECONDS", 0.2)  # the test waits for its expiry
     first, other = give(), give(stand_in=True)
     assert handing._ask(board(host), NOTICE).secret == KEY.secret
     first.close()
@@ -223,7 +223,7 @@ def test_a_first_node_of_another_version_is_named(told: object) -> None:
         handing.notice_in(told)
 
 
-# ---- who cannot begin -------------------------------------------------------------------------------------------
+# ---- nodes that cannot begin ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

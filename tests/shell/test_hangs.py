@@ -1,7 +1,7 @@
-"""A rank stands still and the job with it: it is named once, with what its process does, and goes on when it may.
+"""Hangs: one rank stands still, and so does the job. The rank is named once, with what its process does.
 
-Whole jobs of real processes. Each rank that stands still does so until the test lets it go, so nothing here is a matter
-of time. That no false alarm is raised elsewhere is checked by every test that reads what a job has said.
+Each test runs a whole job of real processes. A rank stands still until the test lets it go on, and then the job goes
+on, so no result depends on time. Every other test that reads a job's output checks that there is no false alarm.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ WAYS = {
     "hold": (f"{WAITS}; .* lets no other Python thread of it run and sleeps in clock_nanosleep", signal.SIGUSR1),
     "match": (f"{WAITS}; .* lets no other Python thread of it run and works", signal.SIGUSR1),
 }
-"""What is said of each way to stand still, and the signal that ends it."""
+"""What the job says about each way to stand still, and the signal that ends it."""
 
 
 def of_hangs(launched: Launched) -> list[str]:
@@ -134,7 +134,7 @@ def test_who_is_waited_for_is_named_once(how: str, tmp_path: Path, free_port: Ca
 
 
 def test_who_is_stopped_is_replaced(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """The others keep their processes, and the weights are those of the job in which nobody stands still."""
+    """The other ranks keep their processes. The weights are those of a job in which no rank stands still."""
     jobs = []
     for way in ("calm", "stop"):
         folder = tmp_path / way

@@ -1,4 +1,4 @@
-"""The journal: what is written comes back, and a disk that is full, broken or locked costs a warning and no more."""
+"""The journal: what is written comes back. A disk that is full, broken or locked costs a warning and no more."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EFFECTS = [
 
 @pytest.fixture(autouse=True)
 def heard(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """taskd's logger passes nothing on to the root, where pytest listens."""
+    """Add pytest's handler to taskd's logger, which passes nothing on to the root logger, where pytest listens."""
     logger = logging.getLogger("taskd")
     logger.addHandler(caplog.handler)
     yield
@@ -203,7 +203,7 @@ def test_a_snapshot_stands_in_place_of_the_rows_before(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     made = written(path, 5)
     assert made.snapshot() is None and made.fresh_rows == 5
-    made.append(50, b"x", b"")  # not written yet, and known all the same
+    made.append(50, b"x", b"")  # not written yet, but already known
     made.put_together(60, b"all that is known")
     assert not list(made.rows()) and made.fresh_rows == 0
     made.append(70, b"y", b"")
@@ -278,7 +278,7 @@ def test_a_damaged_snapshot_is_named(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="snapshot 3"):
         journal.read(str(tmp_path / "journal.db"))
     again = Journal(str(tmp_path / "journal.db"))
-    assert again.open() and not list(again.rows())  # it was moved aside
+    assert again.open() and not list(again.rows())  # the damaged journal was moved aside
     again.close()
 
 
@@ -316,7 +316,7 @@ def test_rows_that_no_manager_wrote_are_named(data: bytes) -> None:
 
 
 def test_a_step_is_described_for_people() -> None:
-    """What is told to several nodes is one line, and why stands in the decision alone."""
+    """A message to several nodes is one line. Only the decision gives the reason."""
     assert record.describe(list(EFFECTS)) == [
         "dead: rank 0 died",
         "end of the job with exit code 1: over",

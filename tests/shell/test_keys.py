@@ -1,4 +1,4 @@
-"""The job's key: where it comes from, who may read it, and who is let in with it."""
+"""The job's key: where it comes from, who may read it, and which peer is let in with it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_run_directory_that_others_could_have_made_is_refused(tmp_path: Path) 
     base.chmod(0o777)
     with pytest.raises(UsageError, match="not safe"):
         run_dir.ensure(str(base / "job"))
-    base.chmod(0o1777)  # like /tmp: with the sticky bit nobody can take our folder away
+    base.chmod(0o1777)  # like /tmp: with the sticky bit no other user can move our folder away
     run_dir.ensure(str(base / "job"))
     (base / "real").mkdir(mode=0o700)
     (base / "linked").symlink_to(base / "real")
@@ -210,6 +210,6 @@ looking.wait()
 
 
 def test_a_process_may_end_while_it_looks_for_the_key(run_python: RunPython, run_dir: Path) -> None:
-    """Its line's thread is in the job's store then, which an interpreter that ends cannot take it out of."""
+    """A thread of taskd is in the job's store then, and the end of the interpreter cannot take it out of there."""
     said = run_python(ENDS, env={"TASKD_RUN_DIR": str(run_dir)}).stderr
     assert "terminate called" not in said

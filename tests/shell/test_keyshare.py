@@ -1,4 +1,4 @@
-"""How a torchrun job's ranks get the key from rank 0: each rank's search, over a store that a stranger reads, too."""
+"""How the ranks of a torchrun job get the key from rank 0, through a store that a stranger reads, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rank = Callable[..., KeyShare]
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dist.FileStore:
-    """What all ranks have met with."""
+    """The store through which all ranks have met."""
     found = dist.FileStore(str(tmp_path / "store"), -1)
     torch = SimpleNamespace(distributed_c10d=SimpleNamespace(_get_default_store=lambda: found))
     monkeypatch.setattr(keyshare, "initialised_distributed", lambda: torch)
@@ -30,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dist.FileStore:
 
 @pytest.fixture
 def rank(tmp_path: Path, store: dist.FileStore) -> Rank:
-    """A rank on a host of its own, or on the one that is named."""
+    """Make a rank's search for the key, on its own host or on the named host."""
 
     def make(number: int, host: str = "", local_rank: int = 0, **variables: str) -> KeyShare:
         environ = {"TASKD_RUN_DIR": str(tmp_path / (host or f"host-{number}")), "TASKD_JOB_ID": "job", **variables}
@@ -40,7 +40,7 @@ def rank(tmp_path: Path, store: dist.FileStore) -> Rank:
 
 
 def made(tmp_path: Path, host: str) -> keys.Key:
-    """What the manager does on its host."""
+    """Make the key on this host, as the manager does."""
     return keys.load_or_create(config.load(environ={"TASKD_RUN_DIR": str(tmp_path / host), "TASKD_JOB_ID": "job"}))
 
 
@@ -49,7 +49,7 @@ def test_the_key_reaches_another_host_and_no_reader_of_the_store(
 ) -> None:
     key = made(tmp_path, "host-0")
     first, second, third = rank(0), rank(1), rank(2)
-    assert second.look() == b""  # too early
+    assert second.look() == b""  # too early: rank 0 has announced nothing yet
     assert first.look() == key.secret and first.hands_on and not first.settled
     assert second.look() == third.look() == b""
     store.set("taskd/ask/3", "a stranger's garbage")
@@ -88,7 +88,7 @@ def test_of_a_node_one_rank_asks(rank: Rank, tmp_path: Path, store: dist.FileSto
     other = rank(3, local_rank=1)
     other.look()
     assert not store.check(["taskd/ask/1"])
-    other.proven = True  # the manager knows it, by the key that the first rank of its node has brought
+    other.proven = True  # the manager knows this rank by the key that the first rank of its node has brought
     assert other.settled
     other.proven, other._began = False, other._began - keyshare.ASK_AFTER_SECONDS
     other.look()

@@ -1,6 +1,6 @@
-"""taskd-run without faults: workers find what they find under torchrun, and a job ends as it ends there.
+"""taskd-run without faults: workers find the same as under torchrun, and a job ends in the same way.
 
-Where it matters the same script runs under both launchers and what it found is compared.
+Where it matters, the same script runs under both launchers, and the test compares what it found.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.slow
 
 Start = Callable[..., Any]
 MAY_DIFFER = {
-    "TORCHELASTIC_RUN_ID",  # drawn anew for each run
+    "TORCHELASTIC_RUN_ID",  # a new one for each run
     "TORCHELASTIC_ERROR_FILE",
     "MASTER_PORT",
-    "TORCHELASTIC_MAX_RESTARTS",  # counts the lives of each rank, and is 3 unless the user says otherwise
+    "TORCHELASTIC_MAX_RESTARTS",  # counts the lives of each rank; 3 unless the user sets it
     "PYTHONPATH",
 }
-"""What need not be as under torchrun, and why."""
+"""The variables that may differ from torchrun's, and why."""
 DUMP = """
 import json, os, signal, sys, threading, multiprocessing, random
 import numpy, torch
@@ -49,7 +49,7 @@ os.write(1, f"drawn {torch.rand(1).item()} {random.random()} {numpy.random.rand(
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """taskd-run with these words in the test's folder."""
+    """Run taskd-run with these words in the test's folder."""
 
     @contextmanager
     def run(*words: str, nodes: Any = ((),), **variables: str | None) -> Iterator[Launched]:
@@ -92,10 +92,10 @@ def test_a_worker_finds_what_it_finds_under_torchrun(start: Start, tmp_path: Pat
     for rank, row in theirs.items():
         own = ours[rank]
         names = set(row["environment"]) | set(own["environment"])
-        taskds = {name for name in names if name.startswith("TASKD_")}  # given to one of the two launchers only
+        taskds = {name for name in names if name.startswith("TASKD_")}  # only one of the two launchers gets them
         for name in names - MAY_DIFFER - taskds:
             assert own["environment"].get(name) == row["environment"].get(name), name
-        own["threads"] -= 2  # taskd's link to its agent, and its ear for broken collectives
+        own["threads"] -= 2  # taskd's link to its agent, and its watch for broken collectives
         for name in set(row) - {"environment"}:
             if options[0] == "--run-path" and name in ("argv", "path", "process", "session", "unbuffered", "threads"):
                 continue  # torchrun makes such workers with multiprocessing
@@ -122,7 +122,7 @@ def test_exit_codes_and_tracebacks_are_pythons(start: Start, tmp_path: Path) -> 
 
 
 def test_the_cause_is_shown_as_by_torchrun(start: Start, tmp_path: Path) -> None:
-    """`record` writes the error file, the launcher shows its traceback."""
+    """`record` writes the error file, and the launcher shows the traceback in it."""
     (tmp_path / "recorded.py").write_text(
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main():\n    raise ValueError('the very cause')\nmain()\n"

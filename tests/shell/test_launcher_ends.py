@@ -1,6 +1,6 @@
-"""However a launcher, a worker or the standby ends: nobody stays behind, and the job ends or goes on as it should.
+"""The ends of launchers, workers and standbys: no process stays behind, and the job ends or goes on as it should.
 
-The fixture of every test (nothing_left_behind) fails it when a process of the job lives on.
+Every test uses the fixture nothing_left_behind, which fails the test if a process of the job lives on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ while not os.path.exists(raised):
     time.sleep(0.01)
 raise DistBackendError("rank 1 is gone")
 """
-"""Rank 1 fails first, and its process is the last one to end; rank 0 fails since rank 1 has."""
+"""Rank 1 fails first, and its process is the last one to end. Rank 0 fails because rank 1 has failed."""
 TALKS = """
 import os, signal, torch, torch.distributed as dist, taskd
 dist.init_process_group("gloo")
@@ -101,7 +101,7 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """taskd-run with these words in the test's folder, where wait.py and lives.py lie."""
+    """Run taskd-run with these words in the test's folder, which holds wait.py, lives.py and talks.py."""
     (tmp_path / "wait.py").write_text(WAIT)
     (tmp_path / "lives.py").write_text(LIVES)
     (tmp_path / "talks.py").write_text(TALKS)
@@ -134,7 +134,7 @@ def test_a_signal_reaches_the_workers(start: Start, number: signal.Signals) -> N
 
 
 def test_ranks_that_communicate_end_with_their_launcher(start: Start) -> None:
-    """One that goes on after its signal is left in a collective, which nobody will repair."""
+    """A rank that goes on after its signal stays in a collective, which nothing will repair."""
     with start("--nproc-per-node", "2", "talks.py", warm=False, TASKD_RECOVER_UNREPAIRED_MS="600000") as launched:
         workers_up(launched, 2)
         launched.launchers[0].send_signal(signal.SIGINT)
@@ -144,7 +144,7 @@ def test_ranks_that_communicate_end_with_their_launcher(start: Start) -> None:
 
 @pytest.mark.parametrize("recover", ["on", "off"])
 def test_the_root_cause_is_the_rank_that_began_it(start: Start, tmp_path: Path, recover: str) -> None:
-    """Whoever ends first: the process of the rank that has failed first may take the longest to end."""
+    """The order of the ends does not matter: the rank that failed first may take the longest to end."""
     (tmp_path / "began.py").write_text(BEGAN.replace("PATIENCE", str(PATIENCE_S)))
     with start("--nproc-per-node", "2", "began.py", "pid", "raised", PROCESS_RECOVER=recover) as launched:
         launched.end(1)
@@ -164,7 +164,7 @@ def test_a_killed_launcher_takes_everybody_along(start: Start) -> None:
         os.kill(launcher, signal.SIGKILL)
         launched.launchers[0].wait()
         wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids), "the workers' end")
-        # What a worker forked by itself is the user's own; here it must not outlive the test.
+        # A process that a worker itself has forked belongs to the user. Here it must not outlive the test.
         for name in filter(str.isdigit, os.listdir("/proc")):
             if _group_of(int(name)) in pids:
                 os.kill(int(name), signal.SIGKILL)
@@ -194,7 +194,7 @@ def _standby(launcher: int) -> int:
 
 
 def test_a_script_without_steps_starts_over(start: Start) -> None:
-    """It has no step to go back to: all ranks start again, as under torchrun, and their groups meet anew."""
+    """The script has no step to go back to. All ranks start again, as under torchrun, and their groups meet anew."""
     with start("--nproc-per-node", "2", "lives.py", "marks", "2") as launched:
         launched.end()
     assert sorted(launched.said("done")) == ["0", "1"]
@@ -223,7 +223,7 @@ def test_a_manager_that_dies_is_replaced(start: Start) -> None:
 
 
 def test_a_manager_that_hangs_is_replaced(start: Start) -> None:
-    """Its connections stay, and so does the process: only its own loop shows that it does nothing."""
+    """Its connections and its process stay. Only its own loop shows that it does nothing."""
     with start("--nproc-per-node", "2", "wait.py") as launched:
         workers_up(launched, 2)
         launched.wait_for_line("all 2 ranks are here")
@@ -304,7 +304,7 @@ TICKS = "type(args[1]).__name__ == 'Tick' and self.post.term"
 def test_a_mistake_of_ours_is_not_the_end_of_a_node(
     module: str, kind: str, method: str, when: str, start: Start, tmp_path: Path
 ) -> None:
-    """Something of the launcher's breaks three times; a rank dies after that, and the job goes on."""
+    """A part of the launcher raises an error three times. Then a rank dies, and the job goes on."""
     (tmp_path / "planted").mkdir()
     planted = BROKEN.format(module=module, kind=kind, method=method, when=when)
     (tmp_path / "planted" / "sitecustomize.py").write_text(planted)
@@ -348,7 +348,7 @@ if "taskd.run" in sys.orig_argv:
 
 
 def test_no_library_spoils_the_end_of_a_launcher(start: Start, tmp_path: Path) -> None:
-    """A thread of torch's that the interpreter's end meets in the middle aborts: the job had ended well."""
+    """A thread of torch may abort when the interpreter ends in the middle of its work. The job had ended well."""
     (tmp_path / "sitecustomize.py").write_text(SPOILED)
     search = os.pathsep.join([str(tmp_path), str(ROOT)])
     with start("--nproc-per-node", "2", "lives.py", "marks", "0", warm=False, PYTHONPATH=search) as launched:
@@ -357,7 +357,7 @@ def test_no_library_spoils_the_end_of_a_launcher(start: Start, tmp_path: Path) -
 
 
 def test_a_node_that_comes_after_the_end(start: Start, free_port: Callable[[], int]) -> None:
-    """The first node keeps the board of a static rendezvous for a moment longer than the job lasts."""
+    """The first node keeps the board of a static rendezvous a moment longer than the job lasts."""
     port = free_port()
     first = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     board = PrefixStore("taskd/none", PrefixStore("none", first))
@@ -370,7 +370,7 @@ def test_a_node_that_comes_after_the_end(start: Start, free_port: Callable[[], i
 
 
 def test_the_first_node_is_not_there(start: Start, free_port: Callable[[], int]) -> None:
-    """It never was, or is gone since: said soon, and the end comes in the time that was given."""
+    """It was never there, or has gone. The launcher says so soon, and ends within the given time."""
     place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     words = ["--nnodes", "2", "--node-rank", "1", *place, "--rdzv-conf", "timeout=3", "wait.py"]
     with start(*words) as launched:
@@ -385,17 +385,17 @@ def test_the_first_node_goes_while_nodes_meet(start: Start, free_port: Callable[
     words = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", str(port), "wait.py"]
     with start(*words) as launched:
         wait_until(lambda: first[0].check(["none/taskd/none/came/1"]), "the second node")
-        first.clear()  # and with the last reference the store is gone
+        first.clear()  # the store ends with its last reference
         launched.end(1)
     assert "did not meet at 127.0.0.1" in launched.text and "Traceback" not in launched.text, launched.text
 
 
 def test_a_failure_that_nobody_repairs_is_raised(start: Start, tmp_path: Path) -> None:
-    """A peer that left in good order is nobody's fault to repair: a collective must not wait for it for ever."""
+    """Nothing repairs the loss of a peer that left in good order, so a collective must not wait for it for ever."""
     (tmp_path / "early.py").write_text(
         "import os, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
-        "dist.barrier()\n"  # both have met: else it may fail while rank 0 makes its group
+        "dist.barrier()\n"  # both have met: otherwise rank 0 may fail while it makes its group
         "if dist.get_rank() == 1: os._exit(0)\n"
         "dist.all_reduce(torch.ones(1))\n"
     )
@@ -421,7 +421,7 @@ dist.destroy_process_group()
 
 
 def run_again(launched: Launched) -> None:
-    """The launcher is killed once its ranks have left keys in the store; the next run of the job goes to its end."""
+    """Kill the launcher, whose ranks have left keys in the store. The next run of the job goes to its end."""
     launched.launchers[0].kill()
     launched.launchers[0].wait()
     (launched.folder / "go").touch()
@@ -431,7 +431,7 @@ def run_again(launched: Launched) -> None:
 
 
 def test_a_run_after_one_that_was_killed_with_its_manager(start: Start, tmp_path: Path) -> None:
-    """The next run of the job finds journal and store of the run before, and nothing of it in its groups."""
+    """The next run finds the journal and the store of the run before, but its groups see nothing of that run."""
     (tmp_path / "keys.py").write_text(LEAVE_KEYS)
     with start("--nproc-per-node", "2", "keys.py") as launched:
         wait_until(lambda: len(launched.said("set")) == 2, "keys in the store")
@@ -441,7 +441,7 @@ def test_a_run_after_one_that_was_killed_with_its_manager(start: Start, tmp_path
 
 
 def test_a_run_after_one_that_its_manager_outlived(start: Start, tmp_path: Path) -> None:
-    """The user's own manager serves both runs from one store: only the name of the run keeps them apart."""
+    """The user's own manager serves both runs from one store. Only the name of the run keeps them apart."""
     (tmp_path / "keys.py").write_text(LEAVE_KEYS)
     with start("--nproc-per-node", "2", "keys.py", TASKD_MANAGER_HOST="127.0.0.1") as launched:
         environment = {**launched.environment, "TASKD_JOB_PROC_PER_NODE": "2"}

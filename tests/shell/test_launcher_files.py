@@ -1,4 +1,4 @@
-"""How many files a launcher may open: too few are refused before anything starts, and not when a worker is replaced."""
+"""How many files a launcher may open: too few are refused at the start, and not later, when a worker is replaced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ os.write(1, f"done {dist.get_rank()}\\n".encode())
 
 
 def ends(folder: Path, port: int, limit: str) -> tuple[int, str]:
-    """A job of two ranks where `ulimit` is told this: its exit code, and what it has said."""
+    """Run a job of two ranks with this `ulimit`; return its exit code and its output."""
     (folder / "dies.py").write_text(DIES)
     words = f"ulimit {limit} && exec {sys.executable} -m taskd.run --nproc-per-node 2 dies.py"
     environment = {

@@ -1,4 +1,4 @@
-"""What a launcher leaves behind and what it says of it: helper processes, files, kills for memory."""
+"""What a launcher leaves behind and what it says about it: helper processes, files, kills for memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_outlives_a_rank_in_good_order_is_left_alone(tmp_path: Path, free_p
     with Launched(tmp_path, free_port(), "--nproc-per-node", "2", "script.py", str(pipe), warm=True) as job:
         job.end()
         helpers = [int(word) for line in job.said("helpers") for word in line.split()]
-        with pipe.open("w"):  # the last moment at which they may still be there, and the first at which they may end
+        with pipe.open("w"):  # the helpers must still live here, and may end when the pipe closes
             states = [_native.exit_state(pid, _native.process_start_time(pid)).state for pid in helpers]
         assert states == ["alive"] * 4, job.text
 
@@ -99,7 +99,7 @@ def test_which_runs_are_kept(tmp_path: Path) -> None:
     for number in range(KEEP_RUNS):
         ended(f"newer-{number}", 0.1)
     gone = clear_away(tmp_path, "own", now)
-    assert sorted(gone) == ["late", "old"]  # late: there are enough newer ones
+    assert sorted(gone) == ["late", "old"]  # "late" goes because there are enough newer runs
     assert (tmp_path / "own").exists() and (tmp_path / "of-somebody-else").exists()
     assert [path.name for path in (tmp_path / "with-another-file").iterdir()] == ["checkpoint.pt"]
 
@@ -155,7 +155,7 @@ def test_without_a_control_group_nothing_is_said(tmp_path: Path) -> None:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Any:
-    """A control group for memory, below this process' own."""
+    """A control group for memory, below that of this process."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next((line.split(":", 2)[2] for line in lines if line.split(":")[1] == "memory"), None)
     folder = Path("/sys/fs/cgroup/memory", (path or "").lstrip("/"), f"taskd-test-{os.getpid()}")

@@ -1,4 +1,4 @@
-"""The manager's port: taken at once and kept, so that jobs that start at the same moment do not want the same one."""
+"""The manager's port: it is taken at once and kept, so jobs that start at the same moment use different ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TALKS = "import os; os.write(1, b'talks %s\\n' % os.environ['RANK'].encode())\n"
 
 @pytest.fixture
 def usual(monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int]) -> config.Config:
-    """A configuration whose port nobody has chosen, and nobody else uses."""
+    """A configuration with a port that the user has not chosen and no other process uses."""
     loaded = config.load(environ={}, manager_bind="127.0.0.1", manager_port=free_port())
     loaded.sources["manager.port"] = "default"
     return loaded

@@ -1,4 +1,4 @@
-"""Logging: who speaks, how loudly, where to, and that it never gets in a training job's way."""
+"""Logging: which process speaks, at which level, where to, and that it never disturbs a training job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_quiet_but_for_warnings_on_standard_error(run_python: Callable[..., Any]
     ("environ", "opening"),
     [
         ({"RANK": "3", "LOCAL_RANK": "1"}, "taskd[rank 3]: "),
-        ({"RANK": "3"}, "taskd: "),  # in a pod's own environment RANK is the node's
+        ({"RANK": "3"}, "taskd: "),  # in a pod's own environment RANK is the rank of the node
     ],
 )
 def test_a_line_opens_with_who_speaks(run_python: Callable[..., Any], environ: dict[str, str], opening: str) -> None:

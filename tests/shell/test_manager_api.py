@@ -1,4 +1,4 @@
-"""The manager's two drop-in names: what they return, what they say, and a user's own manager.py."""
+"""The manager's two drop-in functions: what they return, what they say, and a user's own manager.py."""
 
 from __future__ import annotations
 

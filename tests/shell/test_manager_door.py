@@ -1,4 +1,4 @@
-"""The manager's front door with a real manager behind it: who is let in, who is not, and what it says about each."""
+"""The manager's front door with a real manager behind it: which peers it lets in, and what it says about each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refused(manager: ManagerProcess) -> dict[str, int]:
 
 
 def strangers(manager: ManagerProcess) -> int:
-    """Of two sides that do not agree on encryption either may hang up first."""
+    """Return how many strangers were refused. If two sides disagree on encryption, either may hang up first."""
     counts = refused(manager)
     return counts.get("no key", 0) + counts.get("port looked at", 0)
 
@@ -68,7 +68,7 @@ def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager:
         wait_for(lambda: strangers(manager) > before, "a peer without a key is counted")
         assert not plain.poll(200)  # expires: nothing comes
         plain.close(0)
-        # It knows the manager's public key, but not the job's: that is what ZAP is for.
+        # This peer knows the manager's public key, but not the job's key. ZAP exists for this case.
         public, secret = zmq.curve_keypair()
         half = context.socket(zmq.DEALER)
         half.linger = 0
@@ -84,7 +84,7 @@ def test_another_key_no_key_and_no_taskd_at_all_are_refused_and_counted(manager:
     facts = manager.status()
     assert all(rank["state"] == "absent" for rank in facts["ranks"]) and not facts["nodes"]
     for words in ("does not hold this job's key, or looks", "TASKD_KEY_FILE differs", "is no message of taskd"):
-        # One line for each address, however often it tries; who has gone before it could be looked up has none.
+        # One line per address, however often it tries. A peer that goes before its look-up has no address.
         known = [line for line in lines(manager, words) if "an unknown address" not in line]
         assert len(known) <= 1 <= len(lines(manager, words)) <= 2
 
@@ -124,7 +124,7 @@ def test_what_is_no_message_is_dropped_with_one_line_and_a_counter(manager: Mana
             lambda: (r := refused(manager)).get("unexpected") == expected["unexpected"] and r, "all counted"
         )
         assert {kind: found[kind] for kind in expected} == expected
-        with agent.beating():  # whoever sent nonsense is still who it was
+        with agent.beating():  # a node that sent nonsense is still known
             wait_for(lambda: [r["state"] for r in manager.status()["ranks"]][:2] == ["alive"] * 2, "both ranks live")
     for words in (
         f"speaks version {VERSION + 6}, this side speaks {VERSION}",
@@ -165,7 +165,7 @@ def test_repeated_and_late_messages_change_nothing_and_are_counted(manager: Mana
         agent.join()
         agent.states[0] = {"step": 7, "updates": 7}
         agent.report()
-        old = encode(Goodbye("I am going"), Envelope("job", "a", agent.life, 1))  # a number it had long before
+        old = encode(Goodbye("I am going"), Envelope("job", "a", agent.life, 1))  # a number from long before
         again = encode(Goodbye("I am going"), Envelope("job", "a", agent.life, agent.sequence))
         before = sum(manager.status()["counters"].values())
         agent.raw(old)
@@ -177,11 +177,11 @@ def test_repeated_and_late_messages_change_nothing_and_are_counted(manager: Mana
 
 
 def test_a_broken_connection_has_a_name(manager: ManagerProcess) -> None:
-    """The monitor knows descriptors, messages know theirs: together they say whose connection broke."""
+    """The monitor knows descriptors, and a message knows its own. Together they tell whose connection broke."""
     with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
         agent.join()
         other.join()
-        # The connection breaks, the agent lives on and comes back on another one.
+        # The connection breaks. The agent lives on and comes back on another connection.
         agent.socket.close(0)
         wait_for(lambda: lines(manager, "the connection of node a has ended"), "the loss has a name")
         agent.connect()

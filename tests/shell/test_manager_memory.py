@@ -1,5 +1,5 @@
-"""What the manager remembers through its own death: however many repairs there were, its journal is as long, and what
-it knows, tells and counts is all there.
+"""What the manager remembers through its own death. Its journal stays equally long, however many repairs there were.
+All that the manager knows, tells and counts is still there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def journal_of(memory: Memory) -> Journal:
 
 
 class Job(Nodes):
-    """A job whose manager writes after every step, and may be another process's from one step to the next."""
+    """A job whose manager writes after every step. Another manager may take over between two steps."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(RANKS // PER_NODE, PER_NODE, self.step)
@@ -92,7 +92,7 @@ def test_the_next_manager_knows_all(begin: Callable[[], Memory]) -> None:
     job.begin()
     for repair in range(7):
         job.repair(repair)
-    job.kill(7)  # in the middle of this repair the manager dies
+    job.kill(7)  # the manager dies in the middle of this repair
     before = job.memory
     journal_of(before).close()
     after = begin()
@@ -100,7 +100,7 @@ def test_the_next_manager_knows_all(begin: Callable[[], Memory]) -> None:
     assert after.term == before.term + 1 and after.core.epoch == before.core.epoch
     told = [(one.number, one.note) for one in after.notes]
     assert told[: len(before.notes)] == [(one.number, one.note) for one in before.notes]
-    assert after.last_note == before.last_note + 1  # it is back
+    assert after.last_note == before.last_note + 1  # the one new note: the manager is back
     now_ns = after.now_ns()
     ids = [(one["id"], one["outcome"], one["ranks"]) for one in before.core.incidents(now_ns)]
     assert [(one["id"], one["outcome"], one["ranks"]) for one in after.core.incidents(now_ns)] == ids
@@ -131,7 +131,7 @@ def test_what_breaks_the_core_is_undone_from_the_snapshot(
     job.say("n00000", Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 1, 0, 0, "x"))
     core = job.memory.core
     assert len(core.incidents(job.memory.now_ns())) == 6 and core.world_size == RANKS
-    for name, node in job.nodes.items():  # a manager that is back decides when it has heard all
+    for name, node in job.nodes.items():  # a manager that is back decides only when it has heard all nodes
         job.say(name, Report(True, job.memory.term, tuple(node.ranks.values())))
     job.repair(6)
     assert [one["outcome"] for one in core.incidents(job.memory.now_ns())] == ["healed"] * 7

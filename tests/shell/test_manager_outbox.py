@@ -1,4 +1,4 @@
-"""What the manager sends to many nodes is encoded once, and each gets the bytes that it alone would have got."""
+"""Messages to many nodes: the manager encodes them once. Each node gets the bytes that it would have got alone."""
 
 from __future__ import annotations
 

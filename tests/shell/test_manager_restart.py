@@ -1,4 +1,4 @@
-"""The manager's life and its lives: ready quickly, alone, killed and started again, with and without its journal."""
+"""The lives of a manager: it is ready quickly, alone, killed and started again, with and without its journal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def without(facts: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def stable(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What of the ranks no passing of time changes."""
+    """Return the facts of the ranks that do not change with time."""
     return [without(rank, "beat_age_ms", "step", "updates", "step_ms") for rank in facts["ranks"]]
 
 
@@ -135,7 +135,7 @@ def test_membership_and_incidents_survive_kill_9(make: MakeManager) -> None:
         }
         assert known["opened_wall_ns"] == pytest.approx(story[0]["opened_wall_ns"], abs=60e9)
 
-        # The agents go on with the messages they would have sent anyway, and are known again.
+        # The agents only send the messages that they would have sent anyway, and are known again.
         def known_again() -> bool:
             while agent.receive(0.02) is not None or other.receive(0.02) is not None:
                 pass
@@ -167,7 +167,7 @@ manager.Manager.rails = rails
 
 @pytest.mark.parametrize("journal", ["on", "off"])
 def test_a_message_that_breaks_the_core_is_set_aside(make: MakeManager, tmp_path: Path, journal: str) -> None:
-    """The agent repeats it, so another manager would break as well. What half of it did to the core is undone."""
+    """The agent repeats it, so another manager would break, too. Changes by the half-processed message are undone."""
     planted = tmp_path / "planted"
     planted.mkdir()
     (planted / "sitecustomize.py").write_text(BROKEN_CORE)
@@ -195,7 +195,7 @@ def test_a_message_that_breaks_the_core_is_set_aside(make: MakeManager, tmp_path
 
 
 def test_three_lives_give_the_same_decisions_again(make: MakeManager) -> None:
-    """Silence, kills and restarts mixed: what was learned from beats is not in the journal, the verdicts are."""
+    """Silence, kills and restarts are mixed. The journal has the verdicts, but not what was learned from beats."""
     manager = make().start()
     for life in range(3):
         with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as other:
@@ -206,7 +206,7 @@ def test_three_lives_give_the_same_decisions_again(make: MakeManager) -> None:
                 agent.report()
                 other.report()
                 wait_for(lambda: agent.receive(0.05) is None, "nothing more is said")
-        # Both connections break, and nobody speaks: silence with a witness.
+        # Both connections break, and no agent speaks: a silence with a witness.
         wait_for(
             lambda: any(node["state"] != "up" for node in manager.status()["nodes"]), f"a node is silent in life {life}"
         )
@@ -243,7 +243,7 @@ def rows(manager: ManagerProcess) -> int:
 
 
 def test_a_run_that_is_over_does_not_haunt_the_next(make: MakeManager) -> None:
-    """All of the job's processes on this host are gone: the same id is another run, under a higher term."""
+    """All of the job's processes on this host are gone. The same id is now another run, with a higher term."""
     manager = make().start()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -309,7 +309,7 @@ def test_a_full_disk_degrades_to_memory_and_says_so_everywhere(make: MakeManager
 
         def full() -> bool:
             for _ in range(20):
-                agent.hello(pid=1 + agent.sequence)  # something new each time: it goes into the journal
+                agent.hello(pid=1 + agent.sequence)  # something new each time, so it goes into the journal
                 agent.say(Evidence(EvidenceKind.COLLECTIVE_ERROR, 0, 1, 1, 0, "x" * 1000))
             return manager.status()["manager"]["journal"].startswith("memory only since ")
 
@@ -343,7 +343,7 @@ def test_a_disk_that_is_really_full(make: MakeManager, run_dir: Path) -> None:
             facts = wait_for(lambda: (f := manager.status())["ranks"][1]["state"] == "dead" and f, "rank 1 is dead")
             assert "full" in facts["manager"]["journal"]
             manager.kill()
-            manager.start(ready=False)  # on a disk as full as before: not even its note can be written
+            manager.start(ready=False)  # the disk is as full as before: not even its note can be written
             place = ("--host", "127.0.0.1", "--port", str(manager.port))
             wait_for(lambda: manager.cli("status", *place).returncode == 0, "it is ready all the same")
             facts = json.loads(manager.cli("status", "--json", *place).stdout)

@@ -1,4 +1,6 @@
-"""Which connection speaks for which node: the end of one costs what spoke on it, however many others there are."""
+"""Which connection speaks for which node. The cost of a connection's end depends only on the nodes that spoke on it,
+however many others there are.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ def test_the_end_of_a_connection_concerns_who_spoke_on_it_last() -> None:
     roster = Roster()
     for node, life, connection in (("a", 1, 10), ("b", 1, 10), ("a", 2, 11), ("c", 1, 12), ("c", 1, 13)):
         roster.spoke(node, life, b"%d" % connection, connection)
-    assert roster.lost(10) == ["b"] and len(roster) == 2  # a newer life of a speaks elsewhere
-    assert roster.lost(12) == [] and roster.lost(12) == []  # c has moved
+    assert roster.lost(10) == ["b"] and len(roster) == 2  # a newer life of a speaks on another connection
+    assert roster.lost(12) == [] and roster.lost(12) == []  # c has moved to another connection
     assert roster.place("c").routing == b"13" and roster.lost(13) == ["c"] and len(roster) == 1  # type: ignore[union-attr]
 
 

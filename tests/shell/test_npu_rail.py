@@ -1,6 +1,6 @@
-"""`taskd rail` and the NIC of an NPU: an order reaches the process over HCCL, which answers when bytes have proved it.
+"""`taskd rail` and the NIC of an NPU: a process that uses HCCL follows an order, and answers when bytes have proved it.
 
-Manager, agents and workers are real processes; torch_npu is a fake with its signatures, and the driver's tool a script
+Manager, agents and workers are real processes. torch_npu is a fake with its signatures. The driver's tool is a script
 that prints what the fake's NICs have sent (trainer.py).
 """
 
@@ -41,7 +41,7 @@ def ranks(plane: Plane, tmp_path: Path) -> list[Trainer]:
 
 
 def rows(plane: Plane) -> dict[str, dict[str, Any]]:
-    """What is listed, by rail and node."""
+    """Return the rows of `taskd rail list`, by rail and node."""
     listed = plane.manager.cli("rail", "list", "--json")
     return {f"{row['rail']}@{row['node']}": row for row in json.loads(listed.stdout)["rails"]}
 

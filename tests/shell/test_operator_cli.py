@@ -1,4 +1,4 @@
-"""taskd status, events, incidents and replay, as people and programs see them, with a real manager."""
+"""taskd status, events, incidents and replay with a real manager, as people and programs see them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def agent(manager: ManagerProcess) -> Iterator[HandAgent]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `taskd WORDS`, which is ended with the test."""
+    """Start `taskd WORDS`; the command ends with the test."""
     made: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **options: Any) -> subprocess.Popen[str]:
@@ -98,7 +98,7 @@ def test_status_shows_every_rank(manager: ManagerProcess, agent: HandAgent) -> N
 
 
 def test_whoever_looks_at_the_port_has_had_nothing_dropped(manager: ManagerProcess, agent: HandAgent) -> None:
-    """The job's own launcher does that before it starts a manager."""
+    """The job's own launcher looks at the port before it starts a manager."""
     socket.create_connection(("127.0.0.1", manager.port)).close()
     wait_for(lambda: "port looked at" in manager.status()["manager"]["refused"], "a look is counted")
     assert "dropped" not in manager.cli("status").stdout
@@ -126,7 +126,7 @@ def test_status_as_json_holds_what_programs_need(manager: ManagerProcess, agent:
 
 
 def proofs(updates: int, *ranks: int, **held: bytes) -> Proofs:
-    """What these ranks tell of two units; r1=...: one that holds something else."""
+    """Return what these ranks report about two units; with r1=..., rank 1 holds something else."""
     names = "lr of group 0\nweight"
     words = {rank: held.get(f"r{rank}", b"1" * 8 + b"2" * 8) for rank in ranks}
     return Proofs(
@@ -191,7 +191,7 @@ def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess, fr
 
 @pytest.mark.parametrize("of", ["this job", "another job", "no job"])
 def test_a_port_alone_finds_the_job_and_its_key_in_any_jobs_environment(manager: ManagerProcess, of: str) -> None:
-    """Pods name their job, the first node and a port; a shell in one of them has all of that."""
+    """Pods have the job, the first node and a port in their environment; a shell in a pod has it, too."""
     environment = {**manager.environment, "MASTER_ADDR": "192.0.2.7", "TASKD_MANAGER_PORT": "9"}
     del environment["TASKD_JOB_ID"]
     environment |= {"this job": {"MINDX_TASK_ID": "job"}, "another job": {"MINDX_TASK_ID": "other"}, "no job": {}}[of]
@@ -281,7 +281,7 @@ def test_watch_prints_tables_into_a_pipe_until_the_manager_ends(
 
 
 def test_watch_draws_in_place_on_a_terminal(manager: ManagerProcess, agent: HandAgent, start: Start) -> None:
-    """Each picture overwrites the last; the screen is never cleared as a whole, and given back at the end."""
+    """Each picture overwrites the last. The screen is never cleared as a whole, and is restored at the end."""
     ours, its = pty.openpty()
     size = {"TERM": "xterm", "COLUMNS": "200", "LINES": "6"}
     watcher = start("status", "--watch", "--interval", "0.1", stdout=its, stderr=its, variables=size)

@@ -1,4 +1,4 @@
-"""Each patch applies to the file it is for, once, and what comes out still runs."""
+"""The patches: each one applies once to the file that it is for, and the patched file still runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_torchrun_patch_applies_once(torchrun: Path, run_python) -> None:  #
 
 @pytest.mark.parametrize("line", LINES)
 def test_the_lines_that_users_apply_still_work(torchrun: Path, line: str, run_python) -> None:  # type: ignore[no-untyped-def]
-    # Their own command anchors at `import logging`, which torch 2.13 no longer has; the line itself is what counts.
+    # The users' own command anchors at `import logging`, which torch 2.13 no longer has. Only the line counts.
     subprocess.run(["sed", "-i", f"/^import os$/i {line}", str(torchrun)], check=True)
     assert line in torchrun.read_text()
     assert "usage" in run_python(torchrun, "--help").stdout

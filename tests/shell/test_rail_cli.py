@@ -1,4 +1,4 @@
-"""taskd rail list, out and back, with a real manager and agents that report cables and follow orders over the wire."""
+"""taskd rail list, out and back, with a real manager. The agents report cables and follow orders over the wire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCK = threading.Lock()
 
 @dataclass
 class Hand:
-    """One rank, as far as its rails go."""
+    """One rank with its rails."""
 
     rank: int
     rails: RailHands = field(default_factory=RailHands)

@@ -1,6 +1,6 @@
 """What a job's terminal shows at the default level when a rank dies: who, why, what it cost, and nothing that misleads.
 
-Whole jobs, in which a rank is killed. Whether the repair itself is right is for other tests.
+Each test runs a whole job, in which a rank is killed. Other tests check whether the repair itself is right.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ while not go.item():
     time.sleep(0.02)
 dist.destroy_process_group()
 """
-"""A loop that knows nothing of sessions; with an optimizer, by which its steps are seen, or without."""
+"""A loop without a session. With "update" its optimizer steps, and taskd sees the steps; otherwise not."""
 TOGETHER = """
 import os, sys, torch, torch.distributed as dist, taskd
 dist.init_process_group("gloo")
@@ -82,7 +82,7 @@ OVER = "all ranks start over"
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """taskd-run with these words at the default level, in the test's folder, where plain.py lies."""
+    """Run taskd-run with these words at the default level, in the test's folder, which holds plain.py."""
     (tmp_path / "plain.py").write_text(PLAIN)
 
     @contextmanager
@@ -95,7 +95,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
 
 def kill_in_step(launched: Launched, step: int) -> None:
-    """Let rank 1 kill itself once all ranks were seen so far in their training, and the job end when all are back."""
+    """Wait until all ranks have reached this step in their training, and then let rank 1 kill itself."""
 
     def trains() -> bool:
         facts = launched.ask("status")
@@ -107,7 +107,7 @@ def kill_in_step(launched: Launched, step: int) -> None:
 
 
 def said_of_the_restart(launched: Launched) -> list[str]:
-    """The lines that say so; nothing else in the output looks like an error or says that it was healed."""
+    """Return the lines about the restart. Nothing else may look like an error or say that the job was healed."""
     assert "refused" not in launched.text and "healed" not in launched.text, launched.text
     assert "goes on as incarnation" not in launched.text, launched.text
     found = [line for line in launched.lines if OVER in line]
@@ -148,7 +148,7 @@ def test_a_plain_script_does_not_start_over_in_silence(start: Start) -> None:
 
 
 def test_a_script_whose_steps_nobody_sees_says_so_too(start: Start, free_port: Callable[[], int]) -> None:
-    """Without an optimizer that steps there is nothing to count; each node says it once."""
+    """Without an optimizer that steps, there is nothing to count. Each node says so once."""
     port = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     nodes = [["--nnodes", "2", "--node-rank", str(rank), *port] for rank in (0, 1)]
     with start("--nproc-per-node", "1", "plain.py", nodes=nodes) as launched:
@@ -193,7 +193,7 @@ def test_ranks_that_all_leave_inside_a_step_have_ended(start: Start, tmp_path: P
 
 
 def test_a_rank_that_leaves_a_session_early_is_not_waited_for(start: Start, tmp_path: Path) -> None:
-    """Whoever is in a collective with it has the error at once, as under torchrun, and may deal with it."""
+    """A rank in a collective with it gets the error at once, as under torchrun, and may handle it."""
     (tmp_path / "quits.py").write_text(SESSION_QUITS)
     with start(
         "--nproc-per-node", "2", "quits.py", TASKD_RECOVER_UNREPAIRED_MS=str(int(PATIENCE_S * 2000))
@@ -203,7 +203,7 @@ def test_a_rank_that_leaves_a_session_early_is_not_waited_for(start: Start, tmp_
 
 
 def test_a_rank_that_leaves_a_plain_script_early_ends_the_job(start: Start, tmp_path: Path) -> None:
-    """Nobody can repair that, and nobody waits for a repair: here that would take longer than the test."""
+    """Nothing can repair that, and no rank waits for a repair: such a wait would take longer than the test."""
     (tmp_path / "quits.py").write_text(QUITS)
     with start(
         "--nproc-per-node", "2", "quits.py", TASKD_RECOVER_UNREPAIRED_MS=str(int(PATIENCE_S * 2000))

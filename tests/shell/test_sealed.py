@@ -1,4 +1,4 @@
-"""The key sealed for one asker: the numbers of RFC 7748, who can open it, and what garbage does."""
+"""The key sealed for one asker: the numbers of RFC 7748, which side can open it, and what garbage does."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ VECTORS = [  # RFC 7748, section 5.2: scalar, point, result
         "95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957",
     ),
 ]
-ROUNDS = {  # the same section: the result after so many rounds
+ROUNDS = {  # the same section: the result after this many rounds
     1: "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079",
     1000: "684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51",
 }
-SMALL_ORDER = [  # points that lead every scalar to zero
+SMALL_ORDER = [  # points that give zero for every scalar
     bytes(32),
     (1).to_bytes(32, "little"),
     bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
@@ -60,7 +60,7 @@ def test_the_rounds_of_the_rfc() -> None:
 
 
 def test_the_exchange_of_the_rfc() -> None:
-    """Section 6.1."""
+    """The numbers are those of section 6.1."""
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
@@ -87,7 +87,7 @@ def test_only_the_asker_opens_what_was_sealed_for_it() -> None:
     assert unseal(box, other, sealed.public_of(giver)) is None
     assert unseal(box, asker, sealed.public_of(other)) is None
     assert unseal(box, asker, sealed.public_of(giver), b"another") is None
-    # a reader of the store has the publics and the box, and no private key
+    # a reader of the store has the public keys and the box, but no private key
     assert unseal(box, sealed.public_of(asker), sealed.public_of(giver)) is None
     assert unseal(box, sealed.public_of(giver), sealed.public_of(asker)) is None
 
@@ -107,7 +107,7 @@ def test_a_changed_bit_or_length_opens_to_nothing() -> None:
 
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_a_key_that_leads_to_zero_gets_and_opens_nothing(point: bytes) -> None:
-    """Of those what is sealed could be opened by everybody."""
+    """Everybody could open what is sealed for such a key."""
     secret, own = secrets.token_bytes(32), secrets.token_bytes(32)
     assert sealed.x25519(own, point) == bytes(32)
     assert seal(secret, own, point) is None

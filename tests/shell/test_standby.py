@@ -1,4 +1,4 @@
-"""The standby alone: it forks children that are the asker's, refuses where a fork would be wrong, and comes back."""
+"""The standby alone: the asker is the parent of its forks, it refuses a fork that would be wrong, and it comes back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def begin(descriptors):
 
 @pytest.fixture
 def play(run_python: Any, tmp_path: Any) -> Callable[..., list[dict[str, Any]]]:
-    """Run a piece of code with the parts above; the JSON lines that it, and the standby's children, have said."""
+    """Run code with the parts above; return the JSON lines that the code and the standby's children print."""
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "threaded.py").write_text(
@@ -139,11 +139,11 @@ one.wait(300)
 say(pid=one.pid)
 os._exit(0)
 """)
-    assert found["pid"]  # and nothing_left_behind looks for it
+    assert found["pid"]  # the fixture nothing_left_behind looks for it
 
 
 def test_it_ends_quietly_when_nobody_has_listened(play: Any) -> None:
-    """What it had said and nobody had read makes the end of its line an error and no end."""
+    """If nobody has read its message, the end of its connection arrives as an error and not as an end."""
     (found,) = play("""
 import select
 one = made()

@@ -1,4 +1,4 @@
-"""`taskd status` of a job that is too large for one answer: it asks on, and puts together what it is told."""
+"""`taskd status` of a job that is too large for one answer: it asks several times and puts the answers together."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_eight_processes_at_once_lose_nothing_and_do_nothing_twice(run_dir: Path
         assert [hammer.wait(PATIENCE_S) for hammer in hammers] == [0] * HAMMERS
         assert client.add(b"sum", 0) == HAMMERS * ADDS
         won = [int(text) for text in client.get(b"won")[0].split(b",") if text]
-        assert len(won) == HAMMERS and sum(won) == ADDS  # each turn was won by exactly one
+        assert len(won) == HAMMERS and sum(won) == ADDS  # exactly one process won each turn
         assert client.ask(Op.COUNT)[0] == ADDS + len(("ready", "go", "sum", "won"))
 
 
@@ -183,7 +183,7 @@ def test_without_the_right_key_it_says_so_and_the_right_one_helps(run_dir: Path,
         with plane.client() as client:
             with pytest.raises(TimeoutError, match="does not accept this node's key"):
                 client.get(b"a", timeout_ms=2_000)  # expires: its key is wrong
-            second = plane.start_relay()  # the name is taken: it waits for it
+            second = plane.start_relay()  # the name is taken: the second relay waits for it
             plane.relay.stop()
             plane.relay = second
         client = wait_for(lambda: _connected(plane), "the second one serves")

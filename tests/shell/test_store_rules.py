@@ -47,7 +47,7 @@ def test_an_operation_that_is_repeated_is_applied_once_until_it_is_settled() -> 
     first, again = asker.say(add), asker.say(add)
     assert first == again and first[0].answer.amount == 5
     assert asker.ask(Op.ADD, b"n", amount=1, settled=2).amount == 6
-    assert asker.say(add) == []  # a late copy of what was answered: neither applied nor answered
+    assert asker.say(add) == []  # a late copy of an answered operation is neither applied nor answered
     other = Asker(asker.store, life=2)
     assert other.ask(Op.ADD, b"n", amount=1).amount == 7  # the same number in another life is another operation
     assert asker.store.contents.values == {b"n": b"7"}
@@ -60,7 +60,7 @@ def test_a_wait_is_answered_once_when_its_last_key_comes_and_a_repeated_one_is_t
     assert waiter.say(get) == [] and waiter.say(get) == [] and len(store.waits) == 1
     assert len(setter.say(setter.make(Op.SET, b"a", b"1"))) == 1
     setter.ask(Op.DELETE, b"a")
-    assert len(setter.say(setter.make(Op.SET, b"b", b"2"))) == 1  # a is gone again: still waiting
+    assert len(setter.say(setter.make(Op.SET, b"b", b"2"))) == 1  # a is gone again, so the wait goes on
     due = setter.say(setter.make(Op.SET, b"a", b"3"))
     assert [(one.place, one.answer.items) for one in due] == [(b"place 2", ()), (b"place 1", (b"3", b"2"))]
     assert len(store.waits) == 0 and store.waits.next_deadline() is None and not store.waits._by_key
@@ -92,7 +92,7 @@ def test_a_new_epoch_deletes_what_belongs_to_older_ones_and_fails_their_waits(pr
 
     store = Store()
     asker = Asker(store)
-    users = b"my/epoch3/loss"  # not one of ours: after a prefix only a group's own meeting place counts
+    users = b"my/epoch3/loss"  # a user's key: after a prefix only a group's own meeting place counts
     for name in (key(0, b"x"), key(3, b"x"), key(4, b"x"), users, b"epochs", b"plain"):
         asker.ask(Op.SET, name, b"1")
     for name in (key(3, b"y"), key(4, b"y"), b"plain2"):

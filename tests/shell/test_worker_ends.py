@@ -1,5 +1,5 @@
-"""The end of a training process after its work is done: no thread of gloo's makes it abort, and if its interpreter
-crashes nevertheless after it has left in good order, the job does not fail."""
+"""The end of a training process after its work is done. No thread of gloo makes it abort. If its interpreter
+crashes all the same after the process has left in good order, the job does not fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ dist.destroy_process_group()
 def test_a_thread_of_gloo_that_is_late_does_not_abort_the_process(
     tmp_path: Path, run_dir: Path, free_port: Callable[[], int], recover: str
 ) -> None:
-    """There is no manager, which changes nothing about the end of a script."""
+    """There is no manager here. This does not change how a script ends."""
     (tmp_path / "late.py").write_text(LATE)
     environment = {
         **os.environ,
@@ -128,7 +128,7 @@ def test_a_crash_after_an_orderly_end_is_no_failure(crash: Callable[..., Launche
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["early", "code"])
 def test_a_crash_without_an_orderly_end_is_one(crash: Callable[..., Launched], how: str) -> None:
-    """It came before the script was through, or the script itself says by its exit code that it has failed."""
+    """The crash came before the script had ended, or the exit code of the script says that it has failed."""
     with crash(how) as launched:
         launched.end(1)
     assert EXCUSED not in launched.text
@@ -138,7 +138,7 @@ def test_a_crash_without_an_orderly_end_is_one(crash: Callable[..., Launched], h
 
 
 class Ending:
-    """A process that ends in a way of its own, the agent's record of it and what is asked of its launcher."""
+    """A process that ends in its own way, the agent's record of it, and what the agent asks of the launcher."""
 
     def __init__(self, code: str, launcher: bool = False) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
@@ -151,7 +151,7 @@ class Ending:
         self.deaths = Deaths(self.workers, *((lambda _pid: None, self.excused.append) if launcher else (None, None)))
 
     def end(self) -> None:
-        """Let it end; returns when it is a zombie."""
+        """Let the process end; return when it is a zombie."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
@@ -194,8 +194,8 @@ def test_a_code_that_the_parent_took_is_said_to_be_taken(
 
 @pytest.mark.parametrize("launcher", [False, True])
 def test_a_crash_of_one_that_has_left(launcher: bool) -> None:
-    """What it said last is heard, although nobody has read it when its end is seen. A side agent has a launcher above
-    it that judges by itself, so it says what it sees."""
+    """Its last message is heard, although nothing has read it when its end is seen. A side agent says what it sees,
+    because the launcher above it judges by itself."""
     ending = Ending(ABORT, launcher)
     ending.end()
     ending.deaths.hear = lambda worker: setattr(worker, "leaving", True)
@@ -206,7 +206,7 @@ def test_a_crash_of_one_that_has_left(launcher: bool) -> None:
 
 
 def test_one_that_goes_on_without_taskd_is_not_excused() -> None:
-    """It has said that it leaves, too, but its script goes on, and may fail."""
+    """This process has also said that it leaves, but its script goes on and may fail."""
     ending = Ending(GOOD, launcher=True)
     ending.worker.leaving = True
     ending.deaths._report(ending.worker, 0, "it has left the job and goes on without taskd")
@@ -220,7 +220,7 @@ def test_one_that_goes_on_without_taskd_is_not_excused() -> None:
 
 @pytest.mark.parametrize(("leaving", "code"), [(True, 0), (False, -signal.SIGKILL)])
 def test_a_kill_of_one_that_has_left_is_none(leaving: bool, code: int) -> None:
-    """Its script and its exit handlers were through."""
+    """Its script and its exit handlers had already ended."""
     ending = Ending("import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)", launcher=True)
     ending.end()
     ending.worker.leaving = leaving
@@ -232,7 +232,7 @@ def test_a_kill_of_one_that_has_left_is_none(leaving: bool, code: int) -> None:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], threading.Thread]:
-    """Starts a thread that is taken for one of gloo's."""
+    """Start a thread that counts as one of gloo's."""
     monkeypatch.setattr(gloo_threads, "NAME", "made-up")
     ready = threading.Event()
 
@@ -265,11 +265,11 @@ def test_a_thread_that_works_is_waited_for_and_one_that_is_gone_is_not(named) ->
     assert not gloo_threads.wait(0.2)  # expires: it works on
     stop.set()
     thread.join()
-    assert gloo_threads.wait(PATIENCE_S)  # the system takes a moment longer than join() to be done with it
+    assert gloo_threads.wait(PATIENCE_S)  # the kernel removes the thread a moment after join()
 
 
 def test_a_thread_that_waits_for_a_peer_is_left_alone(named) -> None:
-    """As an operation that nobody has waited for: its limit is far beyond that of the wait."""
+    """It is like an operation that nobody waited for: its time limit is far longer than that of the wait."""
     over = threading.Event()
     thread = named(lambda: over.wait(PATIENCE_S))
     try:

@@ -1,4 +1,4 @@
-"""Progress marks: with and without a worker, told by the script or followed through torch's optimizers."""
+"""Progress marks, with and without a worker: the script reports them, or taskd follows torch's optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a training process is, from what launchers leave in the environment."""
+"""The identity of a training process, from what launchers leave in the environment."""
 
 from __future__ import annotations
 

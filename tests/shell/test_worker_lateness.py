@@ -1,4 +1,4 @@
-"""What a rank makes of the guard's announcements: which are failures, and that what is late is told and left alone."""
+"""How a rank reads the guard's announcements: which are failures, and that lateness is reported and left alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ended(Exception):
 
 
 class NotedControl:
-    """The guard's control as far as its announcements go: it gives one after the other, and notes what is let go."""
+    """A fake of the guard's control: it gives one announcement after the other, and records what is let go."""
 
     mode = Mode.NORMAL
 
@@ -52,14 +52,14 @@ class NotedControl:
 
 @pytest.fixture
 def ringing() -> Iterator[int]:
-    """A descriptor that always has something to say."""
+    """A descriptor that always has something to read."""
     event_fd = os.eventfd(1)
     yield event_fd
     os.close(event_fd)
 
 
 def heard_of(control: NotedControl) -> list[Evidence]:
-    """What rank 2 tells of it where nobody repairs anything."""
+    """Return what rank 2 reports about the announcements if nothing is repaired."""
     said: list[Any] = []
 
     def say(message: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Rail orders in a training process: what is done, and what is answered; and over the link, from a real socket."""
+"""Rail orders in a training process: what it does and answers, and an order over the link, from a real socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.shell.manager_process import wait_for
 
 
 class NotedRails:
-    """taskd.comm.rail_engine as far as orders go: it notes what was asked."""
+    """A fake of taskd.comm.rail_engine for orders: it records what was asked."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.in_use, self.broken = names, dict.fromkeys(names, True), ""
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_said_and_tried_again(rails: NotedRails) -> None:
 
 
 def test_a_rail_that_this_process_has_not_carries_nothing_here(rails: NotedRails) -> None:
-    """Others of its node have it: ranks of one node may have different rails."""
+    """Another rank of its node has the rail: ranks of one node may have different rails."""
     follower = RailFollower(3, expected=True)
     assert follower.follow(order(1, "green", "red"), 2) == answered(1)
     assert rails.in_use == {"red": False, "blue": True}
@@ -103,7 +103,7 @@ def test_a_process_over_nccl_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class NpuRail:
-    """An adapter with one rail, whose switches report success, and what bytes prove of them."""
+    """An adapter with one rail, whose switches report success. `proves` is what the bytes prove about them."""
 
     def __init__(self) -> None:
         self.asked: list[bool] = []

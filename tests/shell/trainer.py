@@ -1,7 +1,8 @@
 """A training process without torch, for tests: it takes steps through the drop-in API and obeys one-word commands.
 
-Started as `python trainer.py`, with RANK and its kin in the environment. Each line on standard input is a command, each
-answer one line of JSON on standard output; at the end of standard input it leaves in good order.
+A test starts it as `python trainer.py`, with RANK and the related variables in the environment. Each line on standard
+input is a command. Each answer is one line of JSON on standard output. At the end of standard input the process leaves
+in good order.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def start() -> None:
 
 
 def descriptors_of_a_forked_child() -> None:
-    """What a DataLoader worker would hold open, and whether the API is inert in it."""
+    """Print what a DataLoader worker would hold open, and whether the API does nothing in it."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -49,7 +50,7 @@ def descriptors_of_a_forked_child() -> None:
             try:
                 names[fd] = os.readlink(f"/proc/self/fd/{fd}")
             except OSError:
-                continue  # the descriptor of the listing itself
+                continue  # the descriptor by which we list
         hooks.step_end(10**6)
         found = {"fds": names, "present": presence.current() is not None, "step_shown": False}
         os.write(write, json.dumps(found).encode())
@@ -69,14 +70,14 @@ def descriptors_of_a_forked_child() -> None:
 
 
 class Rails:
-    """Counters of rails, as a transport of this process would keep them."""
+    """Counters of rails, as a transport in this process would keep them."""
 
     def __init__(self) -> None:
         self.file: _native.RailCounters | None = None
         self.counters: dict[tuple[str, int], _native.RailCounter] = {}
 
     def count(self, rail: str, peer: str, node: str, state: str, size: str) -> None:
-        """So many bytes more went out on a rail to a rank, and that is how it stands."""
+        """Count this many more bytes sent on a rail to a rank, and set the state of the rail."""
         first = self.file is None
         self.file = self.file or _native.RailCounters()
         key = (rail, int(peer))
@@ -90,7 +91,7 @@ class Rails:
 
 
 class Npu:
-    """HCCL in this process: a fake of torch_npu, and the driver's tool, which prints what each of two NICs has sent."""
+    """HCCL in this process: a fake torch_npu, and the driver's tool, which prints what each of two NICs has sent."""
 
     STEP_BYTES = 4 << 20
 
@@ -116,7 +117,7 @@ class Npu:
         say(joined=True)
 
     def be(self, how: str) -> None:
-        """From now on a switch works, does nothing, or is not known."""
+        """Set whether a switch works from now on, does nothing, or is unknown."""
         assert self.fake is not None
         self.fake.no_op = how == "no-op"
         if how == "unsupported":
@@ -124,7 +125,7 @@ class Npu:
         say(npu=how)
 
     def send(self) -> None:
-        """What a step sends goes over the NIC in use."""
+        """Send the bytes of a step over the NIC in use."""
         if self.fake is None:
             return
         self.sent["2" if self.fake.lent else "3"] += self.STEP_BYTES

@@ -1,6 +1,6 @@
-"""The checkers can fail: the core is broken on purpose, one promise at a time, and the right rule must complain.
+"""Tests of the checkers: each test breaks one promise of the core on purpose, and the right rule must complain.
 
-Each breach is what a careless change could do to the real machines. A rule that lets its breach pass checks nothing.
+A careless change could break the real machines in the same way. A rule that lets its breach pass checks nothing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from taskd.sim.setting import Machines
 from taskd.sim.story import Result, simulate
 from tests.patience import BUILD_S
 
-pytestmark = pytest.mark.limit(BUILD_S)  # some breaches take many stories to show
+pytestmark = pytest.mark.limit(BUILD_S)  # some breaches need many stories before they show
 
 MOST_SEEDS = 200
 Patch = pytest.MonkeyPatch
 
 
 def first_complaint(kinds: tuple[str, ...], machines: Machines, rules: set[str], ranks: int = 8) -> Result:
-    """Play stories with launchers until one fails by one of these rules."""
+    """Play stories with launchers until one breaks one of these rules."""
     others: set[str] = set()
     for seed in range(MOST_SEEDS):
         options = Options(ranks, 0.5, seed, kinds)
@@ -60,7 +60,7 @@ def first_complaint(kinds: tuple[str, ...], machines: Machines, rules: set[str],
 
 
 class HastyWorker(Worker):
-    """Says that it has parked, and goes on training."""
+    """Reports that it has parked, and goes on training."""
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
         effects = super().step(now_ns, event)
@@ -70,7 +70,7 @@ class HastyWorker(Worker):
 
 
 class ForgetfulWorker(Worker):
-    """Follows an order whatever its epoch is."""
+    """Follows an order of any epoch."""
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
         if isinstance(event, Order) and event.epoch < self.epoch:
@@ -79,7 +79,7 @@ class ForgetfulWorker(Worker):
 
 
 class CredulousAgent(Agent):
-    """Hands every order on, however old it is."""
+    """Passes every order on, however old it is."""
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
         effects = super().step(now_ns, event)
@@ -100,7 +100,7 @@ class ChattyManager(Manager):
 
 
 class FragileManager(Manager):
-    """Raises on what comes from outside."""
+    """Raises on an event from outside."""
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
         if isinstance(event, ConnectionLost):
@@ -109,7 +109,7 @@ class FragileManager(Manager):
 
 
 class WordyManager(Manager):
-    """Ends the job with a code and a text that no message can hold."""
+    """Ends the job with a code and a text that do not fit into a message."""
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
         effects = super().step(now_ns, event)
@@ -119,7 +119,7 @@ class WordyManager(Manager):
 
 
 class RestlessManager(Manager):
-    """Its deadline is always now."""
+    """Always has a deadline that is due."""
 
     def next_deadline(self) -> int | None:
         return 0
@@ -143,7 +143,7 @@ def test_broken_machine_is_caught(kinds: tuple[str, ...], machines: Machines, ru
     assert result.options.command() in result.complaint()
 
 
-# ---- one promise of the manager's insides at a time
+# ---- one inner promise of the manager at a time
 
 
 def epoch_not_raised(patch: Patch) -> None:
@@ -158,7 +158,7 @@ def epoch_not_raised(patch: Patch) -> None:
 
 
 def epoch_neither_raised_nor_fenced(patch: Patch) -> None:
-    """A newcomer is ordered into the epoch in which its forerunner died, and its agent starts it there."""
+    """A newcomer is ordered into the epoch in which its predecessor died, and its agent starts it there."""
     epoch_not_raised(patch)
     ordered = Seating.ordered
 
@@ -204,7 +204,7 @@ def newcomers_fetch_nothing(patch: Patch) -> None:
 
 
 def all_ranks_have_one_part(patch: Patch) -> None:
-    """Whoever is replaced takes the state of any rank."""
+    """A newcomer takes the state of any rank, whatever its part is."""
     parked = Holdings.parked
 
     def forgets(self: Holdings, report: Any) -> bool:
@@ -283,7 +283,7 @@ def nobody_compares(patch: Patch) -> None:
 
 
 def everything_counts_as_alike(patch: Patch) -> None:
-    """What differs from the start, as a number of this rank's own does, is held against it."""
+    """A rank is blamed for contents that differ from the start, such as its own rank number."""
     patch.setattr(proofs, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
     patch.setattr(proofs, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
     patch.setattr(proofs, "_taken_apart", lambda values, takers: True)

@@ -1,4 +1,4 @@
-"""`taskd sim`: its table, its JSON, its exit codes and what it says to a wrong argument."""
+"""`taskd sim`: its table, its JSON, its exit codes and its answer to a wrong argument."""
 
 from __future__ import annotations
 

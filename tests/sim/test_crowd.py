@@ -1,4 +1,4 @@
-"""The crowd that trains: who blocks whom, what a rank holds when it dies, and every rule of the checkers by hand."""
+"""The simulated training (Crowd): who blocks whom, what a dying rank holds, and each rule of the checkers by hand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_dead_member_blocks_everybody() -> None:
 
 
 def test_updates_held_depend_on_the_moment() -> None:
-    """Right after a collective nobody has applied its update, some time later some have, in the end all."""
+    """Right after a collective no rank has applied its update. Some time later some ranks have, and in the end all."""
     job = Job()
     job.run_ms(125)
     assert {job.group.held_by(member, job.loop.now) for member in job.members} == {0}
@@ -213,7 +213,7 @@ def test_checkers_complain(breach: Callable[[Job], None], rule: str) -> None:
 
 
 def test_group_that_lost_nobody_goes_on_after_a_repair() -> None:
-    """The same members in a new epoch: what they did is accepted by every rule."""
+    """The same members go on in a new epoch, and no rule complains."""
     job = Job()
     job.run_ms(1300)
     group: Group = job.crowd.group(1)

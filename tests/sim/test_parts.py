@@ -1,4 +1,4 @@
-"""The simulator's own parts: virtual time, the network's weather, the numbers that are trained, sameness by seed."""
+"""The simulator's parts: virtual time, network disturbances, the trained numbers, and the same story for one seed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_percentiles() -> None:
 
 
 def test_one_seed_is_one_story_in_every_process() -> None:
-    """Not even the order of a set of words (which differs from process to process) may change a story."""
+    """Even the order of a set of strings, which differs between processes, must not change a story."""
     outputs = set()
     for hash_seed in ("1", "2", "77"):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Rails in the simulator: its faults bring about every decision there is about rails, and all of them end well."""
+"""Rails in the simulator: its faults lead to every possible decision about rails, and every story ends well."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from taskd.sim.world import World
 KINDS = ("rail", "flap", "operator", "unable", "railkill")
 STORIES = 40
 RARE = {RailFinding.GONE}
-"""Takes a minute without any report of a line: tests/scripts/stories/rail_gone.txt."""
+"""Needs a minute without any report of a line: tests/scripts/stories/rail_gone.txt."""
 
 
 def decisions(seed: int) -> set[str]:
-    """What the manager found of rails in one story, and what an operator wanted. Raises Violation."""
+    """Return what the manager found about rails in one story, and what an operator wanted. Raises Violation."""
     world = World(Options(4, 1.0, seed, KINDS), Machines())
     Play(world).run()
     found = set()
@@ -29,7 +29,7 @@ def decisions(seed: int) -> set[str]:
 
 
 def test_every_decision_about_rails_is_met_by_a_fault() -> None:
-    """As many stories as it takes, within a bound; in each of them whatever must hold of rails is checked."""
+    """Play stories until each decision was met, up to a bound. Each story checks all rules about rails."""
     missing = {finding.name for finding in RailFinding if finding not in RARE} | {"out", "back"}
     for seed in range(STORIES):
         missing -= decisions(seed)

@@ -1,9 +1,9 @@
-"""Stories by seed: 200 that are always the same and 50 that nobody has seen before.
+"""Stories by seed: 200 that are always the same and 50 new ones.
 
 A failure names the rule and the one command that plays the story again. The fresh seeds come from the text of the core
-and of the simulator: every change of theirs is met by other stories, and one version by the same ones everywhere. What
-a search has found belongs into tests/scripts as a story of its own: a seed means another story as soon as the simulator
-draws anything in another order.
+and of the simulator. So every change there meets other stories, and one version meets the same ones everywhere. What a
+search has found belongs into tests/scripts as a story of its own. The reason: a seed means another story as soon as the
+simulator draws random numbers in another order.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ BLOCK = 10
 FIXED = range(200)
 FRESH = 50
 THEN = tuple(kind for kind in FAULTS if kind not in ("starve", "stuck", "flip", "orphan", "still"))
-"""The kinds that there were: another one makes another story of a seed."""
+"""The kinds of faults at that time. With another kind, a seed means another story."""
 FOUND = (
-    Options(5, 1.0, 33658058218078, THEN),  # the manager comes back with half of its journal, in a respawn that is over
-    Options(32, 0.5, 241688739748405, THEN),  # a repair was over while the manager was away: nothing is ordered
-    Options(12, 1.0, 61642425681879, THEN),  # a rank runs on while the next attempt is yet to be decided
-    Options(12, 2.0, 153803250752365, THEN),  # a phase was so long only because the manager was away
+    Options(5, 1.0, 33658058218078, THEN),  # the manager comes back with half of its journal, inside a finished respawn
+    Options(32, 0.5, 241688739748405, THEN),  # a repair ended while the manager was away: it orders nothing
+    Options(12, 1.0, 61642425681879, THEN),  # a rank runs on before the next attempt is decided
+    Options(12, 2.0, 153803250752365, THEN),  # a phase was long only because the manager was away
 )
-"""What searches have found."""
+"""The stories that searches have found."""
 PACKAGE = Path(__file__).resolve().parents[2] / "taskd"
 
 
 def options_of(seed: int, turn: int) -> Options:
-    """Mostly small jobs, some larger, now and then one of 256 ranks; short stories and some longer ones."""
+    """Return the options of a story. Most jobs are small, one in 50 has 256 ranks; the durations vary, too."""
     ranks = 256 if turn % 50 == 49 else (4, 8, 2, 16, 5, 8, 64, 4, 32, 12)[turn % 10]
     minutes = (0.2, 0.5, 1.0)[turn % 3] if ranks <= 32 else 0.25
     return Options(ranks, minutes, seed)
 
 
 def play(stories: list[Options]) -> None:
-    """Play them all; every failure with its complaint."""
+    """Play all stories. Fail with the complaint of every story that failed."""
     results = [simulate(options) for options in stories]
     complaints = [result.complaint() for result in results if not result.ok]
     assert not complaints, f"{len(complaints)} of {len(stories)} stories failed\n" + "\n\n".join(complaints)
@@ -73,7 +73,7 @@ def test_quiet_job_has_no_incident() -> None:
 
 
 def test_faults_really_strike_and_heal() -> None:
-    """The stories are worth their time: every kind strikes somewhere, repairs happen, and ranks train on after them."""
+    """The stories test something: every kind of fault strikes, repairs happen, and ranks train on after them."""
     missing, heals = set(Options(4, 1, 0).kinds), 0
     for seed in range(120):
         summary = simulate(options_of(seed, seed)).summary

@@ -1,7 +1,7 @@
-"""Figures need a machine that does nothing else: the pace of this one is measured first, and a busy one is not judged.
+"""Fixtures of the timing tests: they measure the pace of the machine first, and skip the tests on a busy machine.
 
-A bound is the aim times ten times the machine's pace, so that a test is red for a wrong order of magnitude only; the
-figures themselves are `taskd bench`'s.
+Timing needs a machine that does nothing else. A bound is the aim times ten times the machine's pace, so a test fails
+only for a wrong order of magnitude. The figures themselves come from `taskd bench`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BUSY_LOAD = 0.5
 STEAL_SHARE = 0.02
 TURNS = 2_000_000
 REFERENCE_S = 0.06
-"""What TURNS take on the machine that the aims were written for."""
+"""The time for TURNS on the reference machine, for which the aims were written."""
 ROOM = 10
 
 
@@ -36,7 +36,7 @@ def spin_s() -> float:
 
 @pytest.fixture(scope="session")
 def pace() -> float:
-    """How many times as long as on the reference machine; skips where others use the processors."""
+    """How many times as long this machine takes as the reference machine; skips if others use the processors."""
     runnable = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
     load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     if runnable > 1 or load > BUSY_LOAD:
@@ -51,7 +51,7 @@ def pace() -> float:
 
 @pytest.fixture
 def within(pace: float, record_property: Callable[[str, object], None]) -> Callable[[str, float, float], None]:
-    """within(what, found_s, aim_s): fails if something takes more than ten times its aim at this machine's pace."""
+    """within(what, found_s, aim_s): fails if `what` takes more than ten times its aim at this machine's pace."""
 
     def check(what: str, found_s: float, aim_s: float) -> None:
         bound_s = aim_s * pace * ROOM

@@ -1,6 +1,6 @@
-"""What the small things cost that happen often, or at every start; run alone on a quiet machine by `make test-timing`.
+"""The costs of small operations that run often or at every start; `make test-timing` runs them on a quiet machine.
 
-What they do is tested in their own rooms; here only how long it takes.
+Other test folders test what the operations do. These tests only check how long they take.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.shell.store_plane import StorePlane
 
 Within = Callable[[str, float, float], None]
 FORGET = "for name in [*sys.modules]:\n  if name.startswith('taskd'): del sys.modules[name]"
-"""Every start of Python has imported taskd.compat already, by the .pth file of the package."""
+"""Python has already imported taskd.compat at its start, because of the package's .pth file."""
 
 
 def best_s(action: Callable[[], object], turns: int, rounds: int = 5) -> float:
-    """The quickest of some rounds, for one turn."""
+    """Return the time of one turn in the fastest round."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -59,7 +59,7 @@ def test_a_full_report_is_read(within: Within) -> None:
 
 
 def test_rank_reports_in_the_core(within: Within) -> None:
-    """400 nodes of 64 ranks, one beat each; 4,000 nodes have to fit into a second."""
+    """400 nodes of 64 ranks send one beat each. 4,000 nodes have to fit into a second."""
     nodes = [Node(f"n{i}", slots=64) for i in range(400)]
     core = Manager("job", 400 * 64, 400, frozenset(), False, 0)
     for i, node in enumerate(nodes):

@@ -1,4 +1,4 @@
-// What the parts of the guard's storm share: a check that holds in every build, and the parts that need no storm.
+// Shared by the parts of the guard's storm test: a check that is active in every build, and the tests without a storm.
 #pragma once
 
 #include <cstdio>
@@ -12,8 +12,8 @@
         }                                                                        \
     } while (false)
 
-// A record written by several threads and torn anywhere plays back what is whole.
+// Several threads write a record, and it is cut off at any place. All whole entries can be played back.
 void record_and_replay();
 void record_without_an_end();
-// The rhythm of a job: what is learned, what fades, and that nothing grows.
+// Tests the rhythm of a job: what it learns, that this fades, and that memory does not grow.
 void rhythm_is_learned();

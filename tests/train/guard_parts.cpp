@@ -1,4 +1,4 @@
-// The parts of the guard that need no storm: its record and its rhythm. See guard_check.hpp.
+// Tests the parts of the guard that need no storm: its record and its rhythm. See guard_check.hpp.
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
@@ -36,7 +36,7 @@ void record_and_replay() {
     Replay& replay = Replay::instance();
     for (size_t cut = whole.size(); cut > 0; cut -= std::min<size_t>(cut, 997)) {
         try {
-            replay.load(whole.substr(0, cut));  // a torn entry ends the record, and never more than that
+            replay.load(whole.substr(0, cut));  // a torn entry ends the record; no whole entry is lost
         } catch (const std::invalid_argument&) {
             CHECK(cut < 16);
         }
@@ -74,7 +74,7 @@ void rhythm_is_learned() {
     Rhythm rhythm;
     CHECK(rhythm.limit(3) == Rhythm::kUnknown);
     for (uint32_t i = 0; i < Rhythm::kWarmUp; ++i)
-        rhythm.took(3, seconds(100));  // what happens before a job is warm says nothing
+        rhythm.took(3, seconds(100));  // the first times, before a job is warm, do not count
     CHECK(rhythm.limit(3) == Rhythm::kUnknown);
     rhythm.took(3, seconds(2));
     CHECK(rhythm.limit(3) == seconds(20));
@@ -86,6 +86,6 @@ void rhythm_is_learned() {
     for (uint16_t kind = 0; kind < 1000; ++kind) {
         for (uint32_t i = 0; i <= Rhythm::kWarmUp; ++i)
             rhythm.took(kind, Rhythm::kUnknown);
-        CHECK(rhythm.limit(kind) == Rhythm::kUnknown);  // too long to be multiplied, or one kind too many
+        CHECK(rhythm.limit(kind) == Rhythm::kUnknown);  // the time is too long to multiply, or there are too many kinds
     }
 }

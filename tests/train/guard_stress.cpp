@@ -1,8 +1,8 @@
-// A storm over lanes without torch, for the sanitizers: submitters, an inner group that answers, fails or falls silent,
-// and a controller that drains, parks, swaps and aborts at random moments.
+// A storm over lanes without torch, for the sanitizers. Threads submit operations. An inner group answers, fails or
+// stays silent. A controller drains, parks, swaps and aborts at random moments.
 //
-// Ends with code 0 and one line of counts if every operation was settled exactly once, in a way that fits what was
-// done to it, and none hung. Arguments: SEED ROUNDS.
+// It ends with code 0 and one line of counts if every operation was settled exactly once, with an outcome that fits
+// what was done to it, and none hung. Arguments: SEED ROUNDS.
 #include <poll.h>
 
 #include <array>
@@ -27,7 +27,7 @@ using std::chrono::microseconds;
 
 namespace {
 
-constexpr int kLanes = 5;  // two of width 1, two unlimited, one whose inner groups keep the order themselves
+constexpr int kLanes = 5;  // two of width 1, two unlimited, and one whose inner groups keep the order themselves
 constexpr int kSubmitters = 3;
 const auto kHangs = taskd::test::patience();
 
@@ -39,7 +39,7 @@ struct Random {
     std::mt19937 engine;
 };
 
-// Counts an operation as under way in an inner group until it is answered, refused or abandoned, whichever is first.
+// Counts an operation as under way in an inner group until it is answered, refused or abandoned: the first of these.
 class Airborne {
   public:
     explicit Airborne(std::shared_ptr<std::atomic<int>> count)
@@ -58,7 +58,8 @@ class Airborne {
     std::atomic<bool> landed_{false};
 };
 
-// Answers flights after random times, from threads of its own; one in eight fails, one in eight never answers.
+// Answers flights after random times, from its own threads. One flight in eight gets no answer. One answer in eight is
+// a failure.
 class World {
   public:
     explicit World(unsigned seed) : random_(seed) {
@@ -143,7 +144,7 @@ struct PlainTask : Task {
     PlainTask(World& world, Counts& counts, bool lonely) : world(world), counts(counts), lonely(lonely) {}
 
     void launch(Inner& inner, const std::shared_ptr<Flight>& flight) override {
-        CHECK(settled == 0 && !airborne && value == 0);  // never twice
+        CHECK(settled == 0 && !airborne && value == 0);  // a task is launched only once
         airborne = std::make_shared<Airborne>(static_cast<PlainInner&>(inner).in_flight);
         CHECK(airborne->alone() || !lonely);
         value = 1;
@@ -243,7 +244,7 @@ struct Group {
     std::shared_ptr<Lane> lane;
 };
 
-// What a training thread does: submits a few operations, then waits for all of them.
+// Does what a training thread does: submits a few operations, then waits for all of them.
 void submit_some(std::array<Group, kLanes>& groups, World& world, Counts& counts, Random& random) {
     Control& control = Control::instance();
     std::vector<std::shared_ptr<PlainTask>> tasks;
@@ -271,7 +272,7 @@ void disturb(std::array<Group, kLanes>& groups, Random& random, int64_t& epoch) 
         }
     };
     switch (random.below(6)) {
-        case 0:  // a fault: drain, swap, resume, as fast as can be
+        case 0:  // a fault: drain, swap and resume as fast as possible
             control.drain(++epoch);
             swap_all();
             control.resume(epoch);
@@ -284,7 +285,7 @@ void disturb(std::array<Group, kLanes>& groups, Random& random, int64_t& epoch) 
             std::this_thread::sleep_for(microseconds(random.below(500)));
             control.resume(epoch);
             break;
-        case 2:  // an operator's pause; what is in flight fails if the group is replaced
+        case 2:  // an operator's pause; operations in flight fail if the group is replaced
             control.park(++epoch);
             std::this_thread::sleep_for(microseconds(random.below(500)));
             if (random.below(2) == 0)
@@ -326,7 +327,7 @@ void storm(unsigned seed, int rounds) {
         for (int i = 0; i < rounds; ++i)
             disturb(groups, random, epoch);
         over = true;
-        // One operation in eight never answers: only a drain ends those.
+        // One operation in eight gets no answer: only a drain ends it.
         std::atomic<bool> ended{false};
         std::thread cleaner([&] {
             while (!ended) {
@@ -342,7 +343,7 @@ void storm(unsigned seed, int rounds) {
         ended = true;
         cleaner.join();
     }
-    // Flights that nobody waits for hold no inner group, so all of them are gone once the lanes are.
+    // A flight that no caller waits for holds no inner group. So all inner groups are gone once the lanes are gone.
     const auto deadline = Clock::now() + kHangs;
     while (PlainInner::alive > 0 && Clock::now() < deadline)
         std::this_thread::sleep_for(microseconds(1000));
@@ -351,7 +352,7 @@ void storm(unsigned seed, int rounds) {
     std::printf("done %d drained %d failed %d\n", counts.done.load(), counts.drained.load(), counts.failed.load());
 }
 
-// An operation that is later than the job's rhythm allows is announced, and goes on.
+// An operation that takes longer than the job's rhythm allows is announced, and goes on.
 void lateness_is_announced() {
     Control& control = Control::instance();
     control.set_attached(true);

@@ -1,7 +1,7 @@
 """Starts the ranks of a guard test as real processes and reads what each of them says.
 
-A rank is `python tests/train/workers/NAME.py RANK SIZE FOLDER ARGS...`; what it reports are JSON lines on standard
-output. The store is a file in FOLDER or a TCP store that the test runs. It judges nothing.
+A rank is `python tests/train/workers/NAME.py RANK SIZE FOLDER ARGS...`. It reports JSON lines on standard output. The
+store is a file in FOLDER or a TCP store that the test runs. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORKERS = Path(__file__).parent / "workers"
 
 
 class Ranks:
-    """The processes of one test. A context manager: what still runs at its end is killed."""
+    """The processes of one test. A context manager: at its end, processes that still run are killed."""
 
     def __init__(
         self, worker: str, size: int, folder: Path, *args: str, env: Mapping[str, str] | None = None, start: bool = True
@@ -51,7 +51,7 @@ class Ranks:
             process.communicate()
 
     def results(self, ranks: Sequence[int] | None = None) -> list[list[dict[str, Any]]]:
-        """The reports of each rank, once all have ended well. Fails the test, with what they said, if one has not."""
+        """Wait until all ranks have ended, and return their reports. Fails the test with their output if one failed."""
         chosen = list(range(self.size) if ranks is None else ranks)
         slow = self._end(chosen)
         said = {rank: slow.get(rank, "") + self.processes[rank].communicate()[0] for rank in chosen}
@@ -62,7 +62,7 @@ class Ranks:
         return [reports(said[rank]) for rank in chosen]
 
     def _end(self, chosen: Sequence[int]) -> dict[int, str]:
-        """Wait until these have ended, and end those that wait for one that failed. By rank: why it was killed."""
+        """Wait until these ranks have ended. If one fails, kill the others. Returns by rank why it was killed."""
         run = {self.processes[rank].status: rank for rank in chosen if self.processes[rank].poll() is None}
         listen = {self.processes[rank].stdout.fileno(): rank for rank in run.values()}
         killed: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""What may block for ever is left behind when an order says so, and nobody asks by the clock."""
+"""Tests aside.py: work that may block for ever is left behind when an order says so, and nothing polls by the clock."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_an_order_ends_the_wait_and_others_do_not() -> None:
         return over.is_set()
 
     def orders() -> None:
-        asked.acquire()  # it waits
+        asked.acquire()  # the caller waits now
         aside.look()
-        asked.acquire()  # and was not concerned
+        asked.acquire()  # the order did not concern it
         over.set()
         aside.look()
 
@@ -45,4 +45,4 @@ def test_an_order_ends_the_wait_and_others_do_not() -> None:
     ends.set()
     assert asked.acquire(blocking=False), "it asks at first, and for each order"
     assert not asked.acquire(blocking=False), "and at no other time"
-    aside.look()  # nobody is left to be told
+    aside.look()  # no caller waits any more

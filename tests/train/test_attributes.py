@@ -1,4 +1,4 @@
-"""Plain attributes of optimizers: put back whole, taken from another rank where they began alike, and never deleted."""
+"""Tests plain attributes of optimizers: put back whole, taken from another rank if they began equal, never deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stage(enum.IntEnum):
 
 
 def rank(**own: Any) -> tuple[SimpleNamespace, Attributes]:
-    """An optimizer as one rank has set it up, when its loop begins."""
+    """Return an optimizer as one rank has set it up, at the begin of its loop."""
     optimizer = SimpleNamespace(**own)
     attributes = Attributes({"optimizer": optimizer})
     attributes.look()
@@ -28,7 +28,7 @@ def test_a_step_that_is_given_up_leaves_nothing() -> None:
     optimizer.updates, optimizer.cache, optimizer.fresh = 4, None, 1
     del optimizer.kept
     attributes.put_back(noted)
-    assert vars(optimizer) == {"updates": 3, "cache": None, "kept": "x"}  # what was no plain value stays what it is
+    assert vars(optimizer) == {"updates": 3, "cache": None, "kept": "x"}  # what was not plain stays as it is
 
 
 def test_who_lacks_an_update_takes_what_it_moved() -> None:
@@ -53,7 +53,7 @@ def test_what_is_a_ranks_own_is_left() -> None:
         "ema": None,
         "cache": [2.0],
         "own": 7,
-        "stage": Stage.EARLY,  # no plain value
+        "stage": Stage.EARLY,  # not a plain value
     }
 
 

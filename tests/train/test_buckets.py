@@ -1,6 +1,7 @@
-"""A newcomer's DistributedDataParallel takes over the buckets of the others without having seen a backward.
+"""A newcomer's DistributedDataParallel takes over the buckets of the other ranks before it has run a backward pass.
 
-In this process, over a group of one: what is tested is how DDP orders its parameters, not what travels.
+It runs in this process, over a group of one rank. The test is about the order of DDP's parameters, not about what is
+sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def group() -> Iterator[None]:
 
 
 class Crossed(nn.Module):
-    """Uses its layers in another order than they are listed in."""
+    """A module that uses its layers in another order than it lists them."""
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()

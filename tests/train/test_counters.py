@@ -1,4 +1,4 @@
-"""Which variables of a script are counters: read from sources as people write them."""
+"""Tests which variables of a script are found to be counters, on sources as people write them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def decorated(function: Any) -> Any:
 
 
 def code_of(code: CodeType, name: str) -> CodeType:
-    """The code of a function somewhere inside of this one."""
+    """Return the code of the function of this name, which is nested somewhere in this code."""
     todo = [code]
     while todo[-1].co_name != name:
         todo += [one for one in todo.pop().co_consts if isinstance(one, CodeType)]
@@ -79,7 +79,7 @@ def code_of(code: CodeType, name: str) -> CodeType:
 
 
 def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
-    """The counters of a loop with this body, in the method of a class."""
+    """Return what is found about a loop with this body, in the method of a class."""
     text = source.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), " " * 16))
     linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
     space: dict[str, Any] = {"decorated": decorated}
@@ -106,7 +106,7 @@ def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
         ("n = (n + 1) % 4\nrunning = min(running, step.loss)", "n running", "", ""),
         ("n = step(n)\nrunning = step.loss(running)", "", "", ""),
         ("n: int = n + 1\n[running, other] = running + 1, step", "n running", "", ""),
-        ("total = 0\ntotal += 1\nhelper()", "total", "", "total"),  # this function's own, and the module's
+        ("total = 0\ntotal += 1\nhelper()", "total", "", "total"),  # a variable of the function and one of the module
         ("if step:\n    norm = clip(step)\n    n += 1\nif n:\n    print(norm)", "n", "", ""),
         ("if step:\n    norm = clip(step)\n    n += 1", "n", "", ""),
         ("n -= 1\nrunning *= 0.5", "n running", "", ""),
@@ -143,7 +143,7 @@ def test_what_is_counted_in_a_loop(body: str, local: str, attributes: str, modul
 @pytest.mark.parametrize(
     ("body", "name"),
     [
-        ("if n == len(step):\n    other = iter(step)\n    n = 0\nn += 1\nnext(other)", "n"),  # the place of an iterator
+        ("if n == len(step):\n    other = iter(step)\n    n = 0\nn += 1\nnext(other)", "n"),  # an iterator's position
         ("n += 1\nn = step.number", "n"),
         ("try:\n    x = next(other)\nexcept StopIteration:\n    n += 1\n    other = iter(step)", "n"),
         ("if running > 3:\n    n += 1\n    other = load(n)\nuse(other)", "n"),
@@ -185,7 +185,7 @@ def test_an_expression_of_many_parts_costs_the_counters_only() -> None:
 
 
 def test_nothing_of_the_scripts_is_run_or_asked() -> None:
-    """A name may stand for an object that answers in its own way."""
+    """A name may refer to an object with its own __getattribute__."""
 
     class Proxy:
         def __getattribute__(self, name: str) -> Any:

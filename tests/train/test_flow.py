@@ -1,4 +1,4 @@
-"""What a loop hands on from one step to the next: read from sources as people write them."""
+"""Tests what a loop is found to hand on from one step to the next, on sources as people write them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_hangs_on_conditions(body: str, perhaps: str) -> None:
 
 @pytest.mark.parametrize("module", ["argparse", "ast", "heapq", "inspect", "json.decoder", "tarfile", "textwrap"])
 def test_whatever_stands_in_a_loop_is_followed(module: str) -> None:
-    """No loop of the standard library costs more than its answer."""
+    """Each loop of these modules of the standard library is followed to its end."""
     found = importlib.util.find_spec(module)
     assert found is not None and found.origin is not None
     tree = ast.parse(Path(found.origin).read_text())

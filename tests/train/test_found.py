@@ -1,4 +1,4 @@
-"""What a loop finds and uses: its names as the source has them, and the digests of what is there."""
+"""Tests what a loop finds when it begins, and uses: the names in the source, and the digests of their values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_names(body: str, names: str) -> None:
 
 
 def holding(tensor: torch.Tensor) -> dict[str, Any]:
-    """The same tensor, held in many ways."""
+    """Return objects that hold this tensor, each in another way."""
 
     class Holder:
         def __init__(self) -> None:
@@ -81,7 +81,7 @@ def test_what_is_held_is_seen(how: str) -> None:
     one, same, other = (
         findings_of([("x", holding(torch.full((2, 2), at))[how])], set(), set()) for at in (1.0, 1.0, 2.0)
     )
-    if how in ("module", "namespace"):  # a Linear draws its bias
+    if how in ("module", "namespace"):  # nn.Linear draws a random bias
         torch.manual_seed(1)
         one = findings_of([("x", holding(torch.ones(2, 2))[how])], set(), set())
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The gate before an update, of one rank: who has one, and how often a step comes to it."""
+"""Tests the gate before an update, on one rank: which jobs have a gate, and how often a step passes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskd.worker.together import Together
 
 
 class Others(Together):
-    """The other ranks have these parts."""
+    """Plays the other ranks, which hold these parts of the model."""
 
     def __init__(self, parts: list[int], groups: bool = True) -> None:
         self.parts, self.groups = parts, groups
@@ -57,7 +57,7 @@ def test_each_step_comes_to_it_once(comes: int) -> None:
     others = Others([1, 2])
     gate = gate_with(others)
     assert not gate.agree(1) and not gate.agree(1)
-    gate.come()  # outside of any step
+    gate.come()  # outside of a step
     steps(gate, comes)
     assert others.asked == 1 and others.met == 2
 

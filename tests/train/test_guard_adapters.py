@@ -1,7 +1,8 @@
-"""The guard before a stream-ordered backend: chosen by torch's name, passed through, given up, aborted, made anew.
+"""Tests the guard around a stream-ordered backend: it is chosen by torch's name and passes operations through. Its
+operations are given up, and its inner group is aborted and rebuilt.
 
-Two real ranks run workers/guard_adapters.py, where each scenario and what it proves is written. What a device does is
-for tests/comm/test_nccl_gpu.py.
+Two real ranks run workers/guard_adapters.py, which has the scenarios and what each one proves. The behaviour of a real
+device is tested in tests/comm/test_nccl_gpu.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups guarded late, groups aborted, the beat page, and every way a process with guards may end.
+"""Tests groups that are guarded late or aborted, the beat page, and every way in which a process with guards may end.
 
 Real ranks run workers/guard_adopt.py.
 """
@@ -39,12 +39,12 @@ def test_aborted_group_fails_at_once_and_alone(tmp_path: Path) -> None:
 def test_progress_of_each_group_stands_in_the_beat_page(tmp_path: Path) -> None:
     first, second = (said_of[0] for said_of in run(tmp_path, "page"))
     assert second["seen"] == {"0@0-1": [3, 3, 4000, 0], "1@0-1": [1, 1, 0, 0]}
-    # What rank 0 has entered and rank 1 has not: the sentence a culprit is named by.
+    # Rank 0 has entered an operation that rank 1 has not entered. By this difference the culprit is named.
     assert first["seen"] == {"0@0-1": [4, 3, 40, 0], "1@0-1": [1, 1, 0, 0]} and first["last"] == "0@0-1"
     assert first["after"] == second["after"] == ["0@0-1"]
 
 
 @pytest.mark.parametrize("how", ["end", "leave", "leave busy"])
 def test_process_ends_by_itself(tmp_path: Path, how: str) -> None:
-    """With exit code 0, also if it destroys nothing, or leaves in the middle of an operation."""
+    """The exit code is 0, also if the process destroys no group, or ends in the middle of an operation."""
     assert run(tmp_path, how) == [[{"same": True}]] * SIZE

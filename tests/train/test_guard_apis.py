@@ -1,7 +1,7 @@
 """Everything that torch.distributed offers works over guarded groups as it does over plain gloo.
 
-Two real ranks run workers/guard_apis.py once for each way a group comes to its guard; each API is a test of its own.
-Nothing fails here on purpose: that is for test_guard_*.py.
+Two real ranks run workers/guard_apis.py, once for each way in which a group gets its guard. Each API is a test of its
+own. No test here causes a fault on purpose: the other test_guard_*.py files do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def cases(kind: str) -> list[str]:
-    """Names of the worker's cases, read from its source, so that a new one cannot be forgotten here."""
+    """Return the names of the worker's cases. They are read from its source, so that no new case is forgotten here."""
     files = sorted(WORKERS.glob("cases_*.py"))
     functions = [
         node for file in files for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)
@@ -55,7 +55,7 @@ def test_compiled_collectives(tmp_path: Path) -> None:
 
 
 def test_debug_mode_of_torch(tmp_path: Path) -> None:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper over the guard and asks a second group before each operation."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the guard and uses a second group before each operation."""
     names = ["all_reduce", "objects", "barriers", "ddp"]
     found = run(tmp_path, "install", *names, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     del found["the end"]  # torch's wrapper never shuts its second group down
@@ -63,7 +63,7 @@ def test_debug_mode_of_torch(tmp_path: Path) -> None:
 
 
 def test_another_torch_is_refused_in_one_sentence(run_python: RunPython) -> None:
-    """And `import taskd` goes on without it."""
+    """`import taskd` itself still works: only `taskd._c10d` is refused."""
     said = run_python(
         "import torch, taskd, taskd.errors\n"
         "torch.__version__ = '2.12.1'\n"

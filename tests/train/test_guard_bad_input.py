@@ -1,7 +1,7 @@
-"""What is done wrong with guarded groups: a sentence that says what and what to do, and the job as it was.
+"""Tests wrong use of guarded groups: the error says what is wrong and what to do, and the job is as before.
 
-Two real ranks run workers/guard_bad_input.py, which asserts that the groups work on; what they were told is judged
-here.
+Two real ranks run workers/guard_bad_input.py, which asserts that the groups still work. Their error messages are
+checked here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The barrier that names who is missing, and orders that a guard refuses: each leaves the job as it was.
+"""Tests the barrier that names the missing ranks, and orders that a guard refuses. Both leave the job as it was.
 
-Two real ranks run workers/guard_barrier.py, which asserts that the groups work on; what they were told is judged here.
+Two real ranks run workers/guard_barrier.py, which asserts that the groups still work. Their error messages are checked
+here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Guarded groups in every shape: meshes, groups made after a fault, destroyed and set up again, compiled, two backends.
+"""Tests guarded groups in every shape: meshes, groups made after a fault, groups that are destroyed and set up again,
+compiled code, two backends.
 
-Four real ranks run workers/guard_compat.py, where each scenario and what it proves is written.
+Four real ranks run workers/guard_compat.py, which has the scenarios and what each one proves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A rank is killed in the middle of a step; the others keep their process and their DDP, and the weights are the same.
+"""A rank is killed in the middle of a step. The others keep their process and their DDP, and the weights are the same.
 
-Three real ranks and a real SIGKILL. The orchestration stands in workers/guard_heal.py, by hand; the session's own is
-tested elsewhere.
+There are three real ranks and a real SIGKILL. workers/guard_heal.py makes the repair by hand. The repair of a session
+is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ def test_weights_are_identical_after_a_kill(tmp_path: Path, free_port: Callable[
     healed = run(tmp_path / "healed", free_port(), 4, inner)
     same_bits([said["hash"] for said in [*calm, *healed]], [calm[0]["hash"]] * (len(calm) + len(healed)), str(healed))
     assert [said["epoch"] for said in healed] == [1] * SIZE
-    # The same names in a survivor and in the newcomer, though they made their groups at different times.
+    # The groups have the same names in a survivor and in the newcomer, though they were made at different times.
     assert [said["groups"] for said in healed] == [["0@0-2", "0@0,2"], ["0@0-2"], ["0@0-2", "0@0,2"]]

@@ -1,6 +1,7 @@
-"""The guard's modes, one scenario each: errors held, announced, let go; parked, drained, reconfigured.
+"""Tests the guard's modes, one scenario each. Errors are held, announced or let go; guards are parked, drained or
+reconfigured.
 
-Two real ranks run workers/guard_modes.py, where each scenario and what it proves is written; real connections are cut.
+Two real ranks run workers/guard_modes.py, which has the scenarios and what each one proves. Real connections are cut.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def scenarios() -> list[str]:
 @pytest.fixture(scope="module", params=["gloo", "rail"])
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder: Path = tmp_path_factory.mktemp(request.param)
-    # A rail that is cut is held and dialled again; here the loss of it is what is wanted.
+    # Normally a rail that is cut is dialled again. Here it must stay lost, so retries are off.
     with Ranks("guard_modes", SIZE, folder, env={"TASKD_INNER": request.param, "TASKD_RETRY": "off"}) as ranks:
         said = ranks.results()
     return {said_of[0]["scenario"]: [one["outcome"] for one in said_of] for said_of in zip(*said, strict=True)}

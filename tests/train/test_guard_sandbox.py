@@ -1,7 +1,7 @@
-"""A recorded set-up is played back by a newcomer that is alone, and a set-up that differs is named, never run.
+"""A newcomer plays back a recorded set-up all alone. A set-up that differs is named in an error, and never run.
 
-Three real ranks record workers/guard_sandbox.py once; single processes play it back. The file's torn ends are tried
-without torch in test_guard_sanitizers.py.
+Three real ranks record workers/guard_sandbox.py once, and single processes play it back. Records with a torn end are
+tested without torch in test_guard_sanitizers.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_newcomer_sees_what_the_dead_saw(recorded: tuple[Path, list[dict[str, An
     folder, seen = recorded
     replayed = play_back(folder, rank, how)
     assert replayed.pop("left") == 0
-    # More than is recorded of one tensor: the newcomer keeps its own, and gets it with the state.
+    # This tensor is too large for the record. The newcomer keeps its own, and gets the values with the state.
     assert replayed.pop("large") == float(rank)
     assert replayed == {name: value for name, value in seen[rank].items() if name not in ("large", "entries")}
 

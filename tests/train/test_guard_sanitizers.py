@@ -1,4 +1,4 @@
-"""The guard's lanes and modes, which know no torch, in a storm under the sanitizers for memory and for data races.
+"""Runs the guard's lanes and modes, which do not use torch, in a storm under the sanitizers for memory and data races.
 
 What torch adds to them is tested with real ranks in the other files of this folder.
 """

@@ -1,6 +1,6 @@
-"""Drains and rebuilds at random moments: every outcome is right, nothing hangs, nothing is left behind.
+"""Drains and rebuilds at random moments: every outcome is right, nothing hangs, and no resource leaks.
 
-Real ranks run workers/guard_storm.py; a seed changes what collides with what.
+Real ranks run workers/guard_storm.py. The seed decides which events happen at the same time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def test_reconfigurations_leave_nothing_behind(tmp_path: Path, inner: str, round
         for (said,) in ranks.results():
             before, after = said["before"], said["after"]
             assert after["threads"] == before["threads"], said
-            # Over rails, the other rank may have gone on to the next epoch by then, and have closed the one connection.
+            # Over rails, the other rank may be in the next epoch already, and may have closed the one connection.
             assert abs(after["fds"] - before["fds"]) <= (inner == "rail"), said
             assert after["rss_mib"] - before["rss_mib"] <= MOST_GROWTH_MIB, said

@@ -1,4 +1,4 @@
-"""`start_taskd_worker()` with PROCESS_RECOVER=on guards the groups that live, and training does not notice."""
+"""`start_taskd_worker()` with PROCESS_RECOVER=on guards the existing groups, and the training result stays the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Scripts as people write them: of which a loop says that it hands something on from step to step, and of which not.
+"""Tests which loops are reported to hand something on from step to step, on scripts as people write them.
 
-Each runs eight steps in one process, on the real looks at its frame; only the session is played. "perhaps" is what is
-said at the first repair.
+Each script runs eight steps in one process. Its frame is inspected by the real code, and only the session is a fake.
+"perhaps" holds what would be reported at the first repair.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main():
 
 
 class Played:
-    """A session that looks whenever it hands out a step."""
+    """A fake session that inspects the loop each time it hands out a step."""
 
     def __init__(self) -> None:
         self.replica = Replica()
@@ -72,7 +72,7 @@ class Played:
         self.number = 0
 
     def steps(self, loader: Any) -> Iterator[Any]:
-        """One for each batch."""
+        """Yield a step for each batch."""
         self.coverage.look()
         for batch in loader:
             variables, known = self.local.variables, self.local.known
@@ -84,7 +84,7 @@ class Played:
 
 
 class Handed:
-    """A step of it."""
+    """A step of the fake session."""
 
     rehearsal = False
 
@@ -99,7 +99,7 @@ class Handed:
 
 
 def run(source: str) -> Played:
-    """What a session has found out about this source."""
+    """Run this script. Returns the fake session, with all that it has found out about the script."""
     name = f"<script {next(_number)} of test_handed_on>"
     text = BEFORE + source
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -115,7 +115,7 @@ def run(source: str) -> Played:
 
 
 def built(template: str, before: str, body: str) -> str:
-    """A script with this in its loop."""
+    """Return a script: `template` with this code before its loop and in the loop's body."""
     indents = (" " * 4, " " * (12 if template is LOOP else 16))
     found = template.replace("{before}", textwrap.indent(textwrap.dedent(before).strip() or "pass", indents[0]))
     return found.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), indents[1]))
@@ -206,7 +206,7 @@ NAMED = [
         "h",
     ),
 ]
-"""Before the loop, in it, and what is said to be handed on."""
+"""The code before the loop, the code in the loop, and the name that is reported as handed on."""
 
 
 @pytest.mark.parametrize(("before", "body", "name"), NAMED)
@@ -379,7 +379,7 @@ HEALTHY = [
         """,
     ),
 ]
-"""Before the loop, and in it."""
+"""The code before the loop and the code in the loop."""
 
 
 @pytest.mark.parametrize(("before", "body"), HEALTHY)

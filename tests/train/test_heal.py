@@ -1,7 +1,7 @@
-"""Ranks are killed and replaced in place; the final weights of every rank are those of the run without faults.
+"""Ranks are killed and replaced in place. The final weights of every rank equal those of the run without faults.
 
-The weights' hash covers parameters, each rank's own BatchNorm buffers and both optimizers' state. Where a rank dies is
-part of each story: nobody, some or all survivors may have applied the update by then.
+The weights' hash covers parameters, each rank's own BatchNorm buffers and both optimizers' state. Each test says where
+in the step a rank dies: at that moment no survivor, some or all may have applied the update.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _undisturbed: dict[tuple[str, ...], list[str]] = {}
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """Run the training with these kills; `more` are further arguments of the script, `options` of the launcher."""
+    """Run the training with these kills. `more` are further arguments of the script, `options` of the launcher."""
 
     @contextmanager
     def run(
@@ -47,7 +47,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
 @pytest.fixture
 def undisturbed(start: Start) -> Callable[..., list[str]]:
-    """What every rank's weights are when nobody dies, found out once for each set of arguments."""
+    """Return a function that gives all ranks' weights without a fault. It runs once for each set of arguments."""
 
     def find(*more: str) -> list[str]:
         if more not in _undisturbed:
@@ -64,7 +64,7 @@ def samples(folder: Path) -> list[int]:
 
 
 def check(launched: Launched, wanted: list[str]) -> None:
-    """The job has ended well with these weights, every sample was used exactly once, and nobody started over."""
+    """Check that the job ended well with these weights, used every sample exactly once, and did not start over."""
     launched.end()
     same_bits(sorted(launched.said("weights")), wanted, launched.text)
     assert samples(launched.folder) == list(range(STEPS * BATCH * RANKS))
@@ -104,7 +104,7 @@ def test_several_at_once(start: Start, undisturbed: Callable[..., list[str]], ki
 
 @pytest.mark.slow
 def test_over_gloo(start: Start) -> None:
-    """Where the job asks for torch's own gloo. It adds up in another order, so its bits are its own."""
+    """The job asks for torch's own gloo. Gloo sums in another order, so its weights differ from those over rails."""
     with start("", TASKD_INNER="gloo") as calm:
         calm.end()
         wanted = sorted(calm.said("weights"))
@@ -116,7 +116,7 @@ def test_over_gloo(start: Start) -> None:
 def test_twenty_faults_with_loader_workers_and_accumulation(
     start: Start, undisturbed: Callable[..., list[str]]
 ) -> None:
-    """A fault in nearly every step, of every rank and at every place: check() finds each sample exactly once."""
+    """Nearly every step has a fault, on every rank and at every place. check() finds each sample exactly once."""
     more = ("--loader-workers", "1", "--accumulate", "2")
     wanted = undisturbed(*more)
     places = ("backward", "applied", "start", "between", "forward", "optimizer", "end")
@@ -137,14 +137,14 @@ def test_other_ways_to_die(start: Start, undisturbed: Callable[..., list[str]]) 
 def test_who_is_an_update_behind_takes_it_and_keeps_what_is_its_own(
     start: Start, undisturbed: Callable[..., list[str]]
 ) -> None:
-    """Rank 0 takes update 6 from another one, whose BatchNorm has seen the forward of step 7 already."""
+    """Rank 0 takes update 6 from another rank. The BatchNorm of that rank has seen the forward of step 7 already."""
     with start("2:7:backward", "--late", "0:6") as launched:
         check(launched, undisturbed())
 
 
 @pytest.mark.slow
 def test_without_the_standby(start: Start, undisturbed: Callable[..., list[str]], tmp_path: Path) -> None:
-    """A module that starts a thread when it is imported makes forking wrong: workers start cold, and heal as well."""
+    """An imported module starts a thread, so forking is unsafe. Workers start without the standby, and heal as well."""
     wanted = undisturbed()
     (tmp_path / "threaded.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"

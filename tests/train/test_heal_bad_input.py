@@ -1,7 +1,7 @@
-"""What users do wrong, or differently: a clear sentence, or training goes on; nothing is lost, and nothing hangs.
+"""Tests what users do wrong, or differently. They get a clear error, or training goes on. Nothing is lost or hangs.
 
-Each test is a whole job. Rank 1 kills itself in the middle, and the weights tell whether the job healed: they are those
-of the undisturbed run, or the job says why it could not.
+Each test is a whole job, in which rank 1 kills itself. The weights show whether the job healed: they equal those of the
+undisturbed run, or the job says why it could not heal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """Run the training with this mistake; `more` are further arguments of the script, `options` of the launcher."""
+    """Run the training with this mistake. `more` are further arguments of the script, `options` of the launcher."""
 
     @contextmanager
     def run(case: str, *more: str, options: tuple[str, ...] = ()) -> Iterator[Launched]:
@@ -44,7 +44,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
 @pytest.fixture
 def calm(start: Start) -> list[str]:
-    """What every rank's weights are when nobody dies."""
+    """Return the weights of every rank when no rank dies."""
     if not _calm:
         with start("calm", "--at", "-1") as job:
             job.end()
@@ -53,7 +53,7 @@ def calm(start: Start) -> list[str]:
 
 
 def check_healed(job: Launched, weights: list[str]) -> None:
-    """One rank was replaced, nobody started over, and nothing else is different."""
+    """Check that one rank was replaced, that the job did not start over, and that the weights are the same."""
     job.end()
     same_bits(sorted(job.said("weights")), weights, job.text)
     assert "respawn" not in job.text, job.text
@@ -85,12 +85,12 @@ def test_a_newcomer_that_is_set_up_otherwise(start: Start, case: str, sentence: 
 
 
 def check_started_over(job: Launched, sentence: str) -> list[str]:
-    """The job said at once what is missing, and did not go on with wrong weights."""
+    """Check that the job said at once what is missing, and started over. It must not go on with wrong weights."""
     job.end()
     said = [at for at, line in enumerate(job.lines) if line.startswith("taskd[rank 0]: ") and sentence in line]
     died = next(at for at, line in enumerate(job.lines) if "rank 1 died (SIGKILL)" in line)
     assert said and said[0] < died, job.text
-    assert len(said) == 2, job.text  # once in each life
+    assert len(said) == 2, job.text  # once before and once after the new start
     decision = next(line for line in job.lines if line.endswith("so all start again: respawn"))
     assert sentence in decision, job.text
     assert job.text.count("begin 0") == 2 and job.said("step").count("0") == 2, job.text
@@ -100,7 +100,7 @@ def check_started_over(job: Launched, sentence: str) -> list[str]:
 
 
 def test_a_second_model_and_its_optimizer(start: Start) -> None:
-    """Not named at all it is refused; an optimizer that is named brings its parameters along."""
+    """If nothing is registered, it is refused. If the optimizer is registered, its parameters are covered, too."""
     with start("second optimizer") as job:
         weights = check_started_over(job, "the step uses an optimizer that is not registered (SGD of 2 parameters)")
     with start("second model") as job:
@@ -115,12 +115,12 @@ def test_an_average_of_the_weights(start: Start) -> None:
         assert job.said("counted") == ["8"] * RANKS, "what counts from a step's beginning is given as that found it"
 
 
-# ---- what no other rank has ----------------------------------------------------------------------------------------
+# ---- state that no other rank has ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ["shards", "mesh"])
 def test_a_sharded_model_starts_over_at_once(start: Start, case: str) -> None:
-    """A dead rank's shards are gone with it: said before anybody dies, and nothing is tried in vain."""
+    """A dead rank's shards are lost. The job says so before any rank dies, and tries no repair in vain."""
     with start(case) as job:
         check_started_over(job, "the model is sharded (model.module.first.0.weight is a DTensor)")
         assert "0 steps lost" not in job.text and job.text.count("all ranks have started over") == 1, job.text
@@ -128,7 +128,7 @@ def test_a_sharded_model_starts_over_at_once(start: Start, case: str) -> None:
 
 
 def test_ranks_that_train_different_weights_start_over(start: Start) -> None:
-    """Nothing shows it from outside, and so it is what they hold that is compared."""
+    """Nothing shows this from outside. So the parameters that the ranks hold are compared."""
     with start("parts") as job:
         job.end()
         decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
@@ -142,7 +142,7 @@ def test_groups_of_some_ranks(start: Start, calm: list[str]) -> None:
 
 
 def test_a_group_that_was_made_after_the_set_up(start: Start, calm: list[str]) -> None:
-    """The newcomer's script comes to it only in the step that is done again; nobody waits for that."""
+    """The newcomer's script makes this group only in the step that is done again. No rank waits for it before."""
     with start("late group") as job:
         check_healed(job, calm)
         assert "did not rebuild" not in job.text, job.text
@@ -174,7 +174,7 @@ def test_limits_of_files(start: Start, calm: list[str], case: str) -> None:
 
 
 def test_no_file_can_be_opened_any_more(start: Start, calm: list[str]) -> None:
-    """The groups cannot be made anew then: said, and the job starts over instead of waiting."""
+    """Then the groups cannot be rebuilt. The job says so and starts over instead of waiting."""
     with start("no files") as job:
         job.end()
         decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
@@ -224,7 +224,7 @@ def test_two_loops_one_after_another(start: Start) -> None:
 
 
 def test_gradients_carried_from_step_to_step_over_a_static_graph(start: Start) -> None:
-    """Who comes anew has neither the gradients of the step before nor what DDP learns in two."""
+    """A newcomer has neither the gradients of the step before nor what DDP learns in its first two steps."""
     with start("carried gradients ", "--at", "-1") as job:
         job.end()
         wanted = sorted(job.said("weights"))

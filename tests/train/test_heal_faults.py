@@ -1,7 +1,7 @@
-"""Faults that come from outside and at bad moments: the system's memory killer, a second death at any moment of a heal,
-a death while the others make their groups, a host that refuses a worker its memory files.
+"""Tests faults from outside and at bad moments: the system's memory killer, a second death at any moment of a heal, a
+death while the others make their groups, a host that refuses a worker its memory files.
 
-Where the job is to go on its weights are those of the run in which nothing happened.
+If a job must go on, its weights must equal those of the run without a fault.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SCRIPT = Path(__file__).parent / "workers" / "heal_ddp.py"
 STEPS = 16
 RANKS = 4
 WORDS = (32, 2, 20_000)
-"""Of the training that benchmarks disturb: small, and as long as it is wanted."""
+"""Arguments of the training that the benchmarks use, too: a small model, and more steps than a test needs."""
 BYTES = 400 << 20
-"""What a rank may use before the system kills it: more than it needs, less than the machine has."""
+"""The memory limit at which the system kills a rank: more than the rank needs, less than the machine has."""
 pytestmark = pytest.mark.slow
 Run = Callable[..., Launched]
 
@@ -49,7 +49,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Run]:
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    """A group of processes that may use BYTES of memory; skips where none can be made."""
+    """Make a cgroup whose processes may use BYTES of memory. Skips the test if that is not possible."""
     name = f"taskd-test-{os.getpid()}"
     version_2, version_1 = Path("/sys/fs/cgroup", name), Path("/sys/fs/cgroup/memory", name)
     folder, limit = (version_1, "memory.limit_in_bytes") if version_1.parent.is_dir() else (version_2, "memory.max")
@@ -76,7 +76,7 @@ def test_the_system_kills_a_rank_for_its_memory(run: Run, memory_group: Path) ->
 
 
 def test_a_death_while_the_others_make_their_groups_at_first(run: Run) -> None:
-    """Nothing was trained yet, so all may start again; what comes out is the same."""
+    """Nothing is trained yet, so all ranks may start again. The final weights are the same."""
     calm = run("calm")
     calm.end()
     launched = run("early", "--kills", "2:-1:setup")
@@ -85,13 +85,13 @@ def test_a_death_while_the_others_make_their_groups_at_first(run: Run) -> None:
 
 
 def test_a_second_death_at_any_moment_of_a_heal() -> None:
-    """Draining, forking, set-up, the making of groups, the state on its way, the step again: each is hit by some."""
+    """The second deaths hit all phases: draining, forking, set-up, making groups, sending the state, the step again."""
     with Job(WORDS, ranks=RANKS) as job:
         for number in range(12):
             ranks = job.settle(2)
             begin_ns = time.time_ns()
             os.kill(ranks[2]["pid"], signal.SIGKILL)
-            time.sleep(0.012 * number)  # lasts: the moment is what is tested
+            time.sleep(0.012 * number)  # lasts: the test is about this moment
             os.kill(ranks[(0, 1, 3)[number % 3]]["pid"], signal.SIGKILL)
             job.event("closed", begin_ns)
         weights = [one["weights"] for one in _to_the_end(job) if "weights" in one]
@@ -103,7 +103,7 @@ def test_a_second_death_at_any_moment_of_a_heal() -> None:
 
 
 def test_a_death_in_the_middle_of_a_step_that_is_longer_than_any_usual_deadline(run: Run) -> None:
-    """Nobody has told how long it is, and nobody shows any work: all the same none of the survivors is given up."""
+    """The length of the step is unknown, and no rank shows any work. All the same no survivor is given up."""
     calm = run("calm")
     calm.end()
     launched = run("long", "--kills", "2:6:forward", "--long", "0:6:66,1:6:75,3:6:75")
@@ -120,7 +120,7 @@ def _to_the_end(job: Job) -> list[dict[str, object]]:
 
 
 def test_a_worker_is_refused_its_memory_files(run: Run) -> None:
-    """Said once, with its cause, instead of ranks that wait for each other."""
+    """The job names the cause once, and no ranks wait for each other."""
     launched = run("refused", bounds={resource.RLIMIT_FSIZE: 1 << 20})
     launched.end(1)
     assert "File too large" in launched.text, launched.text

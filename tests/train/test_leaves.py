@@ -1,4 +1,4 @@
-"""All that is plain of what a script uses: seen whichever way it is held, and by a name that says where."""
+"""Tests that all plain values that a script uses are found, however they are held, each by a name that says where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NONE = frozenset[int]()
 
 
 class Held:
-    """A script's own."""
+    """A class of a script."""
 
     of_all = 1.0
 
@@ -46,13 +46,13 @@ class Held:
 
 @dataclass(slots=True)
 class Slotted:
-    """It has no dict."""
+    """A class whose objects have no __dict__."""
 
     value: float
 
 
 def holding(value: float) -> dict[str, tuple[Any, str]]:
-    """The same number, held in many ways, and what it is called there."""
+    """Return objects that hold this number, each in another way, and the name under which it must be found."""
 
     def closure() -> float:
         return value
@@ -215,7 +215,7 @@ def test_where_something_is_can_be_left_out() -> None:
     assert "it['in'].value" not in found and found["it['beside']"] == packed([1, 2.5, 3]) and "Held.of_all" in found
     listed = Place("it['beside']", "it", ((False, "beside"),))
     found = leaves_of([("it", held)], NONE, {*listed.spots(held)})
-    assert "it['beside']" not in found and "it['in'].value" not in found  # a dict is looked at as one
+    assert "it['beside']" not in found and "it['in'].value" not in found  # a dict is inspected as a whole
 
 
 def test_what_has_changed_in_a_loop() -> None:

@@ -1,7 +1,7 @@
-"""What loaders draw: whoever opens one in the place of another gets the batches and generators that it would have had.
+"""Tests what loaders draw: a newcomer gets the batches and generator states that the dead rank would have had.
 
-In one process: a loader is run through once, with what a record would hold written down at each batch; then each place
-is the one where a newcomer goes on, before its batch and behind it. Whole jobs are in tests/trust/loops.
+It runs in one process. A loader is run through once, and for each batch the test notes what a record would hold. Then a
+newcomer goes on at each place, once before its batch and once after it. Whole jobs are in tests/trust/loops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = PER_EPOCH * EPOCHS
 
 
 class Data(Dataset[tuple[float, ...]]):
-    """Samples by number; with draws of whatever process loads them, if that is wanted."""
+    """Numbered samples. With `draws`, the process that loads them also draws random numbers or counts."""
 
     def __init__(self, draws: str = "") -> None:
         self.draws, self.asked = draws, [0]
@@ -52,7 +52,7 @@ class Data(Dataset[tuple[float, ...]]):
 
 
 class Eager(Sampler[list[int]]):
-    """Draws when iter() is called."""
+    """A batch sampler that draws when iter() is called."""
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(torch.randperm(SAMPLES).reshape(-1, BATCH).tolist())
@@ -62,7 +62,7 @@ class Eager(Sampler[list[int]]):
 
 
 class Passes(Sampler[int]):
-    """Counts its passes, before each of them or behind it, and has another order in each."""
+    """A sampler that counts its passes, before or after each, and has another order in each pass."""
 
     def __init__(self, behind: bool) -> None:
         self.behind, self.passes = behind, 0
@@ -77,7 +77,7 @@ class Passes(Sampler[int]):
 
 
 class Stream(IterableDataset[float]):
-    """Draws, and has a length."""
+    """An iterable dataset that draws, and has a length."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -87,7 +87,7 @@ class Stream(IterableDataset[float]):
 
 
 def loader(order: str, draws: str, **more: Any) -> DataLoader[Any]:
-    """One of each kind."""
+    """Return a loader with this kind of order and this kind of draws."""
     data, own = Data(draws), torch.Generator().manual_seed(5)
     orders: dict[str, Callable[[], dict[str, Any]]] = {
         "shuffle": lambda: {"batch_size": BATCH, "shuffle": True},
@@ -113,7 +113,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Place:
-    """What a record has of one batch."""
+    """What a record holds about one batch."""
 
     batch: list[list[float]]
     before: bytes
@@ -122,12 +122,12 @@ class Place:
 
 
 def plain(batch: Any) -> list[list[float]]:
-    """The numbers of a batch, as they are now."""
+    """Return the numbers in a batch, as they are now."""
     return [column.tolist() for column in batch]
 
 
 def take(feed: Feed, loaders: Loaders, number: int) -> Place:
-    """One batch, and a draw of the training's behind it."""
+    """Take one batch, then draw as the training does after it."""
     batch = plain(feed.batch(number))
     known = loaders.pack()
     torch.rand(1), random.random()
@@ -135,7 +135,7 @@ def take(feed: Feed, loaders: Loaders, number: int) -> Place:
 
 
 def run(order: str, draws: str, more: dict[str, Any]) -> list[Place]:
-    """The run in which nobody dies."""
+    """Do the run in which no rank dies. Returns what a record holds at each batch."""
     torch.manual_seed(1), random.seed(2), numpy.random.seed(3)
     loaders = Loaders(True)
     feed = Feed(loader(order, draws, **more), EPOCHS, loaders)
@@ -146,8 +146,8 @@ def run(order: str, draws: str, more: dict[str, Any]) -> list[Place]:
 
 
 def go_on(source: DataLoader[Any], places: list[Place], number: int, generators: bytes, known: bytes) -> None:
-    """A newcomer takes the next few batches, over the end of an epoch at least."""
-    torch.manual_seed(77), random.seed(77)  # it stands anywhere
+    """Let a newcomer take the next few batches. They go at least beyond the end of an epoch."""
+    torch.manual_seed(77), random.seed(77)  # the newcomer's generators start from some other state
     loaders = Loaders(True)
     feed = Feed(source, EPOCHS, loaders)
     rng.restore(generators)
@@ -160,7 +160,7 @@ def go_on(source: DataLoader[Any], places: list[Place], number: int, generators:
 
 
 def check(order: str, draws: str, more: dict[str, Any]) -> None:
-    """At every place."""
+    """Let a newcomer go on at every place, before and after the batch."""
     places = run(order, draws, more)
     for number, place in enumerate(places):
         go_on(loader(order, draws, **more), places, number, place.before, place.known)
@@ -190,7 +190,7 @@ def test_a_dataset_that_counts(order: str, processes: str) -> None:
 
 
 def test_a_dataset_that_counts_in_processes_that_stay_is_found_out() -> None:
-    """At the next batch, or as an epoch begins."""
+    """It is noticed at the next batch or at the begin of an epoch."""
     more = PROCESSES["persistent"]
     places = run("steps", "counts", more)
     for number, place in enumerate(places[PER_EPOCH:-1], PER_EPOCH):
@@ -209,7 +209,7 @@ def test_nothing_is_drawn_that_plain_torch_does_not_draw(order: str, draws: str,
     found = []
     for epoch in range(EPOCHS):
         if isinstance(source.batch_sampler, StepSampler):
-            source.batch_sampler.set_epoch(epoch)  # which steps(epochs=...) counts
+            source.batch_sampler.set_epoch(epoch)  # steps(epochs=...) sets this
         for batch in source:
             found.append(plain(batch))
             torch.rand(1), random.random()
@@ -237,7 +237,7 @@ def test_a_batch_that_was_written_into_comes_again(order: str, draws: str, proce
 
 
 def test_what_cannot_be_known_is_a_flaw() -> None:
-    """Of processes that draw and stay."""
+    """Such a flaw comes from worker processes that draw and persist."""
     stays = PROCESSES["persistent"]
 
     def flaw(source: DataLoader[Any], *numbers: int, looks: bool = False) -> str:
@@ -277,7 +277,7 @@ def test_a_loader_with_an_iterator_of_its_own() -> None:
 
 @pytest.mark.parametrize("draws", ["", "all"])
 def test_a_loader_that_the_script_opens(draws: str) -> None:
-    """Its processes stay: that they are made changes no draw, since a newcomer makes them at another time."""
+    """Its processes persist. Starting them must not draw, since a newcomer starts them at another time."""
     loaders = Loaders(True)
     source = loader("distributed", draws, **PROCESSES["persistent"])
     iterate = DataLoader.__iter__
@@ -292,7 +292,7 @@ def test_a_loader_that_the_script_opens(draws: str) -> None:
 
 @pytest.mark.parametrize("processes", ["persistent", "processes"])
 def test_a_loader_that_was_used_before_the_loop(processes: str) -> None:
-    """A look at its first batch: the script does so in each life."""
+    """The script looks at the first batch before its loop, in each life of the rank."""
     more = PROCESSES[processes]
 
     def looked_at(draws: str) -> DataLoader[Any]:
@@ -313,7 +313,7 @@ def test_a_loader_that_was_used_before_the_loop(processes: str) -> None:
 
 
 def test_processes_that_are_not_forked() -> None:
-    """What watches them goes there with the loader's other arguments."""
+    """The code that watches the processes is sent to them with the loader's other arguments."""
     more = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}
     places = run("generator", "all", more)
     for number in (3, 6):

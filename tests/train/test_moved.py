@@ -1,6 +1,6 @@
-"""What a loop hands on is judged by its contents: moved once is moved, and what is made anew alike is not.
+"""What a loop hands on is judged by its contents: what changed once counts as moved, and an equal new object does not.
 
-The scripts and the session that is played are those of test_handed_on.py.
+The scripts and the fake session are those of test_handed_on.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whole nodes are lost: a launcher is killed and its workers with it; their ranks go on on a spare node, with the same
-weights to the last bit as in the run without faults.
+"""Whole nodes are lost: a launcher is killed together with its workers. Their ranks go on on a spare node. The weights
+are the same to the last bit as in the run without faults.
 
-What only the dead ranks had (generators, BatchNorm's buffers) comes from copies; where in the step the node is lost is
-part of each story, because a survivor may have applied the update by then.
+What only the dead ranks had (generators, BatchNorm's buffers) comes from copies. Each test says where in the step the
+node is lost, because a survivor may have applied the update by then.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ BATCH = 4
 RANKS = 4
 NODES = 2
 OWN_BYTES = 6_000_000
-"""What each rank has beside the replicas: a copy of its record takes many frames and is fetched in pieces."""
-"""A busy machine takes its time to import torch in a dozen processes."""
+"""Size of the state that only one rank has. It makes a record so large that its copy is sent and fetched in pieces."""
 
 Start = Callable[..., Any]
 _undisturbed: list[str] = []
@@ -35,7 +34,7 @@ _undisturbed: list[str] = []
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """Run the training on two nodes and so many spare ones; they meet as `meet` says."""
+    """Run the training on two nodes and this number of spare nodes. `meet` is the kind of rendezvous."""
 
     @contextmanager
     def run(kills: str, spares: int = 1, meet: str = "static", **variables: str) -> Iterator[Launched]:
@@ -62,7 +61,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
 @pytest.fixture
 def undisturbed(start: Start) -> list[str]:
-    """What every rank's weights are when no node is lost."""
+    """Return the weights of every rank when no node is lost."""
     if not _undisturbed:
         with start("", spares=0) as launched:
             launched.end()
@@ -71,8 +70,8 @@ def undisturbed(start: Start) -> list[str]:
 
 
 def allow(launched: Launched, *steps: int, moved: int = 0) -> None:
-    """Nodes may be lost in these steps: every rank is known and has a copy elsewhere, also those of the second node,
-    which have moved so many times."""
+    """Wait until every rank is known and has a copy elsewhere. Then allow that nodes are lost in these steps. The ranks
+    of the second node have moved `moved` times."""
 
     def known(rank: int) -> bool:
         life = 1 + (moved if rank >= RANKS // NODES else 0)
@@ -85,7 +84,7 @@ def allow(launched: Launched, *steps: int, moved: int = 0) -> None:
 
 
 def check(launched: Launched, wanted: list[str], losses: int) -> None:
-    """Nodes were lost, and nothing else is different."""
+    """Check that this number of nodes was lost, and that the weights and samples are the same."""
     codes = launched.end(code=None)
     same_bits(sorted(launched.said("weights")), wanted, launched.text)
     assert codes.count(-signal.SIGKILL) == losses and codes.count(0) == len(codes) - losses, launched.text
@@ -104,7 +103,7 @@ def test_two_nodes_are_lost_in_turn_and_two_spares_wait(
     start: Start, undisturbed: list[str], first: str, second: str, meet: str
 ) -> None:
     with start(f"2:7:{first}:node,3:20:{second}:node", spares=2, meet=meet) as launched:
-        launched.wait_for_line("node spare-2 is here")  # the one that is lost may have kept the rendezvous
+        launched.wait_for_line("node spare-2 is here")  # the node that is lost may have run the rendezvous
         allow(launched, 7)
         launched.wait_for_line("is healed")
         allow(launched, 20, moved=1)
@@ -113,7 +112,7 @@ def test_two_nodes_are_lost_in_turn_and_two_spares_wait(
 
 @pytest.mark.slow
 def test_the_manager_was_started_again_before(start: Start, undisturbed: list[str]) -> None:
-    """Copies do not lie with the manager, so those of before its end are good."""
+    """The manager does not keep the copies. So copies from before its end are still good."""
     with start("2:7:backward:node") as launched:
         launched.wait_for_line("node spare-1 is here")
         allow(launched)
@@ -144,7 +143,7 @@ def test_the_launcher_of_a_lost_node_comes_back_as_a_spare(start: Start, undistu
 
 @pytest.mark.slow
 def test_a_spare_that_comes_within_the_time_is_used(start: Start, undisturbed: list[str]) -> None:
-    """It is stopped meanwhile, so that it is late by no more than is meant."""
+    """The spare is stopped meanwhile, so that it is late, but not later than intended."""
     with start("2:7:applied:node") as launched:
         launched.wait_for_line("node spare-1 is here")
         launched.launchers[NODES].send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What a newcomer takes and refuses by its life before's note, and by what all ranks tell."""
+"""Tests what a newcomer takes and refuses, by the note of its life before and by what all ranks tell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def noted(**values: Any) -> Noted:
 
 
 def rank(loop: int = 2, newcomer: bool = False, before: Noted | None = None, **values: Any) -> Told:
-    """One that sets these and finds them, too."""
+    """Return what a rank tells that sets these values and finds them, too."""
     life = Note() if before is None else Note(loop, sets=before, finds=before)
     earlier = Note(loop - 1, moved=noted(**values))
     return Told(False, newcomer, Note(loop, {}, noted(**values), noted(**values)), life, earlier)
@@ -113,11 +113,11 @@ def test_other_newcomers_and_other_loops_tell_nothing() -> None:
     assert to_take(told, 1) == {} and to_refuse(told, 1, {}) == []
 
 
-# ---- what has moved -------------------------------------------------------------------------------------------
+# ---- values that have moved -----------------------------------------------------------------------------------
 
 
 def tell(*others: Note, mine: Note) -> list[Told]:
-    """The newcomer is rank 0; all were alike in the loop before."""
+    """Return what all ranks tell. The newcomer is rank 0. All other ranks were equal in the loop before."""
     told = [Told(newcomer=True, note=mine), *(Told(note=one, earlier=Note(1, moved=one.sets)) for one in others)]
     return [Told.unpack(one.pack()) for one in told]
 

@@ -1,4 +1,4 @@
-"""What is plain of what the loops around a loop set: noted, and given again."""
+"""Tests the plain values that the loops around a loop set: they are noted, and given to a newcomer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def noted(**values: Any) -> Noted:
     return {name: data for name, value in values.items() if (data := packed(value)) is not None}
 
 
-# ---- around ---------------------------------------------------------------------------------------------------
+# ---- the loops around -----------------------------------------------------------------------------------------
 
 total = 0.0
 
@@ -106,7 +106,7 @@ class Holder:
 
 
 def values(found: Noted) -> dict[str, Any]:
-    """By the names that the source has."""
+    """Return the values by their names in the source."""
     return {name.rpartition(": ")[2]: unpacked(data) for name, data in found.items()}
 
 
@@ -154,7 +154,7 @@ def inner(around: Around, weight: float, note: Callable[[Around], Any]) -> tuple
 
 
 def test_through_the_functions_on_the_way() -> None:
-    around, best, told = Around(), 0.0, list[Any]([object()])  # an object, or it would be plain and given, too
+    around, best, told = Around(), 0.0, list[Any]([object()])  # an object, so that `told` is not plain and not given
     for epoch in range(3):
         if epoch < 2:
             inner(around, best, lambda it: told.append({**it.sets(frozenset()), **it.goes_over()}))

@@ -1,8 +1,8 @@
-"""The rail backend by itself: every operation equals a plain reduction in the order of ranks, and gloo, by seed.
+"""Tests the rail backend by itself. Each operation, drawn by seed, equals gloo and a plain reduction in rank order.
 
-Real processes over two rails of loopback addresses run workers/rail_ops.py (operations drawn by seed),
-workers/rail_bad_input.py (what can be done wrong, aborts, signals, forks), workers/rail_leave.py (the end of a process)
-and workers/guard_apis.py (what frameworks do, without a guard). Faults of rails are for tests/rail.
+Real processes use two rails of loopback addresses. They run workers/rail_ops.py (operations drawn by seed),
+workers/rail_bad_input.py (wrong use, aborts, signals, forks), workers/rail_leave.py (the end of a process) and
+workers/guard_apis.py (what frameworks do, without a guard). Faults of rails are tested in tests/rail.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
         ({"TASKD_RAILS": "a=127.0.0.2,b=nowhere9"}, "nowhere9"),
         ({"TASKD_RAILS": "a=10.255.255.1"}, "10.255.255.1"),
         ({"TASKD_RAILS": "a=,b"}, "TASKD_RAILS"),
-        ({"TASKD_RAILS": "a=127.0.0.2", "TASKD_RAIL_PORTS": "23456-23456"}, "TASKD_RAIL_PORTS"),  # for two processes
+        ({"TASKD_RAILS": "a=127.0.0.2", "TASKD_RAIL_PORTS": "23456-23456"}, "TASKD_RAIL_PORTS"),  # one port is too few
     ],
 )
 def test_a_rail_that_cannot_be_is_named_with_the_cure(tmp_path: Path, env: dict[str, str], words: str) -> None:

@@ -1,4 +1,4 @@
-"""Which errors of a step are tried again; that all do it again stands in tests/trust/test_raising.py."""
+"""Tests which errors make a step be done again. tests/trust/test_raising.py tests that all ranks do it again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from taskd.worker.step_state import StepMachine
 
 
 class Agreed(Repair):
-    """All do it again."""
+    """A fake repair: all ranks agree to do the step again."""
 
     def appeal(self, updates: int, error: str) -> bool:
         return True
 
 
 class Odd(ValueError):
-    """Of a script's own."""
+    """An error class of a script."""
 
 
 def raised(never_retry: tuple[str, ...] = ()) -> Raised:

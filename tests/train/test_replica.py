@@ -1,6 +1,6 @@
-"""State that goes from one rank to another: read in place, or sent; whole, or refused.
+"""Tests state that goes from one rank to another: read in place or sent. It arrives whole, or it is refused.
 
-Two real processes over a gloo group: workers/replica.py, which says what it did.
+Two real processes over a gloo group run workers/replica.py, which reports what it did.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.train.guarded import Ranks
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """By how the state went: what the giver and the taker say."""
+    """Return the reports of the giver and of the taker, by the way in which the state went."""
     with Ranks("replica", 2, tmp_path_factory.mktemp("replica")) as ranks:
         giver, taker = ranks.results()
     return {given["how"]: [given, taken] for given, taken in zip(giver, taker, strict=True)}
@@ -26,7 +26,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
 
 @pytest.mark.parametrize(("how", "read"), [("near", True), ("far", False), ("stranger", False), ("odd", False)])
 def test_the_taker_holds_what_the_giver_holds(said: dict[str, list[dict[str, Any]]], how: str, read: bool) -> None:
-    """`far`: its memory may not be read; `stranger`: its number is another process' here; `odd`: not of one piece."""
+    """`far`: the memory may not be read. `stranger`: another process has the giver's pid. `odd`: not contiguous."""
     given, taken = said[how]
     assert taken["state"] == given["state"] != taken["before"]
     assert (taken["read"] > 4_000_000) is read, taken

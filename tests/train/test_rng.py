@@ -1,4 +1,4 @@
-"""The generators of a process: what is captured is how they stand, however they were moved, and is put back."""
+"""Tests the generators of a process: their state is captured however they were moved, and it can be put back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _as_before() -> Iterator[None]:
 
 
 def told() -> tuple[Any, ...]:
-    """As the generators themselves say it."""
+    """Return the states that the generators themselves report."""
     numpy = np.random.get_state(legacy=False)
     words = bytes(numpy["state"]["key"])
     rest = (numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]) if "has_gauss" in numpy else ()
@@ -45,7 +45,7 @@ def told() -> tuple[Any, ...]:
 
 
 def drawn() -> tuple[float, ...]:
-    """What comes next."""
+    """Return the next numbers of each generator."""
     python, numpy = (random.gauss(0, 1), random.random()), (np.random.randn(), np.random.rand())
     return (*python, *numpy, float(torch.rand(1)), float(torch.randn(1)))
 
@@ -64,7 +64,7 @@ def test_however_they_are_moved() -> None:
 @pytest.mark.parametrize("name", MOVES)
 def test_each_move_is_seen(name: str) -> None:
     random.gauss(0, 1)
-    np.random.randn()  # a spare one of each is left
+    np.random.randn()  # now each generator has a spare normal number left
     for _ in range(2):
         before = rng.capture()
         assert rng.capture() == before
@@ -86,7 +86,7 @@ def test_what_comes_next_is_what_came() -> None:
 
 def test_a_spare_normal_that_comes_back_is_seen() -> None:
     np.random.seed(1)
-    np.random.randn()  # the words do not move when the other one of the pair is drawn
+    np.random.randn()  # the second normal of a pair does not change the words
     state = rng.capture()
     np.random.randn()
     rng.capture()
@@ -98,7 +98,7 @@ def test_another_kind_of_numpy_s_is_followed() -> None:
     np.random.set_bit_generator(np.random.PCG64(3))
     state = rng.capture()
     first = np.random.rand(3)
-    rng.forget(rng.OF_NUMPY, rng._followed[rng.OF_NUMPY])  # as a newcomer
+    rng.forget(rng.OF_NUMPY, rng._followed[rng.OF_NUMPY])  # as in a newcomer
     rng.restore(state)
     assert (np.random.rand(3) == first).all()
 

@@ -1,7 +1,7 @@
-"""The step as a transaction, in one process: whatever is given up and done again, the weights come out the same.
+"""Tests the step as a transaction, in one process: whichever step is given up and done again, the weights are the same.
 
-The manager's part is played by `FakeRepair`, which orders a repair at a chosen place of a chosen step; the real
-interplay of several processes is tested in test_heal.py.
+`FakeRepair` plays the manager. It orders a repair at a chosen place of a chosen step. Several real processes are tested
+in test_heal.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FakeRepair(Repair):
         return self.begun
 
     def here(self, step: int, place: str) -> None:
-        """A collective of the training thread, at which a step that is given up ends."""
+        """Play a collective of the training thread. A step that is given up ends here."""
         self.begun += 1
         if (step, place) == (self.at, self.place):
             self.on, self.at = True, -1
@@ -54,7 +54,7 @@ class FakeRepair(Repair):
             raise StepAbandoned("given up")
 
     def quietly(self, step: int, place: str) -> None:
-        """The order comes here, but nothing of ours is called."""
+        """The order comes here, but the script makes no call at which the step could end."""
         if (step, place) == (self.at, self.place):
             self.on, self.at = True, -1
 
@@ -67,7 +67,7 @@ class FakeRepair(Repair):
 
 
 class Recording(FakeRepair):
-    """Keeps what a newcomer would find after `at` updates: the record of this rank, and what a replica would give."""
+    """Keeps what a newcomer would get after `at` updates: the record of this rank, and the state of a replica."""
 
     records = True
 
@@ -89,7 +89,7 @@ class Recording(FakeRepair):
 
 
 class Newcomer(FakeRepair):
-    """Starts from what a Recording kept."""
+    """A newcomer that starts from what a Recording has kept."""
 
     newcomer = True
 
@@ -139,7 +139,7 @@ class Net(nn.Module):
 def train(
     repair: FakeRepair, *, two: bool = False, zero_at_end: bool = False, spoil: bool = False
 ) -> dict[str, torch.Tensor]:
-    """A small training with everything that could go wrong in it; returns the final state."""
+    """Run a small training that has everything that could go wrong. Returns the final state."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     random.seed(1)
@@ -204,7 +204,7 @@ def test_a_step_given_up_leaves_no_trace(place: str, two: bool, zero_at_end: boo
 @pytest.mark.parametrize("occasion", list(Occasion))
 @pytest.mark.parametrize("two", [False, True])
 def test_a_newcomer_goes_on_from_the_record(at: int, occasion: Occasion, two: bool) -> None:
-    """Its last word is the START of the step, or the FORWARD of the step before."""
+    """The last entry of the record is the START of the step, or the FORWARD of the step before."""
     source = Recording(at, occasion)
     wanted = train(source, two=two)
     assert source.found
@@ -305,7 +305,7 @@ def test_decorated_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_record_reaches_back_one_step() -> None:
-    """A rank that died in step 6 had applied update 5; ranks that have not do step 5 again, and it must be able to."""
+    """A rank dies in step 6 with update 5. Other ranks may lack it and do step 5 again, so the newcomer must, too."""
     record = Record.create()
     for step in (4, 5, 6):
         record.write(Occasion.START, step, [b"start %d" % step])

@@ -1,7 +1,7 @@
-"""What a step's calls are when it is left between them: finished, undone or torn, and never guessed wrong.
+"""Tests a step that is left between its calls: the calls are finished, undone or known as torn, never guessed wrong.
 
-In one process, with the manager's part played as in test_session.py: the step is left at a collective of the user's
-that stands between the optimizer and what follows it, or inside of a scaler's step.
+It runs in one process, with a fake manager as in test_session.py. The step is left at a collective of the user. This
+collective is between the optimizer and the calls that follow it, or inside a scaler's step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.s
 
 
 class Followed:
-    """The calls of a training that has no session."""
+    """Follows the calls of a training that has no session."""
 
     def __init__(self, replica: Replica, repair: FakeRepair) -> None:
         self.step = StepMachine()
@@ -56,7 +56,7 @@ class Followed:
 
 
 class Trainer(FakeRepair):
-    """A small training in which `what` follows the optimizer, after a place at which the step may be left."""
+    """A small training in which `what` follows the optimizer. The step may be left before `what`."""
 
     def __init__(self, what: str, at: int = -1, place: str = "") -> None:
         super().__init__(at, place)
@@ -72,7 +72,7 @@ class Trainer(FakeRepair):
 
 
 def train_with(repair: Trainer) -> list[Any]:
-    """No method: what the repair itself knows is no variable of a script."""
+    """Run the training. It is no method, so that attributes of the repair are no variables of the script."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -109,7 +109,7 @@ def train_with(repair: Trainer) -> list[Any]:
             scaler.update()
             repair.here(at, "metric")
             average.update_parameters(model)
-            if repair.what == "local":  # else nobody could know what it is behind that collective
+            if repair.what == "local":  # if not registered, its value after that collective is unknown
                 local["seen"] += at
             if repair.what == "plateau":
                 scheduler.step(loss.item())
@@ -146,7 +146,7 @@ def test_whatever_is_missing_of_a_step_comes_out_the_same(what: str, place: str)
 
 @pytest.mark.parametrize("what", WHATS)
 def test_the_first_step_is_undone(what: str) -> None:
-    """Nobody knows yet what is missing of it."""
+    """It is not known yet which calls are missing in it."""
     wanted = Trainer(what).train()
     found = Trainer(what, 1 if what == "early" else 0, "metric").train()
     assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
@@ -154,7 +154,7 @@ def test_the_first_step_is_undone(what: str) -> None:
 
 @pytest.mark.parametrize("place", ["in backward", "closure"])
 def test_an_optimizer_that_was_calling_for_gradients_is_undone(place: str) -> None:
-    """When a step is given up they mean nothing, or never come: LBFGS has moved its parameters by then."""
+    """In a step that is given up, gradients are wrong or never come. By then LBFGS has moved its parameters."""
 
     def train(repair: Trainer) -> list[torch.Tensor]:
         torch.manual_seed(1)
@@ -194,7 +194,7 @@ def test_an_optimizer_that_was_calling_for_gradients_is_undone(place: str) -> No
 
 
 class Talker(torch.optim.SGD):
-    """Communicates between its parameters, as optimizers do whose work is shared out."""
+    """An optimizer that communicates between its parameters, like those that share their work among ranks."""
 
     repair: FakeRepair
     number = -1
@@ -234,7 +234,7 @@ def test_an_optimizer_that_communicates_is_undone_in_the_middle(at: int) -> None
 def test_an_optimizer_whose_step_is_compiled_is_followed() -> None:
     class Asking(FakeRepair):
         def ordered(self) -> bool:
-            return control.mode != Mode.NORMAL or self.on  # an object that is another one each time
+            return control.mode != Mode.NORMAL or self.on  # control.mode is a new object each time
 
     repair = Asking(3, "in backward")
     session = repair.session = Session(repair)
@@ -258,7 +258,7 @@ def test_nothing_is_kept_aside_where_a_step_can_be_finished() -> None:
 
 @pytest.mark.parametrize("inherits", [False, True])
 def test_a_newcomer_finishes_what_the_dead_rank_would_have_finished(inherits: bool) -> None:
-    """It knows from the record what follows an optimizer; one that knows nothing can only undo its first step."""
+    """It knows from the record which calls follow an optimizer. Without that, it can only undo its first step."""
 
     def life() -> tuple[Followed, torch.optim.Optimizer, Any]:
         replica = Replica()
@@ -290,7 +290,7 @@ def test_a_newcomer_finishes_what_the_dead_rank_would_have_finished(inherits: bo
 
 
 def test_an_optimizer_with_numbers_of_its_own_is_undone() -> None:
-    """SparseAdam counts its steps in a number, which no tensor holds."""
+    """SparseAdam counts its steps in a plain number, not in a tensor."""
 
     def train(repair: Trainer) -> list[torch.Tensor]:
         torch.manual_seed(1)
@@ -363,7 +363,7 @@ def test_a_sample_of_a_stream_is_its_first_batch() -> None:
     assert Feed(DataLoader(Stream(), batch_size=2), 1).sample().tolist() == [0, 1]
 
 
-# ---- what nobody registered ----------------------------------------------------------------------------------------
+# ---- what is not registered ----------------------------------------------------------------------------------------
 
 
 def test_living_objects_are_found_by_their_type_and_never_asked() -> None:

@@ -1,6 +1,6 @@
-"""Several loops over one session: loops that their body leaves, what a script does between them, and newcomers.
+"""Tests several loops over one session: loops that the body leaves, code between loops, and newcomers.
 
-In one process, with the manager's part played as in test_session.py.
+They run in one process, with a fake manager as in test_session.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PER_LOOP, LOOPS = 4, 3
 
 
 class Later(Newcomer):
-    """A newcomer whose life before was in loop `loop`; the others tell it where the loops before have ended."""
+    """A newcomer whose life before was in loop `loop`. The other ranks tell it where the earlier loops have ended."""
 
     def __init__(self, source: Recording, loop: int) -> None:
         super().__init__(source)
@@ -37,7 +37,7 @@ class Later(Newcomer):
 
 
 def train(repair: FakeRepair) -> list[Any]:
-    """An epoch is a loop, and a schedule moves between them; returns all that has come out of it."""
+    """Run a training with one loop per epoch and a scheduler step between loops. Returns the final state."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3))
     average = AveragedModel(model)
@@ -76,7 +76,7 @@ def test_what_the_body_draws_before_its_step_is_drawn_once(place: str) -> None:
 @pytest.mark.parametrize(("updates", "loop"), [(2, 1), (PER_LOOP + 1, 2), (2 * PER_LOOP + 3, 3)])
 @pytest.mark.parametrize("occasion", list(Occasion))
 def test_a_newcomer_takes_the_state_in_the_loop_where_it_goes_on(updates: int, loop: int, occasion: Occasion) -> None:
-    """What stands between the loops before is a rehearsal: a schedule must not move on once it was taken over."""
+    """The code between earlier loops is only rehearsed: a schedule that was taken over must not move again."""
     source = Recording(updates, occasion)
     wanted = train(source)
     assert source.found
@@ -100,7 +100,7 @@ def test_a_loop_that_its_body_leaves_is_over() -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
-    """It goes through what stands there. Whether that counts depends on whether the giver of its state had done so."""
+    """It runs the code between the loops. That counts only if the giver of its state had not run it yet."""
 
     class Between(Later):
         def run(self, loop: Loop) -> None:
@@ -120,7 +120,7 @@ def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
 
 
 def seen(feed: Feed, epoch: int) -> list[int]:
-    """The samples of one epoch, in order."""
+    """Return the samples of one epoch, in order."""
     return [int(feed.batch(epoch * feed.per_epoch + at)) for at in range(feed.per_epoch)]
 
 
@@ -137,7 +137,7 @@ def test_the_epoch_of_a_sampler_is_the_scripts(workers: int) -> None:
     sampler.set_epoch(5)
     one = Feed(loader, 1)
     assert seen(one, 0) == orders[5]
-    sampler.set_epoch(7)  # for what comes after: the loop that is opened once more is in its own
+    sampler.set_epoch(7)  # for later loops: a loop that is opened again keeps its own epoch
     again = Feed.batch(one, 2)
     assert int(again) == orders[5][2] and sampler.epoch == 7
     several = Feed(loader, 2)

@@ -1,6 +1,6 @@
-"""Scripts that do things in another order than most: none of them meets an assertion of the step's table.
+"""Tests scripts that do things in an unusual order: none of them hits an assertion of the table of step states.
 
-In one process, as in test_session.py. What is refused is refused with a sentence; all else trains.
+They run in one process, as in test_session.py. What is refused gets an error with a clear sentence. All else trains.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def test_a_loop_may_be_closed_inside_of_its_step() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_a_step_was_to_do_fails_in_a_step_that_is_given_up(again: bool) -> None:
-    """The error comes out behind the repair, and the script may go on."""
+    """The error is raised after the repair, and the script may go on."""
     script = Script(FakeRepair(3, "after"))
     fails = [OSError("disk full")]
 
@@ -184,7 +184,7 @@ def test_what_a_step_was_to_do_fails_in_a_step_that_is_given_up(again: bool) -> 
 
 
 class Interrupted(FakeRepair):
-    """The first time that this rank waits in a repair, a signal's handler raises."""
+    """A repair in which a signal handler raises an error, the first time that this rank waits in it."""
 
     error: BaseException | None = TimeoutError()
 
@@ -262,7 +262,7 @@ def test_nothing_is_kept_of_steps_in_which_something_is_not_understood() -> None
 
 
 def test_whatever_a_script_can_do_has_a_row() -> None:
-    """What comes from the script, wherever it is; the rest is sent by the transaction at places of its own."""
+    """Checks the events that a script causes in any state. The other events come from the transaction itself."""
     from_script = {
         StepEvent.HANDED_OUT: {StepState.IDLE, StepState.LOOP},
         StepEvent.TAKEN_BACK: set(StepState),

@@ -1,4 +1,4 @@
-"""What ranks conclude of a script's counters after a repair: from tables of what each of them knows."""
+"""Tests what ranks conclude about a script's counters after a repair, from tables of what each rank knows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT = 10
 
 
 def table(*values: Any, lacks: bool = False, newcomer: bool = False, at: int = AT) -> Table:
-    """Of a number `n`: what it was when the last steps began, and what it is now; None: it was not there."""
+    """Return what a rank knows of a number `n`: its values at the begin of the last steps and now. None: not there."""
     first = at - len(values) + 1
     looks = [
         (first + n, "train", [{}, {} if value is None else {"n": value}, {}, {}]) for n, value in enumerate(values)
@@ -27,22 +27,22 @@ def table(*values: Any, lacks: bool = False, newcomer: bool = False, at: int = A
 
 
 def whole(*values: Any, at: int = AT) -> Table:
-    """A rank that has seen the step's end."""
+    """Return the table of a rank that has seen the step's end."""
     return table(*values, at=at)
 
 
 def left(*values: Any, at: int = AT) -> Table:
-    """A survivor that was left behind its update."""
+    """Return the table of a survivor that left the step after its update."""
     return table(*values, lacks=True, at=at)
 
 
 def new(*values: Any, at: int = AT) -> Table:
-    """A newcomer whose record is of the step before."""
+    """Return the table of a newcomer whose record is from the step before."""
     return table(*values, lacks=True, newcomer=True, at=at)
 
 
 def settled(tables: list[Table], at: int = AT) -> tuple[dict[int, Any], set[str], set[str]]:
-    """What each rank takes, and what all say of the rest."""
+    """Return what each rank takes, then the names that all refuse and the names of which all are unsure."""
     found = [settle(tables, rank, at) for rank in range(len(tables))]
     taken = {rank: one.take[1]["n"] for rank, one in enumerate(found) if one.take[1]}
     assert len({(*one.refused, "", *one.unsure) for one in found}) == 1, "all conclude the same"
@@ -61,10 +61,10 @@ def settled(tables: list[Table], at: int = AT) -> tuple[dict[int, Any], set[str]
         ([whole(2, 3, 4), left(2, 3, 4), new(2, 3, 3)], {2: 4}),
         ([left(2, 3, 4), new(2, 3, 3), left(2, 3, 4)], {1: 4}),
         ([table(None, None, 4), whole(2, 3, 4), new(2, 3, 3)], {2: 4}),  # the first is a newcomer with a newer record
-        ([whole(2, 3, 4), new(2, 3, 0)], {1: 4}),  # whose script has come to the next loop, and counts there from 0
+        ([whole(2, 3, 4), new(2, 3, 0)], {1: 4}),  # the newcomer is in the next loop, and counts there from 0
         ([whole(2, 3, 4), new(2, 3, None)], {1: 4}),
-        ([whole(None, 3, 4), new(3, 3)], {1: 4}),  # made by the first step
-        ([whole(5, 9, 0), new(5, 9, 0)], {}),  # and one that all have set to nothing there
+        ([whole(None, 3, 4), new(3, 3)], {1: 4}),  # the first step created it
+        ([whole(5, 9, 0), new(5, 9, 0)], {}),  # all have set it to 0 in the next loop
     ],
 )
 def test_what_ranks_have_alike_is_taken_from_who_knows_it(tables: list[Table], wanted: dict[int, Any]) -> None:
@@ -74,11 +74,11 @@ def test_what_ranks_have_alike_is_taken_from_who_knows_it(tables: list[Table], w
 @pytest.mark.parametrize(
     "tables",
     [
-        [whole(0.1, 0.5, 0.7), new(0.1, 0.6, 0.6)],  # each rank's own, as a sum of losses
-        [whole(4, 9, 0, 3), new(4, 8, 0, 0)],  # it was unlike in the loop before, and begins alike in this one
+        [whole(0.1, 0.5, 0.7), new(0.1, 0.6, 0.6)],  # each rank's own, like a sum of losses
+        [whole(4, 9, 0, 3), new(4, 8, 0, 0)],  # different in the loop before, equal at the begin of this one
         [whole(5, 7, 7, 8), left(5, 6, 7, 7)],
         [whole(0, 1, 4), new(0, True, True)],
-        [whole(2, 3, 4), whole(2, 3, 5), new(2, 3, 3)],  # from this step on
+        [whole(2, 3, 4), whole(2, 3, 5), new(2, 3, 3)],  # it differs from this step on
         [whole(None, 5), whole(None, 5), new(None, None)],
     ],
 )
@@ -91,9 +91,9 @@ def test_what_is_a_ranks_own_or_does_not_move_is_left_alone(tables: list[Table])
     [
         [left(2, 3, 4), left(2, 3, 5), new(2, 3, 3)],
         [left(1, 2, 3, 3), new(1, 2, 3, 3)],
-        [left(1, 5, 6, 6), new(1, 5, 6, 6)],  # so many tokens in each step
+        [left(1, 5, 6, 6), new(1, 5, 6, 6)],  # it counts the tokens of each step
         [left(1.0, 0.5, 0.2, 0.2), new(1.0, 0.5, 0.2, 0.2)],
-        [whole(1, 3, 5), left(1, 3, 4)],  # which has counted once of twice
+        [whole(1, 3, 5), left(1, 3, 4)],  # the second rank has counted once, the first one twice
     ],
 )
 def test_what_nobody_can_know_is_refused_by_all(tables: list[Table]) -> None:
@@ -104,9 +104,9 @@ def test_what_nobody_can_know_is_refused_by_all(tables: list[Table]) -> None:
     "tables",
     [
         [left(3, 3, 3), new(3, 3, 3)],
-        [left(1, 2, 2, 2), new(1, 2, 2, 2)],  # it moves now and then, as accumulated gradients are counted
+        [left(1, 2, 2, 2), new(1, 2, 2, 2)],  # it moves now and then, as with gradient accumulation
         [left(0, 0, 1), left(0, 0, 0)],
-        [whole(3, 3, 3, 4), new(3, 3, 3, 3)],  # and for the first time in those steps that one rank alone tells of
+        [whole(3, 3, 3, 4), new(3, 3, 3, 3)],  # it moves for the first time, and only one rank tells so
         [whole(3, 3, 3, 4), left(3, 3, 3, 3)],
     ],
 )
@@ -126,7 +126,7 @@ def test_locals_of_another_function_are_other_ones() -> None:
 
 
 def test_what_may_be_either_is_refused_early_and_said_later() -> None:
-    """A number that has moved for the first time, and of which one rank alone tells."""
+    """The number has moved for the first time, and only one rank tells so."""
     assert settled([whole(0, 0, 1), new(0, 0, 0)]) == ({}, set(), {"n"})
     assert settled([whole(None, 4), new(3, 3)]) == ({}, set(), {"n"})
     assert settled([whole(0, 1, at=1), new(0, 0, at=1)], 1) == ({}, {"n"}, set())
@@ -149,7 +149,7 @@ def test_a_table_travels() -> None:
 
 
 class Script:
-    """A loop over steps of which the last one was left behind its update, and whoever replaces a rank of it."""
+    """A rank with a loop over steps, whose last step may end after its update. It also plays a newcomer."""
 
     def __init__(self, variables: Variables) -> None:
         self.variables, self.count, self.own = variables, 0, 0.0
@@ -157,7 +157,7 @@ class Script:
     def run(
         self, numbers: Iterable[int], own: float = 1.0, bodies: bool = True, whole: bool = True, loop: int = 1
     ) -> bytes:
-        """Ask for these steps and do them; what goes into the record in the last one."""
+        """Ask for these steps and do them. Returns what goes into the record in the last one."""
         for number in numbers:
             self.variables.handed_out(number, loop, whole)
             if bodies:
@@ -166,12 +166,12 @@ class Script:
         return b"".join(self.variables.pack()[-1:])
 
     def next(self, at: int, whole: bool = True, loop: int = 1) -> bytes:
-        """What it tells when it gets the step in which it takes part again."""
+        """Return what the rank tells when it gets the first step after a repair."""
         self.run([at], bodies=False, whole=whole, loop=loop)
         return self.variables.tell(at)
 
     def hear(self, at: int, told: list[bytes], rank: int) -> Settled:
-        """The others' words, where the loop stands."""
+        """Take what all ranks have told, inside a loop. Returns the conclusion."""
         for _ in [at]:
             found = self.variables.hear(at, told, rank)
             if at < 0:
@@ -195,7 +195,7 @@ def test_a_newcomer_takes_the_count_and_keeps_what_is_its_own(number: int) -> No
 
 
 def test_a_newcomer_in_the_next_loop_begins_with_what_its_script_has_set() -> None:
-    """The sums of the last loop are none of this one, and the count is that of all."""
+    """A sum from the last loop does not count in this loop. The count is taken from the other ranks."""
     one, before, other = Script(Variables()), Script(Variables()), Script(Variables())
     one.run(range(4))
     before.run(range(4), own=2.0)

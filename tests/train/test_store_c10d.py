@@ -1,4 +1,4 @@
-"""AgentStore as torch sees it: the same answers as torch's own stores, and groups that need no rank to live."""
+"""Tests AgentStore as torch uses it: it answers like torch's own stores, and groups work after any rank has died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT = timedelta(milliseconds=250)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePlane]:
-    """One manager and relay for the tests that leave them alone; each test has its own prefix."""
+    """Start one manager and relay for the tests that do not disturb them. Each test has its own prefix."""
     with StorePlane(tmp_path_factory.mktemp("store") / "run", 31000 + os.getpid() % 900, "shared") as plane:
         yield plane
 
@@ -131,7 +131,7 @@ def test_a_timeout_says_which_keys_and_the_store_goes_on(agent_store: Any) -> No
 
 
 def test_errors_are_sentences_and_the_store_goes_on(agent_store: Any, place: StorePlane) -> None:
-    largest = "g" + secrets.token_bytes(limits.MAX_STORE_VALUE // 2).hex()[1:]  # no number
+    largest = "g" + secrets.token_bytes(limits.MAX_STORE_VALUE // 2).hex()[1:]  # the value is not a number
     agent_store.set("large", largest)
     assert agent_store.get("large") == largest.encode()
     for action, why in (
@@ -229,7 +229,7 @@ except KeyboardInterrupt:
 
 
 def run_waiter(plane: StorePlane) -> subprocess.Popen[str]:
-    """A child that waits. How long torch takes to load is the machine's affair, how long the wait takes is ours."""
+    """Start a child that waits. Returns once it waits, so that the time to load torch does not count."""
     child = run_child(WAITER, plane.name[1:])
     assert child.stdout is not None
     assert child.stdout.readline() == "waits\n"

@@ -1,4 +1,4 @@
-"""The record of a set-up ends, whatever the script does."""
+"""Tests that the record of a set-up ends, whatever the script does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state_of(descriptor: int) -> State:
 
 def test_a_script_that_trains_without_a_session_is_recorded_no_longer(record: int) -> None:
     Unled(_c10d.control, Script()).watch()
-    register_optimizer_step_post_hook(lambda *_: None)  # another one behind it
+    register_optimizer_step_post_hook(lambda *_: None)  # another hook after it
     update(UPDATES - 1)
     assert _c10d.control.recording and state_of(record) is State.OPEN
     update(1)

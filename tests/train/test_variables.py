@@ -1,6 +1,6 @@
-"""Numbers of a script that move in its loop: what a survivor puts back, and what a newcomer begins with.
+"""Tests numbers of a script that move in its loop: what a survivor puts back, and what a newcomer begins with.
 
-In one process, with the manager's part played as in test_session.py; over several processes in tests/trust.
+They run in one process, with a fake manager as in test_session.py. Several processes are tested in tests/trust.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ count = 0
 
 
 def counted() -> int:
-    """One more, of the module."""
+    """Count up in a variable of the module."""
     global count
     count += 1
     return count
 
 
 class Trainer:
-    """Counts in its frame, its module and itself."""
+    """A training that counts in local variables, in the module and in its own attributes."""
 
     def __init__(self, repair: FakeRepair) -> None:
         global count
@@ -54,13 +54,13 @@ class Trainer:
         count = 0
 
     def train(self) -> list[tuple[int, ...]]:
-        """What the counts were in each step that was seen to its end, before, inside and behind its `with`."""
+        """Train. Returns the counts of each finished step: those before, inside and after its `with`."""
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         session = self.repair.session = Session(self.repair)
         session.register(model=self.model, optimizer=optimizer)
         first = inside = behind = 0
         found: dict[int, tuple[int, ...]] = {}
-        for step in heapq.merge(session.steps([torch.ones(2, 4)] * STEPS)):  # a generator that is not the script's
+        for step in heapq.merge(session.steps([torch.ones(2, 4)] * STEPS)):  # this generator is not the script's
             first += 1
             self.count += 1
             with step as x:
@@ -94,7 +94,7 @@ def test_a_newcomer_counts_on(at: int) -> None:
 
 
 def test_a_newcomer_forgets_its_rehearsal() -> None:
-    """Its life before has died in the first step, and has no variables that have moved."""
+    """Its predecessor died in the first step, so no variable had moved yet."""
 
     class First(Newcomer):
         def run(self, loop: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_newcomer_forgets_its_rehearsal() -> None:
 
 
 class Telling(Recording):
-    """A survivor, which tells a newcomer what its variables are."""
+    """A survivor that tells a newcomer its variables."""
 
     told = b""
 
@@ -116,7 +116,7 @@ class Telling(Recording):
 
 
 class Answering(Together):
-    """What the survivor tells it."""
+    """Gives the newcomer what the survivor tells."""
 
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
@@ -134,7 +134,7 @@ class Answering(Together):
 
 
 class Asking(Newcomer):
-    """One whose record is of the step before. A repair comes when it asks for the first time."""
+    """A newcomer whose record is from the step before. A repair begins when it asks for the first time."""
 
     def __init__(self, source: Telling) -> None:
         super().__init__(source)
@@ -161,7 +161,7 @@ def test_a_newcomer_asks_for_what_its_record_lacks(at: int) -> None:
 
 
 def test_a_newcomer_behind_the_first_update_starts_over_where_one_rank_alone_tells() -> None:
-    """Nobody can know whether what has moved once is the same on all."""
+    """A number that has moved only once may be the same on all ranks or not: no rank can know."""
     source = Telling(1, Occasion.FORWARD)
     Trainer(source).train()
     with pytest.raises(Misfit, match=r"the script's behind, count, first, inside would be after step 0"):
@@ -169,7 +169,7 @@ def test_a_newcomer_behind_the_first_update_starts_over_where_one_rank_alone_tel
 
 
 def script(variables: Variables, numbers: list[int], amounts: list[Any], begin: Any = 0) -> list[Any]:
-    """A loop that counts by these amounts; what it finds in each step."""
+    """Run a loop that counts by these amounts. Returns the value that it finds in each step."""
     moving = begin
     found = []
     for number, amount in zip(numbers, amounts, strict=True):
@@ -206,7 +206,7 @@ def test_a_record_that_is_none_is_refused(data: bytes) -> None:
 def test_what_is_no_number_is_not_replaced_by_one(there: Any) -> None:
     variables, found = Variables(), []
     count: Any = 5
-    for attempt in range(2):  # of the same step
+    for attempt in range(2):  # two attempts of the same step
         variables.handed_out(0, 1)
         found.append(count)
         count += there if attempt else 0
@@ -217,9 +217,9 @@ def test_what_is_no_number_is_not_replaced_by_one(there: Any) -> None:
 
 
 def test_what_a_loop_sets_anew_is_left_alone() -> None:
-    """A descriptor, the last loss, the place of an iterator, a guard."""
+    """Examples are a descriptor, the last loss, the position of an iterator and a guard object."""
     variables, descriptor, place, items, guard = Variables(), 3, 0, iter("abc"), None
-    for attempt in range(2):  # of the same step
+    for attempt in range(2):  # two attempts of the same step
         variables.handed_out(0, 1)
         doubtful = variables.doubtful()
         descriptor = 4 + attempt
@@ -248,21 +248,21 @@ def test_what_has_got_the_scripts_locals_is_not_written_to() -> None:
 
 
 class Meter:
-    """An average, as examples have it."""
+    """An average meter as in the usual examples."""
 
     def __init__(self) -> None:
         self.sum = self.count = 0.0
         self.last = 0.0
 
     def update(self, value: float) -> None:
-        """One value more."""
+        """Add one value."""
         self.last = value
         self.sum += value
         self.count = self.count + 1
 
 
 class Odd:
-    """Answers for its attributes in its own way."""
+    """An object without a __dict__: it has __slots__."""
 
     __slots__ = ("count",)
 
@@ -277,19 +277,19 @@ class Batches:
         self.parts, self.taken = iter(range(100)), 0
 
     def next(self) -> int:
-        """One more."""
+        """Return the next item and count it."""
         self.taken += 1
         return next(self.parts)
 
 
 class Ring:
-    """Begins again now and then, with something new."""
+    """Starts again from time to time, with a new list."""
 
     def __init__(self) -> None:
         self.at, self.rows = 0, [0.5]
 
     def next(self) -> float:
-        """The next one."""
+        """Return the next item."""
         if self.at == len(self.rows):
             self.rows = [*self.rows, 1.5]
             self.at = 0
@@ -387,21 +387,21 @@ def stop(number: int, frame: Any) -> None:
 
 
 class Watch:
-    """Has a handler that is a method, in a loop that is another one of its methods."""
+    """Has a method that is a signal handler, and another method that runs the loop."""
 
     def __init__(self) -> None:
         self.received = self.count = 0
 
     def stop(self, number: int, frame: Any) -> None:
-        """By a helper."""
+        """Handle the signal through a helper method."""
         self.note(number)
 
     def note(self, number: int) -> None:
-        """Which signal it was."""
+        """Add the number of the signal."""
         self.received += number
 
     def train(self) -> None:
-        """A step twice."""
+        """Do one step twice."""
         variables, here = Variables(), 0
         for _ in range(2):
             variables.handed_out(0, 1)
@@ -429,7 +429,7 @@ def test_what_a_handler_stores_is_never_put_back(how: str) -> None:
 
 
 class Strange:
-    """Answers for its attributes in another way."""
+    """An object that refuses to give its __dict__."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__dict__":
@@ -440,7 +440,7 @@ class Strange:
         self.count = 0
 
     def train(self) -> tuple[int, int]:
-        """A step twice."""
+        """Do one step twice."""
         variables, here = Variables(), 0
         for _ in range(2):
             variables.handed_out(0, 1)
@@ -454,12 +454,12 @@ def test_a_strange_self_costs_its_attributes_only() -> None:
 
 
 class Begun:
-    """Counts from what its class says."""
+    """Counts from a value that its class has."""
 
     count = 5
 
     def train(self) -> int:
-        """A step twice."""
+        """Do one step twice."""
         variables = Variables()
         for _ in range(2):
             variables.handed_out(0, 1)
@@ -495,7 +495,7 @@ def test_two_loops_have_counters_of_their_own() -> None:
 
 
 def test_a_step_with_nested_counts() -> None:
-    """The function is called in a loop of its caller's, and counts in that of its own."""
+    """The steps come in an inner loop. The count of the outer loop is not put back."""
     variables, steps, samples, found = Variables(), 0, 0, []
     for number in [0, 0, 1]:
         steps += 1  # noqa: SIM113 - the outer loop's own
@@ -519,7 +519,7 @@ def test_no_tensor_of_a_step_outlives_it() -> None:
 
 
 def test_a_decorated_function_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its caller's variables are those of the call, also where a newcomer was given its step ahead of its calls."""
+    """The caller's variables are as they were at the call, also if a newcomer got its step before its calls."""
 
     def train(repair: FakeRepair) -> list[tuple[int, int]]:
         global count
@@ -553,7 +553,7 @@ def test_a_decorated_function_counts_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def held_in_steps(steps: int, kind: str) -> list[list[str]]:
-    """What is said in each step of a loop that hands tensors on."""
+    """Return what is reported in each step of a loop that hands tensors on."""
     layer = nn.Linear(2, 2)
     coverage, variables = Coverage(Replica({"model": layer}), {}), Variables()
     hidden: Any = torch.ones(2)

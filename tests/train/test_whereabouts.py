@@ -1,4 +1,4 @@
-"""Where a process is: the innermost lines of its script, whatever else it is in."""
+"""Tests the words for where a process is: the innermost lines of its script, whatever code they have called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskd.worker.whereabouts import of_training, words_of
 
 
 def frame_of(source: str, name: str, ready: list[FrameType | None]) -> None:
-    """Run this source as a script of this name, which notes its frame."""
+    """Run this source as a script of this name. It notes its frame in `ready`."""
     exec(compile(source, name, "exec"), {"note": lambda: ready.append(inspect.currentframe())})
 
 

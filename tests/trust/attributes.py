@@ -1,4 +1,4 @@
-"""Modules and an optimizer whose plain attributes a step changes, extra state, and parameters that learn at times."""
+"""Steps that change plain attributes of modules and an optimizer, extra state, and which parameters learn."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.trust.scene import Net, Scene, average_gradients, loss_of, metric_of
 
 
 class Scaled(nn.Module):
-    """Divides by the largest that it has seen, which is extra state, as Transformer Engine has it."""
+    """Divides by the largest value that it has seen. That value is extra state, as in Transformer Engine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Scaled(nn.Module):
 
 
 class Warm(torch.optim.AdamW):
-    """Counts its own updates, and warms up by them."""
+    """Counts its own updates, and computes its warm-up from the count."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr=lr)

@@ -1,4 +1,4 @@
-"""A loop that puts other tensors into its batch, and into a list in it; and writes into one that is there."""
+"""A loop that puts other tensors into its batch and into a list of the batch, and writes into a tensor in place."""
 
 import torch
 

@@ -7,7 +7,7 @@ from itertools import product
 
 
 def _kinds(script: str, names: Iterable[str], *places: str) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Of a script that trains in several ways: it is told which one in front of the place."""
+    """Return the cases of a script with several kinds. The kind stands in front of the place."""
     return {(script, name): tuple(f"{name}, {place}" for place in places) for name in names}
 
 
@@ -38,6 +38,6 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     **_kinds("streams", ("cursor", "sampler own", "batches after", "dataset", "itself"), "begin", "backward", "end"),
     **_kinds("parts", ("pipeline", "tensor", "scaled"), "forward", "loss", "reduced", "updated"),
 }
-"""By script and by the --place with which nobody dies: the places where somebody does."""
+"""Maps a script, and the --place with which nobody dies, to the places where a rank dies."""
 RANKS = {"parts": 4}
-"""Of those that have other than two."""
+"""The ranks of scripts that do not have two."""

@@ -1,4 +1,4 @@
-"""The trainings of this folder, run beside each other: once undisturbed, and with a death."""
+"""Fixtures that run the trainings of this folder: once undisturbed, and once with a death."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _calm: dict[tuple[Path, str], list[str]] = {}
 
 @pytest.fixture
 def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Train:
-    """The script that this file is the test of, to its end, on two ranks, or as many as the file says in RANKS: rank 1
-    has a fault at this place of this step. The first
-    argument says what the script has; `code` is the job's exit code, and what follows is set in its environment."""
+    """Return a function that runs the script of this test file to its end, on two ranks or on the file's RANKS. Rank 1
+    has a fault at this place of this step. `kind` says which training of the script it is. `code` is the exit code that
+    the job must have. Further keywords are set in its environment."""
     script, ranks = script_of(request), str(getattr(request.module, "RANKS", 2))
 
     def start(kind: str, place: str, at: int, code: int = 0, **env: str) -> Launched:
@@ -37,7 +37,7 @@ def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[]
 
 @pytest.fixture
 def check(request: pytest.FixtureRequest, train: Train) -> Check:
-    """The same, and it ends as if nothing had happened."""
+    """Return a function like `train` that also compares the weights with those of the undisturbed run."""
     script = script_of(request)
 
     def compared(kind: str, place: str, at: int) -> Launched:
@@ -51,10 +51,10 @@ def check(request: pytest.FixtureRequest, train: Train) -> Check:
 
 
 def script_of(request: pytest.FixtureRequest) -> Path:
-    """Beside the test."""
+    """Return the script, which lies beside the test."""
     return request.path.with_name(f"{request.path.stem.removeprefix('test_')}.py")
 
 
 def last_words(job: Launched) -> list[str]:
-    """Of each rank: one that has refused in its script's last line has said something before."""
+    """Return the last weights of each rank. A rank that refuses in its script's last line has printed others before."""
     return sorted({line.split()[0]: line for line in job.said("weights")}.values())

@@ -1,6 +1,6 @@
-"""What a script counts: it counts its steps by itself, and reckons its learning rate and loss from that.
+"""A script that counts its steps by itself, and computes its learning rate and loss from the count.
 
---place says where the count is kept, and where it is counted on: "frame, behind, backward" dies in the backward.
+--place says where the count is kept, where it grows and where rank 1 dies: "frame, behind, backward" in the backward.
 """
 
 import torch
@@ -16,18 +16,18 @@ count = 0
 
 
 def warmup(number: int) -> float:
-    """What the gradients are worth in this step."""
+    """Return the factor of the gradients in this step."""
     return min(1.0, (number + 1) / 6)
 
 
 def counted() -> None:
-    """One more, of the module."""
+    """Count one step in a variable of the module."""
     global count
     count += 1
 
 
 def pair() -> None:
-    """Rank 1 tells rank 0 something, and nobody else takes part."""
+    """Rank 1 sends something to rank 0. No other rank takes part."""
     if scene.rank == 0:
         dist.recv(torch.empty(1), src=1)
     elif scene.rank == 1:
@@ -35,57 +35,57 @@ def pair() -> None:
 
 
 class Schedule:
-    """One of the script's own, as many have: nobody registers it."""
+    """A schedule of the script's own, as many scripts have one. It is not registered."""
 
     steps = 0
     made = 0
-    """By all of them together."""
+    """The steps of all instances together."""
 
     def __init__(self) -> None:
         self.last = ""
 
     def advance(self) -> None:
-        """One step more."""
+        """Count one step."""
         self.steps += 1
         type(self).made += 1
         self.last = f"step {self.steps}"
 
 
 class Meter:
-    """One of several that are told of each step."""
+    """One of several objects that are told of each step."""
 
     def __init__(self) -> None:
         self._seen = 0
 
     @property
     def seen(self) -> int:
-        """How many steps."""
+        """Return how many steps it has seen."""
         return self._seen
 
     def on_step(self) -> None:
-        """One more."""
+        """Count one step."""
         self._seen += 1
 
 
 class Inherited(Meter):
-    """Counts as the other one, and in a call."""
+    """Counts like Meter, and in a call."""
 
     def on_step(self) -> None:
         super().on_step()
 
     def __call__(self) -> None:
-        """One more."""
+        """Count one step."""
         self.on_step()
 
 
 class Totals:
-    """Nobody makes one."""
+    """A class that holds a count and has no instances."""
 
     steps = 0
 
 
 class Trainer:
-    """Has the model, and counts in a variable of its own, of the frame of its loop, or of the module."""
+    """Has the model. Counts in an attribute, in a local variable of its loop, or in a variable of the module."""
 
     def __init__(self) -> None:
         self.model = Net()
@@ -100,7 +100,7 @@ class Trainer:
         self.inherited = Inherited()
 
     def count_apart(self, totals: dict[str, int]) -> None:
-        """In an object, and in a dict."""
+        """Count in objects, in classes and in a dict."""
         self.schedule.advance()
         Totals.steps += 1
         for meter in self.meters:
@@ -113,7 +113,7 @@ class Trainer:
         totals["steps"] += 1
 
     def train(self) -> None:
-        """A loop in a method."""
+        """Train in a loop that stands in a method."""
         here, totals = 0, {"steps": 0}
         for step in self.session.steps(scene.loader()):
             if where == "before":

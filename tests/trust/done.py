@@ -1,4 +1,4 @@
-"""Training that is over, and a rank that dies in what comes after: its last lines, the end of its group, its exit."""
+"""A training that is over, and a rank that dies afterwards: in its last lines, in the end of its group, at its exit."""
 
 import atexit
 import os
@@ -12,18 +12,18 @@ import taskd
 from tests.trust.scene import Net, Scene, average_gradients, loss_of, say
 
 RANK_0 = ("saves", "saves, barrier", "gone")
-"""The places at which rank 0 dies; elsewhere it is rank 1."""
+"""The places at which rank 0 dies. At all other places rank 1 dies."""
 
 scene = Scene()
 wanted = scene.args.place
 
 
 def here(place: str) -> None:
-    """Die here, if this is the place: once."""
+    """Die here once, if this is the place."""
     if place != wanted or scene.rank != (0 if place in RANK_0 else 1):
         return
     try:
-        (scene.args.folder / "dead").mkdir()  # a file that is opened would be taken for work
+        (scene.args.folder / "dead").mkdir()  # a folder, since taskd would take an opened file for work
     except FileExistsError:
         return
     say(f"dies {scene.rank}")
@@ -57,7 +57,7 @@ scene.weights(*model.parameters())
 here("weights")
 c10d: Any = dist.distributed_c10d
 forget = c10d._update_default_pg
-c10d._update_default_pg = lambda group: (here("inside"), forget(group))[1]  # the last thing that destroying does
+c10d._update_default_pg = lambda group: (here("inside"), forget(group))[1]  # the last step of destroying
 dist.destroy_process_group()
 here("after")
 here("gone")

@@ -1,7 +1,7 @@
-"""An everyday script: a step counted over all epochs, sums of each epoch, a guard, a handler of a signal.
+"""An everyday script: steps counted over all epochs, sums of each epoch, a hook registered once, a signal handler.
 
-In step --at rank 0 gets a signal before rank 1 dies at --place: what the handler has set is kept when the step is done
-again, and so is the guard of a hook that is registered once. What a dict counts is not put back, which is said.
+In step --at rank 0 gets a signal before rank 1 dies at --place. When the step is done again, the value that the handler
+has set is kept. The guard that registers the hook only once is kept, too. All counts are put back, also that in a dict.
 """
 
 import os
@@ -24,13 +24,13 @@ totals = {"samples": 0}
 
 
 def stop(number: int, frame: Any) -> None:
-    """As a scheduler asks for a checkpoint."""
+    """Handle the signal by which a cluster's scheduler asks for a checkpoint."""
     global received
     received = number
 
 
 def train_epoch(session: Any, model: Net, optimizer: torch.optim.Optimizer, loader: Any) -> tuple[int, float]:
-    """One epoch; what it has summed up."""
+    """Train one epoch. Return its sums."""
     global global_step, hook
     samples, running = 0, 0.0
     for step in session.steps(loader):
@@ -60,7 +60,7 @@ def train_epoch(session: Any, model: Net, optimizer: torch.optim.Optimizer, load
 
 
 def main() -> None:
-    """Epochs of a session."""
+    """Train over the epochs of a session."""
     signal.signal(signal.SIGUSR1, stop)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -1,10 +1,10 @@
-"""Loops that use tensors which stand before them: --place says which, and where rank 1 dies.
+"""Loops that use tensors which were made before the loop. --place says which tensors, and where rank 1 dies.
 
-"teacher": a copy of the model, anew for each epoch; "closure": the same, inside of a function; "noise": drawn anew for
-each epoch; "order": reckoned anew from the epoch's number; "frozen": a copy that was made before the first epoch;
-"plain": the teacher in a script without session.epochs(); "given": the teacher's weights come from session.between();
-"drawn": by generators of the script's own; "ahead": by all others, before the step is entered; "second": batches that
-the loop takes from another loader by itself; "loose": momentum by hand, in a dict; "slow": weights that follow every
+"teacher": a copy of the model, made anew for each epoch. "closure": the same inside a function. "noise": drawn anew for
+each epoch. "order": computed anew from the epoch's number. "frozen": a copy that was made before the first epoch.
+"plain": the teacher in a script without session.epochs(). "given": the teacher's weights come from session.between().
+"drawn": by the script's own generators. "ahead": by all other generators, before the step is entered. "second": batches
+that the loop itself takes from another loader. "loose": momentum by hand, in a dict. "slow": weights that follow every
 third step (Lookahead).
 """
 
@@ -65,7 +65,7 @@ newer, own = numpy.random.default_rng(5), torch.Generator().manual_seed(6 + scen
 
 
 def distance(teacher: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    """From what this teacher says."""
+    """Return a function that measures how far the model's output is from this teacher's."""
 
     def of(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -80,7 +80,7 @@ def epochs() -> Iterator[int]:
 
 
 def update() -> None:
-    """By hand, or not."""
+    """Update the weights, by the optimizer or by hand."""
     if kind != "loose":
         optimizer.step()
         return
@@ -91,7 +91,7 @@ def update() -> None:
 
 
 def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """One epoch."""
+    """Train one epoch."""
     noise = torch.randn(8) if kind == "noise" else torch.zeros(8)
     second = iter(loader) if kind == "second" else None
     order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))

@@ -1,9 +1,9 @@
-"""A loop that hands tensors on from one step to the next by itself: --place names what, and where rank 1 dies.
+"""A loop that hands tensors from one step to the next by itself. --place says which tensors, and where rank 1 dies.
 
-"hidden": a state that the model gives and takes again; "dict": averages that are changed in place; "sum": one that is
-only summed up; "kept": the hidden state again, in an object that is registered; "target": a copy of the weights that
-the loop makes once, in step 1; "centre" and "late": a tensor that it makes in its first or second step; "losses": a
-list of numbers that the loss is weighed by.
+"hidden": a hidden state that each step computes from the last one. "dict": averages that are changed in place. "sum":
+a tensor that is only summed up. "kept": the hidden state again, in a registered object. "target": a copy of the weights
+that the loop makes once, in step 1. "centre" and "late": a tensor that the loop makes in its first or second step.
+"losses": a list of numbers that weigh the loss.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ scene.args.place = place
 
 
 class Carry:
-    """Has a tensor, and says what it is."""
+    """Holds a tensor, and has a state_dict()."""
 
     def __init__(self) -> None:
         self.hidden = torch.zeros(8)

@@ -1,10 +1,10 @@
-"""Loops that use numbers which were reckoned from trained weights, and whose source does not show where they are kept:
---place says which, and where rank 1 dies. Each rank has scores of its own, so no other one can give them.
+"""Loops that use numbers computed from trained weights, while the source does not show where the numbers are kept.
+--place says where, and where rank 1 dies. Each rank has its own scores, so no other rank can provide them.
 
-"single": in the one object of its class; "default": in a default of a function; "cached": in what a function remembers;
-"scaled": in a class, and the model's forward reads it; "delegate": in what another object has; "between": there, and
-only what stands between the loops reads it; "unrolled": in a variable, but no loop is around the loops; "open": in a
-variable, and a rank may die while it evaluates.
+"single": in a singleton. "default": in a default value of a function. "cached": in the cache of a function. "scaled":
+in a class attribute that the model's forward reads. "delegate": in an object to which another one delegates. "between":
+there, too, but only code between the loops reads it. "unrolled": in a variable, without a loop around the loops.
+"open": in a variable, and a rank may die while it evaluates.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ kind, _, place = scene.args.place.partition(", ")
 scene.args.place = place
 session = taskd.session()
 evaluated = SimpleNamespace(number=0, rehearsal=False)
-"""How many times."""
+"""`number` counts the evaluations."""
 
 
 class Scaled(Net):
-    """All of them together have one scale."""
+    """A net whose scale is an attribute of the class."""
 
     scale = 1.0
 
@@ -37,7 +37,7 @@ class Scaled(Net):
 
 
 class Only:
-    """There is one."""
+    """A singleton."""
 
     _it: Only | None = None
 
@@ -46,7 +46,7 @@ class Only:
 
     @classmethod
     def get(cls) -> Only:
-        """That one."""
+        """Return the only instance."""
         if cls._it is None:
             cls._it = cls()
         return cls._it
@@ -74,7 +74,7 @@ held_out = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
 
 
 def evaluate() -> float:
-    """On what is trained on nowhere."""
+    """Return a score on data that no rank trains on. Each rank has another score."""
     model.eval()
     with torch.no_grad():
         score = float(loss_of(model, held_out)) * (1 + scene.rank)
@@ -85,7 +85,7 @@ def evaluate() -> float:
 
 
 def one_step(step: Any, weight: float = 1.0) -> None:
-    """The body."""
+    """Run the body of the loop."""
     with step as x:
         optimizer.zero_grad()
         scene.here(step, "forward")
@@ -97,7 +97,7 @@ def one_step(step: Any, weight: float = 1.0) -> None:
 
 
 def single() -> None:
-    """Asked for each time."""
+    """Train with a weight that each step gets from the singleton."""
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
             one_step(step, Only.get().weight)
@@ -105,12 +105,12 @@ def single() -> None:
 
 
 def kept(box: list[float] = [1.0]) -> list[float]:  # noqa: B006
-    """What stands here once and for all."""
+    """Return the default value, which is one list for all calls."""
     return box
 
 
 def default() -> None:
-    """Changed in place."""
+    """Train with a weight in the default value, which is changed in place."""
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
             one_step(step, kept()[0])
@@ -119,12 +119,12 @@ def default() -> None:
 
 @lru_cache
 def weight_of(epoch: int) -> float:
-    """Reckoned once for each."""
+    """Return the weight of an epoch. It is computed once per epoch."""
     return 1.0 + evaluate() if epoch else 1.0
 
 
 def cached() -> None:
-    """Asked for before the loop, too."""
+    """Train with the cached weight. The script asks for it before the loop, too."""
     for epoch in session.epochs(EPOCHS):
         weight_of(epoch)
         for step in session.steps(loader):
@@ -132,7 +132,7 @@ def cached() -> None:
 
 
 def scaled() -> None:
-    """Nothing in the loop says so."""
+    """Train with the scale of the class, which no line of the loop names."""
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
             one_step(step)
@@ -140,7 +140,7 @@ def scaled() -> None:
 
 
 def delegate() -> None:
-    """The loop says it."""
+    """Train with a weight that the loop names."""
     state = Delegating(SimpleNamespace(weight=1.0))
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
@@ -149,7 +149,7 @@ def delegate() -> None:
 
 
 def between() -> None:
-    """The loop does not say it."""
+    """Train with a sum that the loop does not name."""
     state, weight = Delegating(SimpleNamespace(sum=0.0)), 1.0
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
@@ -159,7 +159,7 @@ def between() -> None:
 
 
 def unrolled() -> None:
-    """Two loops, one behind the other, and one more."""
+    """Train in three loops, one after the other."""
     for step in session.steps(loader):
         one_step(step)
     weight = 1.0 + evaluate()
@@ -171,7 +171,7 @@ def unrolled() -> None:
 
 
 def in_the_open() -> None:
-    """The source shows it all."""
+    """Train with a weight in a variable, as the source shows it."""
     weight = 1.0
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):

@@ -1,6 +1,6 @@
-"""Trainings with an object that taskd does not understand, or that looks as if it could not: one kind each.
+"""Trainings with an object that taskd does not understand, or that only looks so. Each kind is one training.
 
-As "plain" the loop is a script's own, without a session: what it ends with is what the other has to end with.
+With "plain" the loop is the script's own, without a session. The loop with a session must end with the same weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLAIN = PLACE == "plain"
 
 
 class Delegating(torch.optim.Optimizer):
-    """As Accelerate's: a torch.optim.Optimizer by its class, made without the constructor of one."""
+    """Like Accelerate's: a subclass of torch.optim.Optimizer that does not call that class's constructor."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -53,7 +53,7 @@ class Delegating(torch.optim.Optimizer):
 
 
 class Hollow(torch.optim.Optimizer):
-    """An optimizer by its class that has nothing of one, and works nevertheless."""
+    """A subclass of torch.optim.Optimizer that has none of its attributes, and works nevertheless."""
 
     def __init__(self, model: nn.Module) -> None:
         self.all = [*model.parameters()]
@@ -70,7 +70,7 @@ class Hollow(torch.optim.Optimizer):
 
 
 class Wrapped(torch.Tensor):
-    """A tensor of its own kind around another, as quantized and sharded ones are."""
+    """A tensor subclass around another tensor, as quantized and sharded tensors are."""
 
     inner: torch.Tensor
 
@@ -92,7 +92,7 @@ class Wrapped(torch.Tensor):
 
 
 class Trap(Net):
-    """A module that answers for every name, and raises for those that others may try."""
+    """A module with a __getattr__ of its own. It raises for names that other code may try."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("state_", "register_taskd", "is_", "process_group")):
@@ -105,14 +105,14 @@ class Trap(Net):
 
 
 class Closed(StepLR):
-    """A scheduler whose state is not to be had."""
+    """A scheduler whose state cannot be read."""
 
     def state_dict(self) -> Any:
         raise RuntimeError("its state is elsewhere")
 
 
 class Uncopied:
-    """A thing that cannot be copied, in the settings of an optimizer."""
+    """An object that cannot be copied. It stands in the settings of an optimizer."""
 
     def __copy__(self) -> Any:
         raise RuntimeError("there is one of it")
@@ -121,7 +121,7 @@ class Uncopied:
 
 
 class Plain(nn.Module):
-    """Without __getattr__ of its own, whose named_parameters() is a script's own and asks for more."""
+    """A module without a __getattr__ of its own. Its own named_buffers() requires an argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Plain(nn.Module):
 def training(
     model: nn.Module, optimizer: Any, scheduler: Any = None, *, sharded: bool = False, layout: Any = None
 ) -> None:
-    """The loop, with a session or without. `layout`: of something in each batch that is no tensor like others."""
+    """Run the loop, with a session or without. `layout`: of a nested tensor that each batch gets."""
     loader = scene.loader()
     if layout is not None:
         collate = loader.collate_fn
@@ -268,7 +268,7 @@ def tied() -> None:
 
 
 def uneven() -> None:
-    """Rows of which one rank has more than the other."""
+    """A sharded model with five rows, so one rank has more rows than the other."""
     model = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 8))
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     training(model, plain_adam(model), sharded=True)

@@ -1,8 +1,8 @@
-"""Loops that draw random numbers, or write into buffers, behind their forward: --place says how, and where rank 1 dies.
+"""Loops that draw random numbers or write into buffers after their forward. --place says how, and where rank 1 dies.
 
-"dropout": an evaluation behind the update; "noise": added to gradients; "numbers": numpy's and Python's, for the next
-step; "buffers": a norm sees one more batch; "local": what is registered so remembers the loss; "between": drawn in the
-loop, and outside of `with step:`; "none": nothing.
+"dropout": an evaluation after the update. "noise": noise is added to gradients. "numbers": numpy and Python draw, for
+the next step. "buffers": a norm sees one more batch. "local": an object registered as local remembers the loss.
+"between": the loop draws outside of `with step:`. "none": nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An evaluation in the middle of a step: whoever leaves the step there has left its modules in the other mode."""
+"""An evaluation in the middle of a step. A rank that leaves the step there leaves its modules in the other mode."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A schedule that moves in the loop, before or behind the `with`: nobody can put that back or do it again."""
+"""A schedule that moves in the loop, before or after the `with`. No repair can put that back or do it again."""
 
 import torch
 

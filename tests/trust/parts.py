@@ -1,8 +1,8 @@
-"""Models of which each rank has a part: --place says how it is divided, and where rank 1 dies. There are four ranks.
+"""Models of which each rank has a part. --place says how it is divided, and where rank 1 dies. There are four ranks.
 
-"pipeline": ranks 0 and 2 have its first half, 1 and 3 the second, and hand each other activations and gradients;
-"tensor": each has a half of each layer, and every forward sums over the two; "scaled": the same with a scaler that
-leaves steps out; "alone": as "tensor", and each rank averages its gradients by itself: nobody knows who has the same.
+"pipeline": ranks 0 and 2 have the first half, ranks 1 and 3 the second; they exchange activations and gradients.
+"tensor": each rank has half of each layer, and every forward sums over both halves. "scaled": the same, with a scaler
+that skips steps. "alone": like "tensor", but the script reduces gradients itself: nobody knows who has the same part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ halves = [dist.new_group([0, 1]), dist.new_group([2, 3])][row]
 
 
 class Summed(torch.autograd.Function):
-    """The sum over the ranks that have the other halves of a layer; its gradient is the same on all of them."""
+    """Sums over the ranks that have the halves of a layer. The gradient of the sum is the same on all of them."""
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Half(nn.Module):
 
 
 class Stage(nn.Module):
-    """A layer of two."""
+    """One of the two layers of the pipeline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ for step in session.steps(DataLoader(data, BATCH, sampler=samples), epochs=2):
         if kind != "pipeline":
             loss = nn.functional.mse_loss(shared(x), x) * (1 + 0.1 * torch.rand(()) * (kind == "scaled"))
             if kind == "scaled" and (step.number, column) == (4, 1):
-                loss = loss * float("inf")  # this half leaves the step out, and the other does not
+                loss = loss * float("inf")  # this half skips the step, and the other half does not
             scene.here(step, "loss")
             scaler.scale(loss).backward()
         elif column == 0:

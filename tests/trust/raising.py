@@ -1,12 +1,12 @@
-"""Errors in a step, of one rank and of all: --place says which, and where; --at in which step.
+"""Errors in a step, of one rank or of all ranks. --place says which error and where, --at says in which step.
 
-"once": it does not come again; "hook": in the backward; "twice": it comes again with the same step; "all": on all
-ranks, again and again; "late": the same, but rank 0 raises only when the step is done again; "memory": there is none,
-once; "stop": the script's own way to its end; "flawed": the same in a loop that hands a tensor on; "ddp": under
-DistributedDataParallel; "amp": in half precision, with a scaler.
-"loader": a sample cannot be read, once; "twice loader", "all loader": as above; "processes": the same in a process of
-the loader's; "staying": in one that stays for the next epoch; "killed": that process dies instead; "stream": in a
-loader that goes on where it was, whenever it is opened. Where it is "drawn", too, each sample is augmented at random.
+"once": it does not come again. "hook": in the backward. "twice": it comes again when the step is done again. "all": on
+all ranks, again and again. "late": the same, but rank 0 raises only when the step is done again. "memory": once, out of
+memory. "stop": the script ends its loop by an error. "flawed": the same in a loop that hands a tensor on. "ddp": under
+DistributedDataParallel. "amp": in half precision, with a scaler.
+"loader": a sample cannot be read, once. "twice loader", "all loader": as above. "processes": the same in a process of
+the loader. "staying": in a process that stays for the next epoch. "killed": that process dies instead. "stream": in a
+loader that continues where it stopped when it is opened again. With "drawn", each sample is augmented at random, too.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ trained = DistributedDataParallel(model, bucket_cap_mb=0.0001) if kind == "ddp" 
 scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3, enabled=kind == "amp")
 session.register(model=trained, optimizer=optimizer, scaler=scaler if kind == "amp" else None)
 once = scene.args.folder / "raised"
-raised = False  # what is counted is put back when a step is done again
+raised = False  # a flag and no count: counts are put back when a step is done again
 
 
 class Stop(Exception):
-    """The script's own."""
+    """An error of the script's own."""
 
 
 class Files(Noise):
-    """Samples that may not be there."""
+    """Samples that may be missing."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if self._is_lost(index):
@@ -55,7 +55,7 @@ class Files(Noise):
         return found | {"x": found["x"] + torch.rand(())} if "drawn" in kind else found
 
     def _is_lost(self, index: int) -> bool:
-        """Samples come in their order, and in each step each rank has as many."""
+        """Whether this sample is missing now. Samples come in order, and each rank has the same number in each step."""
         epoch, step = divmod(scene.args.at, STEPS)
         alone = kind == "all loader" or scene.rank == 1
         if not alone or index != (2 * step + scene.rank) * BATCH + 1 or scene.args.at < 0:
@@ -69,7 +69,7 @@ class Files(Noise):
 
 
 class Stream:
-    """Goes on where it was, whenever it is opened."""
+    """A loader that continues where it stopped when it is opened again."""
 
     def __init__(self, batches: DataLoader[Any]) -> None:
         self._batches = chain.from_iterable(repeat(batches))
@@ -86,7 +86,7 @@ class Stream:
 
 
 def loader() -> DataLoader[Any] | Stream:
-    """The scene's, or one whose samples may not be there."""
+    """Return the scene's loader, or one whose samples may be missing."""
     if not {"loader", "stream", "processes", "staying", "killed"}.intersection(kind.split()):
         return scene.loader()
     torch.manual_seed(100 + scene.rank)
@@ -98,7 +98,7 @@ def loader() -> DataLoader[Any] | Stream:
 
 
 def here(step: Any, now: str) -> None:
-    """An error, if this is the place."""
+    """Raise an error, if this is the place."""
     global raised
     if (step.number, now) != (scene.args.at, place) or step.rehearsal:
         return
@@ -117,7 +117,7 @@ def here(step: Any, now: str) -> None:
 
 
 def _comes_late(step: Any) -> bool:
-    """Whether this is rank 0 in its first try. Rank 1 raises when the other one is in it."""
+    """Whether this is rank 0 in its first try. Rank 1 waits for that try, and raises then."""
     there = scene.args.folder / "there"
     if scene.rank == 0:
         first = not there.exists()
@@ -129,12 +129,12 @@ def _comes_late(step: Any) -> bool:
 
 
 def in_hook(step: Any, _gradient: torch.Tensor) -> None:
-    """Of a gradient."""
+    """A hook of a gradient."""
     here(step, "backward")
 
 
 def train() -> None:
-    """All of it."""
+    """Run the whole training."""
     hidden = torch.ones(8)
     for step in session.steps(loader(), epochs=2):
         with step as x:

@@ -1,15 +1,15 @@
-"""Loops that use numbers which stand before them and were reckoned from trained weights: --place says which, and where
-rank 1 dies.
+"""Loops that use numbers which were computed before the loop from trained weights. --place says which numbers, and
+where rank 1 dies.
 
-"weight": a variable of the module; "mean": the same on all ranks together; "passed": an argument; "trainer": an
-attribute; "property": one that a property gives; "judges": in one of several objects; "closure": in one of a function's
-own; "state": in a dict; "history": the last in a list; "long": the smallest of a long one; "window": a deque; "table":
-a defaultdict; "score": a number of numpy's; "named": a tuple of a class of the script's own; "best": under a condition,
-from nothing at first; "plateau": a scheduler reckons; "rate": a learning rate
-that is set by hand when nothing gets better; "stops": so does the training; "keeps": the weights of the best epoch, for
-the end; "behind": there are two loops and none around them; "criterion": in an object that is made anew for each epoch;
-"chosen": the samples are; "clock": a time that each rank has taken for itself; "own": a number that it has drawn;
-"resumed": the epochs begin where a checkpoint says.
+"weight": a variable of the module. "mean": the same, computed by all ranks together. "passed": an argument. "trainer":
+an attribute. "property": an attribute behind a property. "judges": in one of several objects. "closure": in a variable
+of a closure. "state": in a dict. "history": the last number of a list. "long": the smallest of a long list. "window": a
+deque. "table": a defaultdict. "score": a numpy number. "named": a NamedTuple of the script. "best": set under a
+condition, and None at first. "plateau": a scheduler computes. "rate": a learning rate
+that is set by hand when the score does not improve. "stops": the training ends on a bad score. "keeps": the weights of
+the best epoch, for the end. "behind": two loops without one around them. "criterion": in an object that is made anew
+for each epoch. "chosen": the choice of samples. "clock": a time that each rank has taken itself. "own": a number that
+each rank has drawn. "resumed": the epochs begin where a checkpoint says.
 """
 
 import copy
@@ -44,7 +44,7 @@ asked = SimpleNamespace(number=0, rehearsal=False)
 
 
 class Asked(Noise):
-    """Samples that tell when one is loaded: as long as the first of a loop is, no step of it has begun."""
+    """Samples that report when one is loaded. While a loop's first sample loads, no step of the loop has begun."""
 
     def __getitem__(self, index: int) -> Any:
         scene.here(asked, "loading")
@@ -53,11 +53,11 @@ class Asked(Noise):
 
 
 loader = scene.loader(Asked)
-"""How many times."""
+"""Counts its loads in `asked`. Evaluations are counted in `evaluated`."""
 
 
 def evaluate(together: bool = False) -> float:
-    """On what is trained on nowhere."""
+    """Return a score on data that no rank trains on. `together`: the mean over all ranks."""
     model.eval()
     with torch.no_grad():
         score = loss_of(model, held_out)
@@ -69,7 +69,7 @@ def evaluate(together: bool = False) -> float:
 
 
 def one_step(step: Any, weight: float, criterion: Any = F.mse_loss) -> None:
-    """The body."""
+    """Run the body of the loop."""
     with step as x:
         x = x["x"] / 20
         optimizer.zero_grad()
@@ -82,19 +82,19 @@ def one_step(step: Any, weight: float, criterion: Any = F.mse_loss) -> None:
 
 
 def train(steps: Iterable[Any], weight: float) -> None:
-    """One epoch."""
+    """Train one epoch."""
     for step in steps:
         one_step(step, weight)
 
 
 class Trainer:
-    """The usual one."""
+    """A trainer as many scripts have one."""
 
     def __init__(self) -> None:
         self.weight, self.best = 1.0, float("inf")
 
     def fit(self) -> None:
-        """All epochs."""
+        """Train all epochs."""
         for _ in session.epochs(EPOCHS):
             self.train()
             score = evaluate()
@@ -102,20 +102,20 @@ class Trainer:
             self.weight = 1.0 + self.best + score
 
     def train(self) -> None:
-        """One of them."""
+        """Train one epoch."""
         for step in session.steps(loader):
             one_step(step, self.weight)
 
 
 class Judge:
-    """One of several that hear each score, and reckon something from it."""
+    """One of several objects that hear each score and compute a weight from it."""
 
     def __init__(self) -> None:
         self.best, self._weight = float("inf"), 1.0
 
     @property
     def weight(self) -> float:
-        """What the loss is worth."""
+        """Return the factor of the loss."""
         return self._weight
 
     @weight.setter
@@ -123,13 +123,13 @@ class Judge:
         self._weight = value
 
     def on_epoch(self, score: float) -> None:
-        """Remember the best one."""
+        """Remember the best score."""
         self.best = min(self.best, score)
         self.weight = 1.0 + self.best
 
 
 def closures() -> tuple[Callable[[], float], Callable[[float], None]]:
-    """Two that share a number."""
+    """Return two functions that share a number."""
     kept = 1.0
 
     def get() -> float:
@@ -143,14 +143,14 @@ def closures() -> tuple[Callable[[], float], Callable[[float], None]]:
 
 
 class Found(NamedTuple):
-    """In an epoch."""
+    """The score of an epoch."""
 
     epoch: int
     score: float
 
 
 def keep_scores() -> None:
-    """In what holds more than one number."""
+    """Train with scores in containers, or in a numpy number."""
     long, window, table, score = (
         list[float](),
         deque[float](maxlen=2),
@@ -175,7 +175,7 @@ def keep_scores() -> None:
 
 
 def keep_named() -> None:
-    """In a tuple of a class of its own."""
+    """Train with a score in a NamedTuple."""
     named = Found(0, 0.0)
     for epoch in session.epochs(EPOCHS):
         for step in session.steps(loader):
@@ -184,7 +184,7 @@ def keep_named() -> None:
 
 
 class Criterion(nn.Module):
-    """With a weight of its own."""
+    """A loss with a weight of its own."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Criterion(nn.Module):
 
 
 def hardest() -> DataLoader[Any]:
-    """Batches of those samples that are worst."""
+    """Return batches of one half of the samples, chosen by their losses."""
     data = Noise(STEPS * BATCH * 2)
     with torch.no_grad():
         losses = torch.stack([loss_of(model, data[at]["x"]) for at in range(len(data))])
@@ -203,7 +203,7 @@ def hardest() -> DataLoader[Any]:
 
 
 def epochs() -> Iterator[int]:
-    """Those that are left."""
+    """Yield the epochs that are left. With "resumed", load the checkpoint first."""
     first = 0
     if kind == "resumed":
         model.drop.p = 0.0
@@ -215,7 +215,7 @@ def epochs() -> Iterator[int]:
 
 
 def plateau() -> None:
-    """A scheduler that nobody has registered hears each score."""
+    """Train with a scheduler that is not registered and hears each score."""
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
@@ -224,7 +224,7 @@ def plateau() -> None:
 
 
 def keep_best() -> None:
-    """The weights of the best epoch are those that count."""
+    """Train, and end with the weights of the best epoch."""
     best, kept = float("inf"), copy.deepcopy(model.state_dict())
     for _ in session.epochs(EPOCHS):
         for step in session.steps(loader):
@@ -236,7 +236,7 @@ def keep_best() -> None:
 
 
 def main() -> None:
-    """All of it, but for what stands in the module."""
+    """Run all kinds that have no code of their own elsewhere."""
     weight, best, bad, state, history = 1.0, None, 0, {"weight": 1.0}, list[float]()
     started = time.time()
     for epoch in epochs() if kind in ("resumed", "stops") else session.epochs(EPOCHS):
@@ -264,7 +264,7 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
         if kind == "stops" and score > 1.0:
-            break  # which it never does, but for a newcomer on its way
+            break  # only a newcomer on its way to the loop comes here
         if kind == "resumed" and scene.rank == 0:
             torch.save((epoch + 1, model.state_dict(), optimizer.state_dict()), saved)
 

@@ -1,8 +1,8 @@
-"""What the small trainings of this folder have in common: two ranks, a loader, a death at one place of one step.
+"""The common part of the small trainings of this folder: two ranks, a loader, a death at one place of one step.
 
-A training says where it is (`here("forward")`); rank 1 kills itself where --place and --at say so, once, or in front of
-the line of Python that --line counts. It prints "weights RANK HASH" at its end. What is done wrong in a step stands in
-the trainings themselves.
+A training says where it is (`here("forward")`). Rank 1 kills itself once: at the place and step that --place and --at
+name, or before the line of Python that --line counts. A training prints "weights RANK HASH" at its end. The trainings
+themselves show what they do wrong in a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS = 7
 
 
 def say(line: str) -> None:
-    """In one piece: unbuffered, print() writes the line's end by itself."""
+    """Write the line in one piece. An unbuffered print() writes the end of the line separately."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -59,12 +59,12 @@ class Net(nn.Module):
 
 
 class Lines:
-    """The lines of Python that this process runs, in the training itself, in this file and in optimizers."""
+    """Traces the lines of Python that this process runs in the training, in this file and in optimizers."""
 
     def __init__(self, last: int) -> None:
-        """`last`: in front of which it dies."""
+        """`last`: the number of the line before which the process dies."""
         self.seen: list[str] = []
-        """In their order, each as often as it runs."""
+        """The lines in the order in which they ran, each as often as it ran."""
         self._last = last
         self._ours = (str(Path(__file__).parent), str(Path(torch.optim.__file__).parent))
         sys.settrace(self._enter)
@@ -85,7 +85,7 @@ class Lines:
 
 
 def die() -> None:
-    """By SIGKILL, and not a line later."""
+    """Kill this process with SIGKILL, before it runs another line."""
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
 
@@ -109,12 +109,12 @@ class Scene:
         say(f"process {self.rank} {os.getpid()}")
 
     def trace(self) -> None:
-        """From here on, lines count. What stands before the first loop is set-up: a death in it starts all over."""
+        """Count lines from here on. The code before the first loop is set-up: a death there makes all start over."""
         if self._traced():
-            Lines(self.args.line)  # which the interpreter holds, and not the scene that the loop uses
+            Lines(self.args.line)  # held by the interpreter, not by the scene that the loop uses
 
     def _traced(self) -> bool:
-        """The first rank 1 of the training alone, if --line is given; 0 counts, and nobody dies."""
+        """Whether to trace: only the first process of rank 1, if --line is given. With --line 0 nobody dies."""
         if self.rank != 1 or self.args.line < 0:
             return False
         try:
@@ -124,30 +124,30 @@ class Scene:
         return True
 
     def loader(self, samples: type[Noise] = Noise) -> DataLoader[Any]:
-        """Batches that are dicts."""
+        """Return a loader whose batches are dicts."""
         self.trace()
         torch.manual_seed(100 + self.rank)
         data = samples(STEPS * BATCH * dist.get_world_size())
         return DataLoader(data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), generator=torch.Generator())
 
     def here(self, step: Any, place: str) -> None:
-        """Rank 1 dies here, if this is the place."""
+        """Kill rank 1 here, if this is the place."""
         if (self.rank, step.number, place) != (1, self.args.at, self.args.place) or step.rehearsal:
             return
         dead = self.args.folder / "dead"
-        if dead.exists():  # a newcomer on its way may not write
+        if dead.exists():  # a newcomer on its way to the loop may not write files
             return
         dead.touch()
         die()
 
     def end(self, *items: Any) -> None:
-        """Say what these tensors, modules and numbers are, together with the others."""
+        """Print a hash of these tensors, modules and numbers, and end together with the other ranks."""
         self.weights(*items)
         dist.barrier()
         dist.destroy_process_group()
 
     def weights(self, *items: Any) -> None:
-        """Say what these tensors, modules and numbers are."""
+        """Print a hash of these tensors, modules and numbers."""
         if (tracer := sys.gettrace()) is not None:
             (self.args.folder / "lines").write_text("\n".join(tracer.__self__.seen))
         found: list[torch.Tensor] = []
@@ -158,7 +158,7 @@ class Scene:
 
 
 def average_gradients(model: nn.Module) -> None:
-    """In place of DistributedDataParallel: in the open, and after the backward."""
+    """Average the gradients in plain sight after the backward, in place of DistributedDataParallel."""
     for parameter in model.parameters():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
@@ -166,12 +166,12 @@ def average_gradients(model: nn.Module) -> None:
 
 
 def metric_of(value: torch.Tensor) -> torch.Tensor:
-    """The same number on all ranks; a collective."""
+    """Return the sum over all ranks. This is a collective."""
     found = value.detach().clone()
     dist.all_reduce(found)
     return found
 
 
 def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """How far the output is from the input."""
+    """Return how far the output is from the input."""
     return nn.functional.mse_loss(model(x), x)

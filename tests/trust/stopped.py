@@ -1,6 +1,6 @@
 """A training whose launcher or manager (STOPS) is stopped when a rank dies: nobody sees the death, or nobody decides.
 
-Rank 1 stops it, says which process that is, and kills itself. Otherwise it is the smallest training here.
+Rank 1 prints the pid of that process, stops it and kills itself. Otherwise this is the smallest training here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def stop(folder: Path) -> None:
-    """Once, and said before, since nobody writes for it while it is stopped."""
+    """Stop the process, once. Its pid is printed before, since nobody passes output on while it is stopped."""
     try:
         (folder / "stopped").touch(exist_ok=False)
     except FileExistsError:
@@ -46,7 +46,7 @@ def stop(folder: Path) -> None:
 
 
 def manager_of(launcher: int) -> int:
-    """Its child that is the job's manager."""
+    """Return the pid of the launcher's child that is the job's manager."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return next(int(pid) for pid in children if b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes())
 

@@ -1,10 +1,10 @@
-"""Loaders of the script's own that go on where they were, whenever they are opened: what each epoch has is new.
+"""Loaders of a script that continue where they stopped when they are opened again, so each epoch has new batches.
 
-"cursor": a number in the loader; "itself": an iterator that the loader holds; "sampler", "batches": the sampler, or the
-one of batches, counts its passes by itself, where it says "after" behind each; "dataset": the dataset counts what was
-asked of it, and in "processes" those count for themselves; "iterable": a stream of torch's that goes on; "global": what
-is asked depends on a list of the module's; "shared": the dataset knows the script's options, in which that counts. With
-"loops" there is a loop for each epoch, else one for all. Where it says "own", too, the step writes into its batch.
+"cursor": the loader holds a number. "itself": the loader holds an iterator. "sampler", "batches": the sampler or the
+batch sampler counts its passes; with "after" it counts at the end of a pass. "dataset": the dataset counts how often it
+was asked; with "processes" each loader process counts for itself. "iterable": an IterableDataset that continues.
+"global": a batch depends on a list of the module. "shared": the dataset holds the script's options, in which the script
+counts its steps. With "loops" there is one loop per epoch, else one for all. With "own" the step writes into its batch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ asked: list[int] = []
 
 
 def batch_of(number: int) -> torch.Tensor:
-    """The same wherever it is made."""
+    """Return the batch with this number. It is the same wherever it is made."""
     return torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(1000 * scene.rank + number))
 
 
 class Cursor:
-    """Knows where it is."""
+    """Counts its batches, and continues from that number."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -45,7 +45,7 @@ class Cursor:
 
 
 class Itself:
-    """Has an iterator that goes on."""
+    """Holds an iterator, and continues with it."""
 
     def __init__(self) -> None:
         self._batches = map(batch_of, count())
@@ -59,7 +59,7 @@ class Itself:
 
 
 class Passes(Sampler[int]):
-    """Another order in each pass."""
+    """Has another order in each pass."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -74,7 +74,7 @@ class Passes(Sampler[int]):
 
 
 class PassesOfBatches(Sampler[list[int]]):
-    """Another order in each pass."""
+    """Has batches of one sample, in another order in each pass."""
 
     def __init__(self) -> None:
         self.order = Passes()
@@ -87,13 +87,13 @@ class PassesOfBatches(Sampler[list[int]]):
 
 
 class Options:
-    """Of the script."""
+    """The options of the script."""
 
     step = 0
 
 
 class Data(Dataset[torch.Tensor]):
-    """Samples by number."""
+    """Samples that depend on their number, and on what was asked before where `kind` says so."""
 
     def __init__(self, counts: bool) -> None:
         self.counts, self.asked, self.options = counts, 0, options
@@ -109,11 +109,11 @@ class Data(Dataset[torch.Tensor]):
 
 
 class Streamed(Cursor, IterableDataset[torch.Tensor]):
-    """The same, as a dataset of torch's."""
+    """A Cursor that is an IterableDataset."""
 
 
 def loader() -> Any:
-    """By the word of --place."""
+    """Return the loader that --place names."""
     scene.trace()
     if "cursor" in kind:
         return Cursor()
@@ -131,7 +131,7 @@ def loader() -> Any:
 
 
 def train(step: Any, x: torch.Tensor) -> None:
-    """One step."""
+    """Train one step."""
     scene.here(step, "begin")
     if "own" in kind:
         x.mul_(1.5)

@@ -1,4 +1,4 @@
-"""An evaluation with averaged weights in the model's place, before the backward or after the update."""
+"""Evaluations with averaged weights in the model's place: after the backward, and after the update."""
 
 import copy
 
@@ -18,7 +18,7 @@ session.register(model=model, optimizer=optimizer, average=average)
 
 def evaluate(place: str, x: torch.Tensor) -> None:
     own = copy.deepcopy(model.state_dict())
-    if step.number % 2:  # both ways in which it is done
+    if step.number % 2:  # scripts swap weights in one of these two ways
         model.load_state_dict(average.module.state_dict())
     else:
         for parameter, other in zip(model.parameters(), average.module.parameters(), strict=True):

@@ -1,4 +1,4 @@
-"""A loader that communicates when it is opened, as those do that give all ranks one generator's state."""
+"""A loader that communicates when it is opened. Loaders do so to give all ranks the state of one generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ scene = Scene()
 
 
 class Talking(DataLoader[Any]):
-    """All ranks draw their order as rank 0 would."""
+    """A loader for which all ranks draw the order that rank 0 would draw."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         state = self.generator.get_state()

@@ -1,5 +1,5 @@
-"""A registered teacher that follows the model without an optimizer, and a plain average with a state_dict; both after
-a collective that follows the update."""
+"""A registered teacher that follows the model without an optimizer, or (--place "plain ...") an average with a
+state_dict. Both change after a collective that follows the optimizer's update."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.trust.scene import Net, Scene, average_gradients, loss_of, metric_of
 
 
 class Average:
-    """As scripts write it: new tensors in a dict."""
+    """An average as scripts write it: each update puts new tensors into a dict."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.shadow = {name: value.detach().clone() for name, value in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""How a batch was handed out: what is put back in place, and what has to be loaded once more."""
+"""How a batch was when it was handed out: what is put back in place, and what has to be loaded once more."""
 
 from __future__ import annotations
 

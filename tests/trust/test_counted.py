@@ -1,7 +1,8 @@
-"""What a script counts in its loop: after any death it is what the undisturbed run counts.
+"""Counts that a script keeps in its loop. After any death they are those of the undisturbed run.
 
-The training (counted.py) counts its steps in three kinds of variables, in an object and in a dict, and reckons its
-gradients from one of them. All ranks end with the same wrong weights if a count is wrong: only the calm run shows it.
+The training (counted.py) counts its steps in three kinds of variables, in an object and in a dict. It computes its
+gradients from one of the counts. If a count is wrong, all ranks end with the same wrong weights. So only a comparison
+with the undisturbed run shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training to its end; rank 1 dies at this place of this step. `kind`: what is counted in, and where."""
+    """Runs one training to its end. Rank 1 dies at this place of this step. `kind`: where the count is and grows."""
 
     def start(kind: str, place: str, at: int, ranks: int = RANKS) -> Launched:
         folder = tmp_path / f"{kind}-{place}{at}".replace(", ", "-")
@@ -40,7 +41,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run, kind: str, ranks: int = RANKS) -> list[str]:
-    """What every rank ends with when nobody dies."""
+    """Return what every rank ends with when no rank dies."""
     if kind not in _calm:
         _calm[kind] = sorted(run(kind, "nowhere", -1, ranks).said("weights"))
         assert len(_calm[kind]) == ranks
@@ -48,10 +49,10 @@ def calm(run: Run, kind: str, ranks: int = RANKS) -> list[str]:
 
 
 def check(run: Run, kind: str, place: str, at: int, ranks: int = RANKS) -> None:
-    """What was counted is what the calm run counts, and nobody started over for it."""
+    """Check that the counts are those of the calm run, and that no rank started over."""
     job = run(kind, place, at, ranks)
     same_bits(sorted(job.said("weights")), calm(run, kind, ranks), job.text)
-    if at:  # in the first step nobody has seen a step done yet
+    if at:  # in the first step, no rank has seen a whole step yet
         assert "respawn" not in job.text, job.text
         assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
@@ -71,7 +72,7 @@ def test_a_step_that_is_done_again_counts_once(run: Run, kind: str, where: str, 
 @pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
 @pytest.mark.parametrize("kind", ["frame", "module", "attribute"])
 def test_a_newcomer_learns_what_the_others_have_counted(run: Run, kind: str, where: str, place: str, at: int) -> None:
-    """They have done the step, and its record is of the step before. Step 6 is the last one."""
+    """The others have done the step, and the newcomer's record is of the step before. Step 6 is the last one."""
     check(run, f"{kind}, {where}", place, at)
 
 
@@ -95,7 +96,7 @@ def test_what_is_counted_in_a_class_or_a_list_of_objects_is_right(
 
 
 def test_what_follows_a_collective_behind_the_update_is_not_guessed(run: Run) -> None:
-    """The survivor was left in the collective, and what it counts behind it is missing."""
+    """The survivor left the step in the collective, so its count after the collective is missing."""
     job = run("frame, metric", "updated", 3)
     same_bits(sorted(job.said("weights")), calm(run, "frame, metric"), job.text)
     assert "would be after step 3, which was left behind its update" in job.text, job.text
@@ -103,5 +104,5 @@ def test_what_follows_a_collective_behind_the_update_is_not_guessed(run: Run) ->
 
 
 def test_a_survivor_learns_what_it_has_not_come_to(run: Run) -> None:
-    """It was left between its update and its count, and another rank has seen the step's end."""
+    """The survivor left the step between its update and its count. Another rank has seen the end of the step."""
     check(run, "attribute, pair", "updated", 3, ranks=3)

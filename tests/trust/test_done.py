@@ -1,7 +1,7 @@
-"""Done is done: a rank that is killed when its work was done fails no job, and one that had work to do is named.
+"""A rank that is killed after its work was done does not fail the job. A rank that still had work to do is named.
 
-docs/ARCHITECTURE.md has the table of cases. Each is a small training of two ranks whose last lines differ, and what
-it ends with is compared with the undisturbed run.
+docs/ARCHITECTURE.md has the table of cases. Each case is a small training of two ranks, and the cases differ in the
+last lines of the script. The final weights are compared with those of the undisturbed run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """The training to its end, which is this exit code; a rank dies at this place."""
+    """Runs the training to its end. A rank dies at this place, and the job ends with this exit code."""
 
     def start(place: str, code: int = 0, nodes: int = 1) -> Launched:
         folder = tmp_path / (place or "calm")
@@ -46,7 +46,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run) -> list[str]:
-    """What every rank ends with when nobody dies."""
+    """Return what every rank ends with when no rank dies."""
     if not _calm:
         _calm.extend(sorted(run("").said("weights")))
         assert len(_calm) == 2
@@ -54,7 +54,7 @@ def calm(run: Run) -> list[str]:
 
 
 def final(job: Launched) -> list[str]:
-    """The lines of the file that rank 0 has written."""
+    """Return the lines of the file that rank 0 has written."""
     return (job.folder / "final").read_text().splitlines()
 
 
@@ -72,7 +72,7 @@ def test_a_rank_whose_work_was_done_fails_no_job(run: Run, place: str, nodes: in
 
 @pytest.mark.parametrize("place", ["gone", "writes after"])
 def test_a_rank_that_has_a_file_to_write_is_not_done(run: Run, place: str) -> None:
-    """Rank 0 in any case, after its group is gone as well; and another one once it has opened a file."""
+    """Rank 0 always has one, even after its group is gone. Another rank has one once it has opened a file."""
     job = run(place, 1)
     who = "0" if place == "gone" else "1"
     assert job.said("dies") == [who], job.text
@@ -82,7 +82,7 @@ def test_a_rank_that_has_a_file_to_write_is_not_done(run: Run, place: str) -> No
 
 
 def test_rank_0_dies_while_it_writes_the_final_file(run: Run) -> None:
-    """Nobody else can write it, and the other rank waits at a barrier: all start over, and the file is whole."""
+    """No other rank can write it, and the other rank waits at a barrier. So all start over, and the file is whole."""
     job = run("saves, barrier")
     same_bits(sorted(set(job.said("weights"))), calm(run), job.text)
     assert job.said("dies") == ["0"] and final(job) == WHOLE
@@ -90,7 +90,7 @@ def test_rank_0_dies_while_it_writes_the_final_file(run: Run) -> None:
 
 
 def test_others_that_have_left_cannot_bring_back_one_that_had_work_to_do(run: Run) -> None:
-    """It died in its last lines, before its group was destroyed: what these would have done nobody knows."""
+    """It died in its last lines, before its group was destroyed. Nobody knows what these lines would have done."""
     job = run("before", 1)
     (said,) = [line for line in job.lines if line.startswith("taskd[launcher]: the job ends: ")]
     assert said.removeprefix("taskd[launcher]: the job ends: ").startswith("rank 1 died (SIGKILL)"), job.text

@@ -1,6 +1,6 @@
-"""A script as people write them: after a death anywhere it ends as the undisturbed run, in its weights and its sums.
+"""A script as people write them. After a death anywhere, its weights and sums are those of the undisturbed run.
 
-Deaths stand in the middle of an epoch, in its last step and in its first one: a newcomer's record may be of the epoch
+A rank dies in the middle of an epoch, in its last step or in its first one. So a newcomer's record may be of the epoch
 before.
 """
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training to its end; rank 1 dies at this place of this step."""
+    """Runs one training to its end. Rank 1 dies at this place of this step."""
 
     def start(place: str, at: int) -> Launched:
         folder = tmp_path / f"{place}{at}"
@@ -41,7 +41,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run) -> dict[str, list[str]]:
-    """What every rank ends with when nobody dies."""
+    """Return what every rank ends with when no rank dies."""
     if not _calm:
         job = run("nowhere", -1)
         _calm.update({word: sorted(job.said(word)) for word in ("weights", "sums")})

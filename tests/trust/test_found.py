@@ -1,6 +1,7 @@
-"""What stands before a loop and was reckoned from trained weights, or drawn, is no newcomer's to make again.
+"""Tensors that were made before a loop, from trained weights or by drawing. A newcomer cannot always make them again.
 
-Such a newcomer refuses, with the name; one that finds what its life before has found goes on in place.
+If a newcomer's tensors differ from those of the process before it, it refuses and names them. If they are the same, it
+goes on in place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 )
 def test_what_comes_out_otherwise_starts_over(check: Check, kind: str, name: str, place: str, at: int) -> None:
     job = check(kind, place, at)
-    again = (place, at) != ("updated", 6)  # between two loops it has the state, and makes all that as the others do
+    again = (place, at) != ("updated", 6)  # between two loops it has the state, and makes all tensors as the others do
     assert (f"the loop uses {name}, {UNLIKE}" in job.text) == again or kind == "noise", job.text
     assert job.text.count("begin 0") == 2 or not again, job.text
 

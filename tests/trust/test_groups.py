@@ -1,8 +1,8 @@
-"""Groups that a script makes while it trains: all ranks have the same ones after any death.
+"""Process groups that a script makes while it trains. All ranks have the same groups after any death.
 
-Failure modes: a rank dies while others wait for it in `new_group`; ranks that gave up a step had come further in it
-than others; a newcomer has made the groups of one step where the others have made those of many; a group that was made
-once and is kept is asked for again by the newcomer alone, or not at all.
+Failure modes: a rank dies while others wait for it in `new_group`; in a step that is given up, some ranks had come
+further than others; a newcomer has made the groups of one step, and the others those of many steps; a group was made
+once and is kept, and the newcomer alone asks for it again, or never does.
 """
 
 from __future__ import annotations

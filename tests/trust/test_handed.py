@@ -1,6 +1,6 @@
-"""Tensors that a loop hands on by itself: such a job says so in its first steps, and a death starts it over.
+"""Tensors that a loop hands on by itself. Such a job says so in its first steps, and starts over after a death.
 
-What nobody uses but to sum it up is no reason; what is registered is put back.
+A tensor that is only summed up is no reason to start over. A registered tensor is put back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers that were reckoned from trained weights and that no source shows: a newcomer refuses by name."""
+"""Numbers that come from trained weights and that the source does not show. A newcomer refuses and names them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What taskd does not understand it leaves alone, and says so once: no job ends otherwise than it does without taskd.
+"""taskd leaves alone what it does not understand, and says so once. Each job ends as it does without taskd.
 
-Each kind trains twice undisturbed, with a session and in a plain loop, and once with a death. It is healed, or all
-start over because of what was said when the loop began; the weights are the same in all of them.
+Each kind trains twice undisturbed, with a session and in a plain loop, and once with a death. The death is healed, or
+all start over for the reason that was given when the loop began. The weights are the same in all runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = {
     "nested": "rows is nested, which taskd does not copy",
     "uneven": "the model is sharded (model.0.weight is a DTensor)",
 }
-"""What is said of each; nothing: it is healed."""
+"""What taskd says about each kind. If it says nothing, a death is healed."""
 
 
 @pytest.mark.one_in(7)

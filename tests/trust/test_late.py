@@ -1,4 +1,4 @@
-"""What a loop draws behind its forward: whoever goes on behind that has drawn it, too, or all start over."""
+"""Numbers that a loop draws after its forward. A rank that goes on after that has drawn them, or all start over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The launcher or the manager is stopped while a rank is dead: in the end all is as if nothing had happened.
+"""The launcher or the manager is stopped while a rank is dead. In the end all is as if nothing had happened.
 
-Nobody but the launcher can see the death or start another process, so how long it is stopped does not matter. The
-stories launcher_stopped*.txt tell the manager's part, in which half a minute passes. A manager that is stopped is
+Only the launcher can see the death or start another process, so it does not matter how long the launcher is stopped.
+The stories launcher_stopped*.txt tell the manager's part, in which half a minute passes. A manager that is stopped is
 replaced, and its successor decides.
 """
 
@@ -20,7 +20,7 @@ from tests.verdicts import same_bits
 SCRIPT = Path(__file__).with_name("stopped.py")
 NEVER = "-1"
 FAILS_SOON = {"STOPS": "launcher", "TASKD_RETRY": "off", "TASKD_RECOVER_UNREPAIRED_MS": "5000"}
-"""What has failed is known at once, and held for 5 s where nobody repairs it: longer than a manager settles."""
+"""A failure is known at once. If nobody repairs it, it is held for 5 s, which is longer than a manager settles."""
 
 
 def words(folder: Path, at: str) -> list[str]:
@@ -32,7 +32,7 @@ def test_survivors_wait_for_a_launcher_that_is_stopped(tmp_path: Path, free_port
     with Launched(tmp_path, free_port(), *words(tmp_path, NEVER), env=FAILS_SOON, job="calm", warm=True) as calm:
         calm.end()
     with Launched(tmp_path, free_port(), *words(tmp_path, "3"), env=FAILS_SOON, job="stopped", warm=True) as job:
-        job.wait_for_line(" has failed")  # and is raised in the script soon, or held for as long as it takes
+        job.wait_for_line(" has failed")  # the error is raised in the script soon, or held for as long as it takes
         launcher = int(job.said("stops")[0])
         os.kill(launcher, signal.SIGCONT)
         job.end()

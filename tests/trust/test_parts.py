@@ -1,4 +1,4 @@
-"""Models of which each rank has a part: whoever is replaced takes the state of one that has the same part."""
+"""Models of which each rank has a part. A replaced rank takes its state from a rank that has the same part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the script's in a step: all do it again and nobody is replaced; one that comes again ends the job."""
+"""Errors of the script in a step. All do the step again, and no rank is replaced. A repeated error ends the job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_loader_that_fails_is_asked_once_more(check: Check, kind: str, how: st
 @pytest.mark.parametrize("at", [5, 9])
 @pytest.mark.parametrize("how", ["", " drawn"])
 def test_a_stream_that_fails_is_not_asked_again(check: Check, how: str, at: int) -> None:
-    """It would go on behind the batch that could not be read."""
+    """The stream would continue after the batch that could not be read."""
     job = check("stream" + how, "sample", at)
     assert "rank 1 died (exit code 1: FileNotFoundError: no sample" in job.text, job.text
     assert job.text.count("begin 0") == 2 and "the loader has an iterator in it" in job.text, job.text
@@ -53,8 +53,8 @@ def test_a_stream_that_fails_is_not_asked_again(check: Check, how: str, at: int)
 @pytest.mark.parametrize("at", [7, 13])
 @pytest.mark.parametrize("how", ["", " drawn"])
 def test_a_process_of_the_loader_may_die(check: Check, how: str, at: int) -> None:
-    """It loads ahead, so that is some steps before. It is raised when the next batch is asked for, as a broken line
-    perhaps."""
+    """It loads ahead, so it dies some steps before. The error is raised when the next batch is asked for, perhaps as a
+    broken connection."""
     job = check(f"killed{how}", "sample", at)
     assert "rank 1 raised " in job.text and ": healed in" in job.text, job.text
     assert job.text.count("begin 0") == job.text.count("begin 1") == 1, job.text
@@ -89,7 +89,7 @@ def test_an_error_in_the_first_step_ends_the_job_at_once(train: Train) -> None:
 
 @pytest.mark.parametrize(("kind", "times"), [("stop", (3, 4)), ("late", (3,)), ("flawed", (2,))])
 def test_a_script_may_leave_its_loop_by_an_error(train: Train, kind: str, times: tuple[int, ...]) -> None:
-    """It is tried once more by all, unless that would make all start over."""
+    """All try the step once more, unless that would make all start over."""
     job = train(kind, "forward", 5)
     assert job.text.count("raises") in times and job.text.count("begin 1") == 1, job.text
     assert len(job.said("stopped")) == 2 and len({line.split()[1] for line in job.said("weights")}) == 1, job.text

@@ -1,4 +1,4 @@
-"""Numbers that stand before a loop, reckoned from trained weights: a newcomer takes them, or refuses by name."""
+"""Numbers that were computed before a loop from trained weights. A newcomer takes them, or refuses and names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders that go on where they were: a newcomer has what its life before would have had, or all start over."""
+"""Loaders that continue where they stopped. A newcomer gets the batches of the rank that died, or all start over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.trust.conftest import Check
 
 pytestmark = pytest.mark.slow
 PLACES = [("begin", 2), ("end", 4), ("begin", 5), ("backward", 8), ("end", 14)]
-"""In the first epoch, at its end, and at the beginning of the next; the last step of all."""
+"""In the first epoch, at its end, at the beginning of the next, within that one, and in the last step of all."""
 
 
 @pytest.mark.one_in(4)
@@ -38,6 +38,6 @@ def test_an_iterator_in_a_loader_is_said(check: Check, place: str, at: int) -> N
 
 @pytest.mark.parametrize(("place", "at"), [PLACES[0], PLACES[3]])
 def test_another_batch_is_seen(check: Check, place: str, at: int) -> None:
-    """Nobody sees what it depends on."""
+    """The batch depends on a list that taskd does not see."""
     job = check("dataset global", place, at)
     assert f"has given another batch for step {at}" in job.text and job.text.count("begin 0") == 2, job.text

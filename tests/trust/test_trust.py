@@ -1,7 +1,7 @@
-"""What a rank keeps of a step that is given up: after any death the weights are those of the undisturbed run.
+"""What a rank keeps of a step that is given up. After any death the weights are those of the undisturbed run.
 
-Each case is a small training of this folder, which does in its step what many scripts do. Where taskd cannot give the
-same weights it has to say so and let all start over, and never end with other ones.
+Each case is a small training of this folder, which does in its step what many scripts do. Where taskd cannot reach the
+same weights, it must say so and let all start over. It must never end with other weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 RANKS = 2
 NEVER = "-1"
 TWO_WAYS = {"perturbed": ["in place"], "teacher": ["plain"]}
-"""Trainings that do otherwise at a place with these words."""
+"""Trainings that work in another way if the place contains these words."""
 
 Run = Callable[..., Launched]
 _calm: dict[tuple[str, str], list[str]] = {}
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training of this folder to its end; rank 1 dies at this place of this step."""
+    """Runs one training of this folder to its end. Rank 1 dies at this place of this step."""
 
     def start(case: str, place: str, at: str) -> Launched:
         folder = tmp_path / f"{case}-{place}{at}".replace(" ", "-")
@@ -43,7 +43,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run, case: str, place: str = "") -> list[str]:
-    """What every rank ends with when nobody dies. `place`: for trainings that do otherwise at some."""
+    """Return what every rank ends with when no rank dies. `place`: for trainings that depend on it."""
     if (case, place) not in _calm:
         _calm[case, place] = sorted(run(case, place, NEVER).said("weights"))
         assert len(_calm[case, place]) == RANKS
@@ -51,14 +51,14 @@ def calm(run: Run, case: str, place: str = "") -> list[str]:
 
 
 def check_healed(job: Launched, weights: list[str]) -> None:
-    """One rank was replaced, nobody started over, and nothing else is different."""
+    """Check that one rank was replaced, no rank started over, and nothing else is different."""
     same_bits(sorted(job.said("weights")), weights, job.text)
     assert "respawn" not in job.text, job.text
     assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
 
 def check_started_over(job: Launched, weights: list[str], sentence: str) -> None:
-    """All started again, because of this; and nothing else is different."""
+    """Check that all started again for this reason, and that nothing else is different."""
     same_bits(sorted(job.said("weights")), weights, job.text)
     decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
     assert sentence in decision, job.text
@@ -92,7 +92,7 @@ def test_a_step_that_is_done_again_finds_all_as_the_first_attempt_did(run: Run, 
 
 
 def test_what_changes_after_the_backward_began_is_in_no_record(run: Run) -> None:
-    """A rank that dies when the others have done its step leaves behind what it had when its forward had ended."""
+    """If a rank dies when the others have done its step, its record is from the end of its forward."""
     job = run("attributes", "end", "4")
     check_started_over(job, calm(run, "attributes"), "attributes of modules change after a step's backward has begun")
 
@@ -109,11 +109,11 @@ def test_what_is_done_outside_of_the_step_is_said_and_starts_over(run: Run, plac
     job = run("outside", place, "3")
     check_started_over(job, calm(run, "outside", place), sentence)
     said = [line for line in job.lines if line.startswith("taskd[rank 0]: ") and sentence in line]
-    assert len(said) == 2, job.text  # once in each life
+    assert len(said) == 2, job.text  # once in each of rank 0's two processes
 
 
 @pytest.mark.parametrize(("place", "at"), [("backward", "1"), ("behind", "2"), ("backward", "3"), ("behind", "5")])
 def test_a_loader_that_communicates_starts_over(run: Run, place: str, at: str) -> None:
-    """A newcomer would open it alone."""
+    """A newcomer would open the loader alone."""
     sentence = "the loader communicates when it is opened or asked for a batch"
     check_started_over(run("talking", place, at), calm(run, "talking"), sentence)

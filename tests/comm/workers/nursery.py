@@ -1,7 +1,8 @@
-"""Loads torch once, then forks ranks: each line of standard input is an order, each line of output their exit codes.
+"""Loads torch once, then forks ranks. Each line of standard input is an order, each line of output their exit codes.
 
-An order has a folder, a time limit and for each rank its environment (null: it never comes) and its network namespace.
-A rank makes a group, adds up a tensor and says in its file of the folder over what, or what went wrong.
+An order has a folder and a time limit. For each rank it has the environment (null: the rank never comes) and the
+network namespace. A rank makes a group and all-reduces a tensor. It writes to its file in the folder which network
+carried it, or what went wrong.
 """
 
 from __future__ import annotations

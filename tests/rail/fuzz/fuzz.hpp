@@ -27,12 +27,12 @@ class Random {
         return word ^ (word >> 31);
     }
 
-    // From 0 to below the bound.
+    // Returns a number from 0 to below the bound.
     uint64_t below(uint64_t bound) { return next() % bound; }
 
     bool once_in(uint64_t times) { return below(times) == 0; }
 
-    // Small numbers, numbers near a power of two, and anything.
+    // Returns a small number, a number near a power of two, or any number.
     uint64_t odd_number() {
         switch (below(4)) {
             case 0:
@@ -80,15 +80,15 @@ inline void mutate(Random& random, std::string& bytes) {
     }
 }
 
-// Sockets whose other end is the fuzzer: what it gives comes out in pieces of any size; what is written is kept.
+// Sockets whose other end is the fuzzer. They deliver its bytes in pieces of any size, and keep what is written.
 class MemorySockets : public SocketLayer {
   public:
     struct End {
         std::string to_read;
-        size_t read = 0;  // of it
+        size_t read = 0;  // how much of it has been read
         std::string written;
-        bool is_over = false;  // nothing follows what is there
-        bool keeps = true;     // what is written
+        bool is_over = false;  // nothing follows these bytes
+        bool keeps = true;     // whether to keep what is written
     };
 
     explicit MemorySockets(Random& random) : random_(random) {}
@@ -152,10 +152,10 @@ class MemorySockets : public SocketLayer {
   private:
     Random& random_;
     std::map<int, End> ends_;
-    int last_ = 100000;  // far from what the system gives
+    int last_ = 100000;  // far from the numbers that the system gives
 };
 
-// One round each, from one seed. What is wrong ends the process.
+// Each function runs one round from one seed. Any fault ends the process.
 void fuzz_link(Random& random);
 void fuzz_handshake(Random& random);
 void fuzz_texts(Random& random);

@@ -1,4 +1,4 @@
-// Strangers at the door: nobody gets in without the key, whatever is said, and what is made up costs a bounded place.
+// Strangers at the door. None gets in without the key, whatever it sends, and invented messages cost bounded space.
 #include <set>
 
 #include "rail/io/door.hpp"
@@ -74,7 +74,7 @@ void fuzz_handshake(Random& random) {
     {
         Door door(keeper, sockets, key, me);
         const int fd = sockets.open();
-        // An honest dialler's words but for what is done to them; a thief has everything except the key.
+        // These are an honest dialler's words, which may be damaged below. A thief has everything except the key.
         const bool is_honest = random.once_in(3);
         const std::string theirs = is_honest ? key : random.bytes(32);
         std::string hello = make_hello({random.bytes(kProcessIdBytes), me, static_cast<int64_t>(random.below(4)),
@@ -96,7 +96,7 @@ void fuzz_handshake(Random& random) {
             if (is_spoilt)
                 mutate(random, proof);
             keeper.knows_key = is_honest && (!is_spoilt || proof == make_proof(key, hello, challenge));
-            // What follows a good proof belongs to the link: a proof that only begins well counts.
+            // Bytes after a good proof belong to the link. So a proof counts if its beginning is good.
             keeper.knows_key = keeper.knows_key || (is_honest && proof.size() >= kProofBytes &&
                                                     proof.substr(0, kProofBytes) == make_proof(key, hello, challenge));
             sockets.end(fd).to_read += proof;
@@ -105,7 +105,7 @@ void fuzz_handshake(Random& random) {
                 CHECK(check_challenge(theirs, hello, challenge) == is_honest);
         }
         door.judge_again();
-        // Time ends whatever has not proved itself.
+        // After some time, every connection that has not proved itself is closed.
         keeper.now_ += int64_t{3600} * 1'000'000'000;
         door.on_time(keeper.now_);
         for (const int welcome : keeper.mine)

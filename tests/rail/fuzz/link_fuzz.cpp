@@ -1,5 +1,5 @@
-// Streams of frames, whole and damaged, into a link: what is whole arrives byte for byte, what is damaged ends the
-// link, and no byte is ever written outside of the place that was named for it.
+// Streams of whole and damaged frames into a link. A whole frame arrives byte for byte, and a damaged frame ends the
+// link. No byte is ever written outside the place that was named for it.
 #include "rail/counters.hpp"
 #include "fuzz.hpp"
 #include "rail/io/link.hpp"
@@ -55,7 +55,7 @@ bool same(const FrameHeader& one, const FrameHeader& other) {
     return std::memcmp(&one, &other, sizeof one) == 0;
 }
 
-// Takes everything, and checks it against what was sent; a payload that was damaged looks like any other.
+// Takes everything, and checks it against what was sent. A damaged payload looks like any other payload.
 class Taker : public LinkReader {
   public:
     Taker(Random& random, const std::vector<Sent>& sent, bool is_damaged)
@@ -66,7 +66,7 @@ class Taker : public LinkReader {
         CHECK(fault_of(header, kEpoch) == nullptr);
         is_open_ = true;
         is_redirected_ = false;
-        // A block of exactly this size: one byte more is seen by the sanitizer.
+        // The block has exactly this size, so that the sanitizer sees a write of one byte more.
         block_ = random_.once_in(8) ? nullptr : std::make_unique<char[]>(header.length);
         header_ = header;
         return block_.get();
@@ -92,13 +92,13 @@ class Taker : public LinkReader {
         }
     }
 
-    // As a session does when another link takes a message over, or its memory goes.
+    // Redirects the link, as a session does when another link takes a message over or its memory is freed.
     void interfere(Link& link) {
         if (!is_open_ || link.incoming() == 0 || !random_.once_in(4))
             return;
         link.redirect(false);
         is_redirected_ = true;
-        block_.reset();  // whoever writes there now is seen
+        block_.reset();  // the sanitizer sees any later write there
     }
 
     size_t taken() const { return next_; }

@@ -1,6 +1,6 @@
-// fuzz TARGET SEED MILLISECONDS: rounds of one target, each from a seed of its own, until the time is over.
+// fuzz TARGET SEED MILLISECONDS: runs rounds of one target, each from its own seed, until the time is over.
 //
-// fuzz TARGET SEED: that one round again. The seed of a round is printed when it fails, so it can be repeated.
+// fuzz TARGET SEED: runs that one round again. A round that fails prints its seed, so that it can be repeated.
 #include <chrono>
 
 #include "fuzz.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 uint64_t g_seed = 0;
 
-// Sanitizers end the process by themselves; this is the last that they call.
+// Sanitizers end the process by themselves. They call this function last.
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 
 void tell_seed() {

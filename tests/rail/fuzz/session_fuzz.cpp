@@ -1,6 +1,6 @@
-// A session whose other side knows the key and says whatever it likes, while this side receives, sends, takes back and
-// forgets. Every piece of memory is a block of its own and is freed at the first moment at which the transport has no
-// right to it any more, so that the sanitizer sees whoever touches it later, and whoever writes past its end.
+// A session whose other side knows the key and sends anything, while this side receives, sends, takes back and forgets.
+// Every piece of memory is a separate block. It is freed as soon as the transport has no right to it any more, so that
+// the sanitizer sees every later access, and every write past its end.
 #include <set>
 
 #include "fuzz.hpp"
@@ -182,7 +182,7 @@ class Play : public SessionHost {
         }
     }
 
-    // Bytes on one link: mostly frames that could be.
+    // Lets bytes come on one link, mostly possible frames.
     void hear() {
         Path& path = session_->paths()[random_.below(session_->paths().size())];
         if (!path.is_live())
@@ -255,7 +255,7 @@ class Play : public SessionHost {
 
     Operation* some() { return all_.empty() ? nullptr : all_[random_.below(all_.size())]; }
 
-    // An operation that receives, or watches and then receives.
+    // Begins an operation that receives, or that watches and then receives.
     void begin() {
         Operation* mine = random_.once_in(2) ? some() : nullptr;
         if (mine == nullptr) {

@@ -1,4 +1,4 @@
-// Whatever else is parsed or kept by number: endpoints, words of the handshake, headers, numbers that have arrived.
+// Fuzzes what else is parsed or kept by number: endpoints, words of the handshake, headers, numbers that have arrived.
 #include <set>
 #include <stdexcept>
 
@@ -43,7 +43,7 @@ void words(Random& random) {
     CHECK(!check_proof("key", bytes, random.bytes(kChallengeBytes), random.bytes(kProofBytes)));
 }
 
-// Nothing that fault_of lets pass may lie outside of its message.
+// If fault_of accepts a header, its piece must not lie outside its message.
 void headers(Random& random) {
     FrameHeader header{};
     header.type = static_cast<FrameType>(random.below(14));

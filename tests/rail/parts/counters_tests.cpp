@@ -73,7 +73,7 @@ void a_pair_goes_on_in_the_next_epoch() {
     add(first.bytes_out, 7);
     CounterRecord& second = counters.open("a", 1, "n", 2, 20);
     CHECK(&first == &second && second.bytes_out == 7 && second.epoch == 2);
-    counters.close(first, 1);  // late, by the session of the epoch before
+    counters.close(first, 1);  // a late call by the session of the previous epoch
     CHECK(second.used == 1);
     counters.close(second, 2);
     CHECK(second.used == 0);
@@ -93,7 +93,7 @@ void records_are_taken_over_and_run_out() {
     counters.close(first, 1);
     const uint32_t turn = reader.read()[0].turn;
     CounterRecord& third = counters.open("a", 3, "n", 1, 40);
-    CHECK(&third == &first && third.bytes_out == 0);  // the one that has been quiet for longest
+    CHECK(&third == &first && third.bytes_out == 0);  // the record that has been quiet for longest
     const CounterView view = reader.read()[0];
     CHECK(view.peer == 3 && view.bytes_out == 0 && view.turn != turn);
 }
@@ -143,7 +143,7 @@ void lies_in_the_file_are_survived() {
         word = ~uint64_t{0};
     const CounterView view = reader.read().at(0);
     CHECK(view.state == RailState::kProbing && view.node == std::string(kNodeNameBytes, '\xff'));
-    record.turn = 5;  // its writer died while it was being renamed
+    record.turn = 5;  // its writer died while it renamed this record
     CHECK(reader.read().size() == 3);
 }
 
@@ -199,7 +199,7 @@ void only_what_is_used_costs_memory() {
     CHECK(resident_kb() - before < 1024);
 }
 
-// While one thread renames records as fast as it can, another one must never see figures under a wrong name.
+// One thread renames records as fast as it can. Another thread must never see figures under a wrong name.
 void a_reader_never_mixes_two_pairs() {
     Counters counters(1);
     std::atomic<bool> over{false};

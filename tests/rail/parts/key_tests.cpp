@@ -1,4 +1,4 @@
-// The vectors of RFC 4231 and of FIPS 180-4, and what else a key must do.
+// The test vectors of RFC 4231 and of FIPS 180-4, and what else a key must do.
 #include "rail/io/key.hpp"
 
 #include <set>

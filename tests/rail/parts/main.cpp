@@ -1,7 +1,7 @@
-// Tests of the parts of csrc/rail that stand alone, to be built with sanitizers: tests/rail/test_parts.py does that.
+// Tests of the parts of csrc/rail that stand alone. tests/rail/test_parts.py builds them with sanitizers.
 //
-// Without arguments every test is run. "digests N" prints the digests of texts of 0 to N bytes, for a comparison with
-// another implementation. "watch INTERFACE=ADDRESS..." prints what changes about these until its input ends.
+// Without arguments it runs every test. "digests N" prints the digests of texts of 0 to N bytes, for a comparison with
+// another implementation. "watch INTERFACE=ADDRESS..." prints the changes of these interfaces until its input ends.
 #include <poll.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Sums of several processes' counters.
+// Tests of the sums of several processes' counters.
 #include "rail/tally.hpp"
 
 #include <cerrno>
@@ -69,7 +69,7 @@ void the_worst_pair_speaks() {
     CHECK(sum_of(tally, "a", "n").pairs_moved == 1);
     for (const RailState state : {RailState::kSuspect, RailState::kUp})
         set_state(second, state, 70);
-    CHECK(sum_of(tally, "a", "n").pairs_moved == 1);  // it is the same connection
+    CHECK(sum_of(tally, "a", "n").pairs_moved == 1);  // this is still the same connection
     for (const RailState state : {RailState::kDown, RailState::kUp})
         set_state(second, state, 80);
     CHECK(sum_of(tally, "a", "n").pairs_moved == 0);
@@ -84,7 +84,7 @@ void what_was_found_and_never_answered_is_no_pair() {
     set_state(record, RailState::kUp, 20);
     CHECK(sum_of(tally, "a", "n").pairs == 1);
     set_state(record, RailState::kDown, 30);
-    counters.open("a", 1, "n", 2, 40, false);  // the next epoch: it is known to reach that far
+    counters.open("a", 1, "n", 2, 40, false);  // the next epoch: the rail is known to reach this node
     CHECK(sum_of(tally, "a", "n").pairs == 1 && sum_of(tally, "a", "n").pairs_up == 0);
 }
 
@@ -135,11 +135,11 @@ void a_pair_that_sends_over_others_alone_starves_a_rail() {
     CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
     add(other.bytes_out, kMuch / 2);
     add(other.bytes_in, kMuch / 2 - 1);
-    add(elsewhere.bytes_out, 2 * kMuch);  // between other ranks, over this rail not at all
+    add(elsewhere.bytes_out, 2 * kMuch);  // between other ranks, which do not use this rail
     CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
     add(other.bytes_in, 1);
     CHECK(sum_of(tally, "a", "n").pairs_starved == 1 && sum_of(tally, "a", "n").pairs == 2);
-    prove_anew(rail);  // put back: what others carried before says nothing
+    prove_anew(rail);  // put back: what other rails carried before says nothing
     CHECK(sum_of(tally, "a", "n").pairs_starved == 0);
     add(other.bytes_out, kMuch);
     CHECK(sum_of(tally, "a", "n").pairs_starved == 1);

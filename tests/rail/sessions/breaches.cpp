@@ -1,5 +1,5 @@
-// A session whose peer is the test, which says what no peer of ours says. Each piece of memory is a block of its own
-// that goes at the first moment at which it may, so that the sanitizer sees whoever touches it later. See breaches.hpp.
+// A session whose peer is the test. The test sends what no correct peer sends. Each piece of memory is a separate
+// block, freed as soon as this is allowed, so that the sanitizer sees any later access. See breaches.hpp.
 #include "breaches.hpp"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr size_t kLarge = 100'000;
 
 using Block = std::unique_ptr<char[]>;
 
-// What the peer says comes out of these; what is written is kept.
+// Sockets that deliver what the peer says, and keep what the session writes.
 class Strings : public SocketLayer {
   public:
     ssize_t read(int fd, const iovec* pieces, int count) override {
@@ -60,10 +60,10 @@ class Strings : public SocketLayer {
 
     std::map<int, std::string> to_read;
     std::map<int, std::string> written;
-    size_t room = SIZE_MAX;  // for what is written
+    size_t room = SIZE_MAX;  // how much can still be written
 };
 
-// One operation, which lets its memory go as soon as it is told.
+// One operation. It frees the memory of a part as soon as it is told that the part was sent or has arrived.
 class Teller : public Party {
   public:
     void sent(int, uint32_t part) override { blocks.erase(part); }
@@ -108,7 +108,7 @@ Endpoint endpoint(char process) {
     return made;
 }
 
-// A frame as the peer sends it, in which only what is said here differs from what is right.
+// A frame that the peer sends. It is correct, except for what a test sets here.
 struct Said {
     FrameHeader header{};
 
@@ -139,7 +139,7 @@ struct Said {
         return std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(header.length, 'x');
     }
 
-    // Its beginning only, and its end.
+    // The beginning of the frame, and (in rest()) its end.
     std::string half() { return bytes().substr(0, sizeof header + header.length / 2); }
 
     std::string rest() { return bytes().substr(sizeof header + header.length / 2); }
@@ -175,7 +175,7 @@ class Play : public SessionHost {
 
     Link& link(size_t rail) { return *session_.paths()[rail].link(); }
 
-    // The peer's bytes come in on this rail; then what operations have to be told is told.
+    // Lets the peer's bytes come in on this rail. Then it tells the operations what they have to be told.
     void hear(size_t rail, const std::string& bytes) {
         sockets.to_read[static_cast<int>(rail)] += bytes;
         char scratch[16 << 10];
@@ -183,7 +183,7 @@ class Play : public SessionHost {
         tell();
     }
 
-    // What can be written now is.
+    // Writes what can be written now.
     void pump() {
         for (size_t rail = 0; rail < 2; ++rail)
             link(rail).unblock();
@@ -225,7 +225,7 @@ class Play : public SessionHost {
 
 }  // namespace
 
-// Of a copy that the session made, and of memory that is the caller's again once the other side is said to have it.
+// One message is a copy that the session made. The memory of the other is the caller's again after the acknowledgement.
 void what_is_acknowledged_too_early_is_read_no_more(uint64_t) {
     for (const size_t room : {size_t{0}, sizeof(FrameHeader) + 10, 2 * sizeof(FrameHeader) + kSmall + 10}) {
         Play play;
@@ -265,7 +265,7 @@ void a_small_message_keeps_its_size(uint64_t) {
     CHECK(play.is_cut(1, fault) && play.party.told.empty());
 }
 
-// Into the pool, to who has asked for it, and to who asks while it comes.
+// The message comes into the pool, to a receive that has asked for it, or to one that asks while it comes.
 void a_small_message_comes_once(uint64_t) {
     for (const int asks : {0, 1, 2}) {
         Play play;
@@ -283,7 +283,7 @@ void a_small_message_comes_once(uint64_t) {
     }
 }
 
-// The same frame on another rail, when there is room in the pool for just one.
+// The same frame comes on another rail, while the pool has room for only one.
 void a_copy_of_a_small_message_needs_no_room(uint64_t) {
     Play play;
     const auto messages = static_cast<uint32_t>(kPoolBytes / kEagerBytes);
@@ -300,7 +300,7 @@ void a_copy_of_a_small_message_needs_no_room(uint64_t) {
     CHECK(play.is_cut(1, "a small message for which the pool has no room"));
 }
 
-// Two parts are the whole by their number, and a third is still on its way.
+// Two pieces have as many bytes as the whole message, while a third is still on its way.
 void a_large_message_has_no_part_twice(uint64_t) {
     Play play;
     play.receive(0, kLarge);
@@ -314,8 +314,8 @@ void a_large_message_has_no_part_twice(uint64_t) {
     CHECK(play.is_cut(0, "more bytes of a message than it has") && play.party.told.empty());
 }
 
-// Of what is coming nothing is left in the pool when it is of another size than was asked for, nor when who asked has
-// gone; and the other side hears once that its bytes are free again.
+// A message is coming. Either the receive asks for another size, or the operation that asked is gone. Then nothing of
+// the message stays in the pool, and the other side hears once that its bytes are free again.
 void memory_that_goes_is_written_no_more(uint64_t) {
     for (const bool fits : {false, true}) {
         Play play;

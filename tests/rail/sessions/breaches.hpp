@@ -1,5 +1,5 @@
-// Tests of what a session does with a peer that breaks the rules: its connection ends, and no memory is touched that is
-// another's by then (breaches.cpp).
+// Tests of a session whose peer breaks the rules. The connection ends, and the session touches no memory that is no
+// longer its own (breaches.cpp).
 #pragma once
 
 #include <cstdint>

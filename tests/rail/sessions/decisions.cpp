@@ -1,6 +1,6 @@
 // Tests of the parts of a session that only decide: states, choices, limits. No socket, no clock, no thread.
 //
-// Does not: test what comes of their decisions (rails.cpp and orders.cpp do, in virtual time).
+// Does not: test the effects of these decisions (rails.cpp and orders.cpp do, in virtual time).
 #include "decisions.hpp"
 
 #include <vector>
@@ -38,7 +38,7 @@ struct Views {
     Yardstick by{1000 * kMs, 100e6, 0};
 };
 
-// So many bytes took so long, on a path that was kept busy.
+// Records that `bytes` took `took_ns` on a path that was kept busy.
 void measure(Pace& pace, size_t bytes, int64_t took_ns) {
     pace.drained(bytes, took_ns, 1000 * kMs);
 }
@@ -51,7 +51,7 @@ void a_path_is_in_one_state(uint64_t) {
     standing.dial_failed();
     standing.answered(1);
     standing.alone();
-    CHECK(standing.state() == PathState::kDown);  // nothing of that connects it
+    CHECK(standing.state() == PathState::kDown);  // none of these calls connects it
     standing.dialling();
     CHECK(standing.state() == PathState::kDialling && !standing.is_connected());
     standing.dial_failed();
@@ -59,7 +59,7 @@ void a_path_is_in_one_state(uint64_t) {
     standing.connected();
     standing.dialling();
     standing.dial_failed();
-    CHECK(standing.state() == PathState::kUp);  // a dial more says nothing of a connection that stands
+    CHECK(standing.state() == PathState::kUp);  // another dial says nothing about an existing connection
     standing.suspect(10 * kMs);
     CHECK(standing.state() == PathState::kSuspect && standing.since_ns() == 10 * kMs);
     standing.overtaken(11 * kMs);
@@ -69,7 +69,7 @@ void a_path_is_in_one_state(uint64_t) {
     CHECK(standing.state() == PathState::kUp && standing.next_ns() == INT64_MAX);
     standing.suspect(20 * kMs);
     CHECK(standing.judge(200 * kMs, 190 * kMs) && standing.state() == PathState::kDead);
-    CHECK(!standing.judge(300 * kMs, 290 * kMs));  // that is said once
+    CHECK(!standing.judge(300 * kMs, 290 * kMs));  // this is reported only once
     standing.lost();
     CHECK(standing.state() == PathState::kDown && standing.since_ns() == 0);
 }
@@ -80,7 +80,7 @@ void a_late_path_answers_for_what_it_carried(uint64_t) {
     standing.overtaken(10 * kMs);
     CHECK(standing.state() == PathState::kLate);
     standing.answered(9 * kMs);
-    CHECK(standing.state() == PathState::kLate);  // what it was given before says nothing
+    CHECK(standing.state() == PathState::kLate);  // an answer to earlier bytes says nothing
     standing.answered(10 * kMs);
     CHECK(standing.state() == PathState::kUp);
     standing.overtaken(20 * kMs);
@@ -95,7 +95,7 @@ void the_scheduler_takes_good_paths_first(uint64_t) {
     views.paths[0].rung = Rung::kSilent;
     views.paths[1].rung = Rung::kOutOfUse;
     CHECK(scheduler.choose(views.paths, kPiece, true, views.by) == size_t{2});
-    // What is good and full makes a frame wait: it does not make another path good.
+    // A good path that is full makes a frame wait. It does not make another path good.
     views.paths[2].is_blocked = true;
     CHECK(!scheduler.choose(views.paths, kPiece, true, views.by));
     views.paths[2].is_blocked = false;
@@ -107,7 +107,7 @@ void the_scheduler_takes_good_paths_first(uint64_t) {
     CHECK(scheduler.choose(views.paths, kPiece, true, views.by) == size_t{0});
     views.paths[0].rung = Rung::kNone;
     CHECK(!scheduler.choose(views.paths, kPiece, true, views.by));
-    // One that has to prove itself is first, however slow it was; an acknowledgement proves nothing.
+    // A path that has to prove itself comes first, however slow it was. An acknowledgement proves nothing.
     Views proving(2);
     proving.paths[1].is_proved = false;
     measure(proving.paces[0], 10 << 20, 100 * kMs);
@@ -137,7 +137,8 @@ void the_scheduler_fills_paths_by_what_they_deliver(uint64_t) {
         ++given[*chosen];
     }
     CHECK(given[0] == 10 && given[1] == 1);
-    // Full: then only what the rail itself has not brought yet counts, and that is a question to the system.
+    // The paths are full. Now only the bytes that the rail itself has not delivered yet count, and the system knows
+    // these.
     views.paces[0].sent(views.paces[0].window() + kPiece, views.by.now_ns);
     views.paces[1].sent(views.paces[1].window() + kPiece, views.by.now_ns);
     CHECK(scheduler.choose(views.paths, kShortestPiece, true, views.by) == size_t{0} && asked > 0);
@@ -157,7 +158,7 @@ void small_frames_take_turns(uint64_t) {
     Views views(3);
     measure(views.paces[0], 10 << 20, 100 * kMs);
     measure(views.paces[1], 10 << 20, 100 * kMs);
-    measure(views.paces[2], 1 << 20, 100 * kMs);  // much slower, so never its turn
+    measure(views.paces[2], 1 << 20, 100 * kMs);  // much slower, so it never gets a turn
     views.by.fastest = views.paces[0].rate();
     std::vector<int> given(3);
     std::vector<size_t> order;
@@ -169,7 +170,7 @@ void small_frames_take_turns(uint64_t) {
             order.push_back(*chosen);
     }
     CHECK(given[0] == 32 && given[1] == 32 && given[2] == 0);
-    CHECK(order.size() == 8);  // each for a while
+    CHECK(order.size() == 8);  // each path carries several frames in a row
 }
 
 void a_loss_is_one_of_all_connections(uint64_t) {
@@ -191,13 +192,13 @@ void a_loss_is_one_of_all_connections(uint64_t) {
     CHECK(watch.lost_for_ns(2000 * kMs) == 0);
     CHECK(looks(1, 2000) == LossWatch::Finding::kSilent);
     CHECK(watch.lost_for_ns(2000 * kMs) == 1000 * kMs);     // since the last look at which something moved
-    CHECK(looks(9, 2200) == LossWatch::Finding::kNothing);  // that is said once
+    CHECK(looks(9, 2200) == LossWatch::Finding::kNothing);  // this is reported only once
     sight.brought = 8;
     CHECK(looks(1, 4000) == LossWatch::Finding::kNothing && watch.lost_for_ns(4000 * kMs) == 0);
-    // One of two brings all that it has: the other one's silence is its own.
+    // One of two connections delivers everything. So the other one's silence is a fault of that connection.
     sight.awaited = 1;
     CHECK(looks(20, 5000) == LossWatch::Finding::kNothing);
-    // Nothing was said, and nothing comes: nobody knows.
+    // Nothing was sent, and nothing comes. So nothing is known.
     sight.awaited = 0;
     sight.has_sent = false;
     CHECK(looks(5, 9000) == LossWatch::Finding::kQuiet);
@@ -213,8 +214,8 @@ void a_loss_is_borne_within_limits(uint64_t) {
     CHECK(watch.judge(false, false, 9000 * kMs) == Verdict::kWait);
     CHECK(watch.judge(false, false, 9001 * kMs) == Verdict::kTooLong);
     CHECK(watch.judge(true, false, 4000 * kMs) == Verdict::kWait);
-    CHECK(watch.judge(true, false, 4001 * kMs) == Verdict::kTooLong);  // nobody is there
-    CHECK(watch.judge(true, true, 1001 * kMs) == Verdict::kTooLong);   // and nobody here needs it
+    CHECK(watch.judge(true, false, 4001 * kMs) == Verdict::kTooLong);  // the other process is gone
+    CHECK(watch.judge(true, true, 1001 * kMs) == Verdict::kTooLong);   // this side is leaving and does not need it
     CHECK(watch.next_ns(false, 0) == 1000 * kMs + watch.limit_ns());
     CHECK(watch.refusals_needed(false) == 3 && watch.refusals_needed(true) == 1);
     watch.connected();
@@ -262,7 +263,7 @@ void probes_measure_what_was_before_them(uint64_t) {
     CHECK(probes.unanswered()->at_ns == 10 * kMs && probes.unanswered()->end == 100);  // the oldest
     CHECK(!probes.answered_probe(9 * kMs, 21 * kMs) && probes.unanswered());
     probes.behind(20 * kMs, 4096);
-    const auto drained = probes.answered_probe(20 * kMs, 25 * kMs);  // one that is lost is covered
+    const auto drained = probes.answered_probe(20 * kMs, 25 * kMs);  // the answer also covers a lost probe
     CHECK(drained && drained->bytes == 4096 && drained->took_ns == 5 * kMs && !probes.unanswered());
     probes.answered(20 * kMs, 25 * kMs);
     probes.answered(10 * kMs, 26 * kMs);
@@ -278,7 +279,7 @@ void a_life_only_moves_forward(uint64_t) {
     life.part(Parting::kInGoodOrder);
     life.leave();
     CHECK(life.stage() == Life::kParted);
-    CHECK(!life.peer_has_left() && !life.heard_farewell());  // what it sent is still being taken
+    CHECK(!life.peer_has_left() && !life.heard_farewell());  // what the peer sent is still being received
     life.fail("it has left");
     CHECK(life.is_over() && life.peer_has_left() && life.heard_farewell() && !life.lingers());
     life.end("it is over");
@@ -309,7 +310,7 @@ void what_has_come_is_said_in_time(uint64_t) {
     const FrameHeader said = acknowledger.bare(FrameType::kPing);
     CHECK(said.received == 1 && said.epoch == 1);
     acknowledger.stamped();
-    CHECK(acknowledger.is_due());  // with a gap, a header says too little
+    CHECK(acknowledger.is_due());  // with a gap, a header alone says too little
     CHECK(acknowledger.add(2));
     acknowledger.stamped();
     CHECK(!acknowledger.is_due() && acknowledger.next_ns() == INT64_MAX);

@@ -1,11 +1,11 @@
-// Sockets that fail on purpose: a layer over the system's that cuts, stalls, swallows, half-closes and dawdles by a
-// seed.
+// Sockets that fail on purpose. This layer over the system's sockets cuts, stalls, swallows, half-closes and slows
+// down, as a seed decides.
 //
 // A fault strikes a connection after a number of bytes that the seed gives. Connections of the rail 127.0.0.2 fail in
-// all ways; others are only cut, half-closed or slow, so that one rail at a time is silent: who is silent on all of
-// them cannot be told from a process that is stopped.
+// all ways. Others are only cut, half-closed or slow, so that at most one rail is silent. A process that is silent on
+// all rails looks the same as a stopped process.
 //
-// Besides, a call can throw, as it does where memory runs out or a system has a surprise.
+// A call can also throw, as it does when memory runs out or the system fails in an unexpected way.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ class FaultySockets : public SocketLayer {
 
     enum Call { kDial, kAccept, kRead, kWrite, kQueued };
 
-    // After so many calls of this kind, so many throw; `times` 0: none any more.
+    // After `after` calls of this kind, the next `times` calls throw. With `times` 0 no call throws any more.
     void throw_in(Call call, int after, int times) {
         const std::lock_guard<std::mutex> hold(mutex_);
         throws_in_ = call;
@@ -48,7 +48,7 @@ class FaultySockets : public SocketLayer {
         return thrown_;
     }
 
-    // Called before every read, on whatever thread reads; null: nothing any more.
+    // Sets a function that is called before every read, on the thread that reads. Null removes it.
     void before_reads(std::function<void()> hook) {
         const std::lock_guard<std::mutex> hold(mutex_);
         before_reads_ = std::move(hook);
@@ -100,7 +100,7 @@ class FaultySockets : public SocketLayer {
 
     bool reads_short() const override { return true; }
 
-    // What the system never saw is on a rail that brings nothing.
+    // On a silent rail, bytes that the system never saw count as queued.
     long queued(int fd) override {
         may_throw(kQueued);
         return is_silent(fd) ? 1 : SocketLayer::queued(fd);
@@ -139,7 +139,7 @@ class FaultySockets : public SocketLayer {
         return spend(fd, SocketLayer::read(fd, pieces, count));
     }
 
-    // Of every kind that there is to catch.
+    // Throws each kind of exception in turn.
     void may_throw(Call call) {
         int turn = 0;
         std::function<void()> hook;

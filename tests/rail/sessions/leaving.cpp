@@ -1,4 +1,4 @@
-// A process that has done all its work leaves: over one rail and two, at any moment, while sockets fail.
+// A process that has done all its work leaves: over one rail or two, at any moment, while sockets fail.
 #include "leaving.hpp"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<float> values(int rank, size_t count) {
     return data;
 }
 
-// One collective of a kind that the seed chooses, with a look at what came out.
+// Runs one collective of a kind that the seed chooses, and checks the result.
 void run_one(Group& group, uint64_t seed) {
     std::mt19937_64 random(seed);
     const int size = group.size();
@@ -68,14 +68,14 @@ void run_one(Group& group, uint64_t seed) {
 
 }  // namespace
 
-// Every rank is gone the moment its own last operation is over, whatever the others have of it by then.
+// Every rank leaves at the moment when its own last operation is over, however much of it the others have by then.
 void who_leaves_in_good_order_fails_nobody(uint64_t seed) {
     std::mt19937_64 random(seed);
     for (int round = 0; round < 12; ++round) {
         const int size = 2 + static_cast<int>(random() % 3);
         const int rails = 1 + static_cast<int>(random() % 2);
         const uint64_t salt = random();
-        // Where there is one rail only, a silent one would be no fault of whoever leaves.
+        // With only one rail, a silent rail would not be the fault of the rank that leaves.
         const int faults = rails == 2 && random() % 2 == 0 ? 4 : 0;
         const int last = 1 + static_cast<int>(random() % 3);
         std::vector<uint64_t> pauses;
@@ -96,7 +96,7 @@ void who_leaves_in_good_order_fails_nobody(uint64_t seed) {
     }
 }
 
-// Its part of operations that the others begin only when it has gone.
+// The others begin these operations only after the member has gone. Its part of them still arrives.
 void what_a_member_sent_outlives_it(uint64_t) {
     for (const int rails : {1, 2}) {
         Team team(3, rails);
@@ -137,7 +137,7 @@ void what_a_member_sent_outlives_it(uint64_t) {
     }
 }
 
-// The group goes on for those that are left; whoever needs the one that has gone is told so, at once.
+// The group goes on for the remaining members. An operation that needs the member that has gone fails at once.
 void only_what_can_never_come_fails(uint64_t) {
     Team team(3);
     auto groups = team.join(1);
@@ -153,7 +153,7 @@ void only_what_can_never_come_fails(uint64_t) {
         CHECK(ending->wait().find("rank 2 (node2) is lost: it has left") != std::string::npos);
         CHECK(ending->code() == Failure::Code::kLost);
     }
-    // From anybody: rank 1 is still there.
+    // This receive takes from any rank, and rank 1 is still there.
     CHECK(!waits[1].is_done());
     Ending sends[3];
     groups[1]->send(&word[1], 1, 0, 1, kPatienceNs, sends[0].done());
@@ -179,14 +179,15 @@ void only_what_can_never_come_fails(uint64_t) {
     CHECK(refused);
 }
 
-// It had made the group, and its next epoch begins before this one has; what an operation finds is another matter.
+// Rank 0 has made its group and goes on to its next epoch before rank 1 does. Rank 1 can still make a group. An
+// operation of this group fails, but that is another matter.
 void a_member_that_has_gone_on_breaks_no_making_of_groups(uint64_t) {
     Team team(2);
     const auto groups = team.join(1);
     Ending told;
     groups[1]->barrier(0, told.done());
     team.engines[0]->abort(1, "epoch 2 has begun");
-    // In its own words, or in those of its answer to the second rail's dial.
+    // The text is rank 0's own, or it is from rank 0's answer to the dial of the second rail.
     const auto is_told = [](const std::string& text) {
         return text.find("epoch 2 has begun") != std::string::npos ||
                text.find("has ended epoch 1") != std::string::npos;
@@ -205,7 +206,7 @@ void a_member_that_has_gone_on_breaks_no_making_of_groups(uint64_t) {
 
 namespace {
 
-// For a while, no descriptor is left.
+// Sockets that have no descriptor left for a while.
 class PoorSockets : public SocketLayer {
   public:
     int accept(int listener) override { return refusals-- > 0 ? -EMFILE : SocketLayer::accept(listener); }
@@ -215,7 +216,7 @@ class PoorSockets : public SocketLayer {
 
 }  // namespace
 
-// Connections that wait in the backlog are spoken of once only.
+// The system reports connections that wait in the backlog only once.
 void a_listener_without_descriptors_goes_on_later(uint64_t) {
     PoorSockets sockets;
     std::vector<std::unique_ptr<Engine>> engines;

@@ -1,7 +1,7 @@
-// Tests of sessions and the engine over real sockets, some of which fail on purpose; to be built with sanitizers.
+// Tests of sessions and the engine over real sockets. Some sockets fail on purpose. The build uses sanitizers.
 //
 // Arguments: a seed, how many seeds to run from there, and which tests: "parts" (within one thread), "engines" (the
-// others), a piece of a name, or all. tests/rail/test_sessions.py gives them.
+// others), a part of a name, or none for all. tests/rail/test_sessions.py passes them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -34,7 +34,7 @@ float value(uint64_t seed, int rank, size_t index) {
     return static_cast<float>((index * 31 + static_cast<size_t>(rank) * 17 + seed) % 1009) / 7.0F;
 }
 
-// The same operations on all ranks, by the seed; every result is compared with a plain sum in the order of ranks.
+// Runs the same operations on all ranks, chosen by the seed. Compares every result with a plain sum in rank order.
 void run_operations(const Group& shape, Group& group, uint64_t seed, int rounds) {
     std::mt19937_64 random(seed);
     const int size = shape.size();
@@ -81,8 +81,8 @@ void faults_change_no_bit(uint64_t seed) {
     std::printf("seed %lu: %d faults struck\n", seed, struck);
 }
 
-// Aborted in the middle, again and again, and first on one side only: it waits for nobody, nothing is touched
-// afterwards, the next epoch works. How long it takes is the machine's matter, and a benchmark's.
+// Aborts an operation in the middle, again and again, first on one side only. The abort waits for no rank, nothing is
+// touched afterwards, and the next epoch works. Its duration depends on the machine, and a benchmark measures it.
 void aborts_are_quick_and_final(uint64_t seed) {
     Team team(2, 2, seed, 0);
     std::mt19937_64 random(seed);
@@ -118,7 +118,7 @@ void aborts_are_quick_and_final(uint64_t seed) {
     std::printf("abort: median %.2f ms, longest %.2f ms\n", times[times.size() / 2], times.back());
 }
 
-// So many receives stand that the sender has dropped some of their credits.
+// There are so many open receives that the sender has dropped some of their credits.
 void no_receive_is_forgotten_for_their_number(uint64_t) {
     constexpr size_t kMany = kCreditsKept + 4096;
     constexpr size_t kSent = 100;
@@ -133,7 +133,7 @@ void no_receive_is_forgotten_for_their_number(uint64_t) {
     for (size_t index = 0; index < kMany; ++index)
         groups[1]->receive(index < kSent ? in[index].data() : rest.data(), kBytes, 0, static_cast<uint32_t>(index), 0,
                            nullptr, received[index].done());
-    // What comes after all those credits.
+    // These messages come after all those credits.
     Ending told;
     Ending heard;
     char word = 'w';
@@ -149,7 +149,7 @@ void no_receive_is_forgotten_for_their_number(uint64_t) {
     }
 }
 
-// Full windows in opposite order: no operation can stand in another's way.
+// Full windows in opposite order: no operation may block another one.
 void groups_in_opposite_order_do_not_wait_for_each_other(uint64_t) {
     Team team(2);
     const auto first = team.join(1, "first");
@@ -182,7 +182,7 @@ void groups_in_opposite_order_do_not_wait_for_each_other(uint64_t) {
     }
 }
 
-// Both directions of one tag, of different sizes; and one size that does not fit, which is named.
+// The two directions of one tag have different sizes. A size that does not fit is reported as a difference.
 void sizes_belong_to_directions(uint64_t) {
     Team team(2);
     const auto groups = team.join(1);
@@ -202,7 +202,7 @@ void sizes_belong_to_directions(uint64_t) {
             CHECK(ending.wait().empty());
         CHECK(in[0] == std::vector<char>(5000, 'o') && in[1] == out);
     }
-    // Whichever comes first.
+    // Whether the receive or the send comes first.
     for (const bool receives_first : {false, true}) {
         Ending sent;
         Ending received;
@@ -242,11 +242,12 @@ void a_lost_process_is_named(uint64_t) {
     const std::string text = ending.wait();
     CHECK(ending.code() == Failure::Code::kLost);
     CHECK(text.find("all_reduce #0") != std::string::npos && text.find("rank 1 (node1)") != std::string::npos);
-    // A message between two has no number that anybody could count.
+    // The error shows no number: nobody counts the messages between two ranks.
     CHECK(message.wait().find('#') == std::string::npos && message.code() == Failure::Code::kLost);
 }
 
-// Who waits for a member that has ended another operation under the same number is told, and does not wait in vain.
+// A rank waits for a member that has ended another operation under the same number. The rank is told, and does not wait
+// in vain.
 void an_operation_that_has_ended_is_still_compared(uint64_t) {
     Team team(2);
     const auto groups = team.join(1);
@@ -261,7 +262,7 @@ void an_operation_that_has_ended_is_still_compared(uint64_t) {
     CHECK(waiting.code() == Failure::Code::kDiffers && text.find("broadcast") != std::string::npos);
 }
 
-// What others read of a rail: found or named, and that it has to be seen anew after an order.
+// What other processes read about a rail: found or named, and that it has to prove itself again after an order.
 void counters_follow_orders(uint64_t) {
     Settings settings;
     settings.rails.push_back({"a", "127.0.0.2", "", false});

@@ -1,7 +1,7 @@
-// Receives from anybody while several send: what one receive has only listened for is there for the next.
+// Receives from any rank while several ranks send. A message that one receive only listened for is there for the next.
 //
-// Each member's messages come in their order and every one of them does, whether it had come before anybody asked for
-// it, comes while somebody listens, or was listened for by a receive that was given up. See messages.hpp.
+// Every message of a member comes, and in order. It may have come before any receive asked for it, or it comes while a
+// receive listens, or the receive that listened for it was given up. See messages.hpp.
 #include "messages.hpp"
 
 #include <cstring>
@@ -29,7 +29,7 @@ void from_anybody_everything_comes(uint64_t seed) {
                                                     sent[place].done());
         }
     };
-    // Those of one member are on their way before anybody listens, those of the others come meanwhile.
+    // The messages of one member are on their way before any receive listens. Those of the others come meanwhile.
     send_all(1);
     std::thread second([&] { send_all(2); });
     std::thread third([&] { send_all(3); });
@@ -47,7 +47,7 @@ void from_anybody_everything_comes(uint64_t seed) {
     third.join();
     for (size_t place = kEach; place < sent.size(); ++place)
         CHECK(sent[place].wait().empty());
-    // One that is given up leaves what it has listened for to the next.
+    // A receive that is given up leaves the message that it listened for to the next receive.
     Ending given_up;
     const uint64_t handle =
         groups[0]->receive(taken.data(), bytes, -1, kTag + 1, kPatienceNs, nullptr, given_up.done());

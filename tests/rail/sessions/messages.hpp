@@ -1,4 +1,4 @@
-// Messages that are taken from whoever sends one first, over real sockets. Listed and run by main.cpp.
+// Tests of receives that take the first message that any rank sends, over real sockets. main.cpp lists and runs them.
 #pragma once
 
 #include <cstdint>

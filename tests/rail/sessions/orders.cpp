@@ -9,9 +9,9 @@ namespace taskd::rail::test {
 namespace {
 
 constexpr int64_t kMs = kMillisecondNs;
-constexpr int64_t kHeardNs = 5 * kMs;  // both ends know by then, and what was on its way is there
+constexpr int64_t kHeardNs = 5 * kMs;  // by then both ends know, and bytes on their way have arrived
 const std::vector<size_t> kLarge{1 << 20, 1 << 20, 1 << 20, 1 << 20};
-const std::vector<size_t> kFew{64};  // bytes: another rail could carry them for ever
+const std::vector<size_t> kFew{64};  // bytes: so few that the other rail could always carry them
 
 uint64_t carried(World& world, size_t rail) {
     const CounterRecord& record = world.sides[0]->session().paths()[rail].record;
@@ -31,7 +31,7 @@ bool is_proved_everywhere(World& world, size_t rail) {
 
 }  // namespace
 
-// The other end is told, and told again when a connection is new; a rail that is the last one carries all the same.
+// The other end is told, and told again on a new connection. A rail that is the last one still carries.
 void a_rail_out_of_use_at_one_end_is_left_by_both(uint64_t) {
     for (const auto& messages : {kLarge, kFew}) {
         World world;
@@ -57,7 +57,7 @@ void a_rail_out_of_use_at_one_end_is_left_by_both(uint64_t) {
     }
 }
 
-// However little is sent, and however much better the other rail is.
+// This holds however little is sent, and however much better the other rail is.
 void a_rail_that_is_put_back_is_proved_by_the_next_bytes(uint64_t) {
     for (const auto& messages : {kLarge, kFew, std::vector<size_t>{200 << 10}}) {
         World world;

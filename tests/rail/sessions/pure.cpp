@@ -1,6 +1,6 @@
 // Tests of what a session decides without sockets: numbers, silence, pairs of rails, credits.
 //
-// Does not: connect anything (main.cpp).
+// Does not: connect anything (main.cpp does).
 #include "pure.hpp"
 
 #include <random>
@@ -15,7 +15,7 @@
 
 namespace taskd::rail::test {
 
-// More credits than are kept: a message whose credit was dropped asks for it, once, and flows once.
+// There are more credits than are kept. A message whose credit was dropped asks for it once, and is sent once.
 void a_dropped_credit_is_asked_for_again(uint64_t) {
     class Silent : public Party {
       public:
@@ -58,7 +58,7 @@ void a_dropped_credit_is_asked_for_again(uint64_t) {
     CHECK(!outbox.has_large() && differs == nullptr);
 }
 
-// Against a plain set of numbers.
+// Compares the arrivals with a plain set of numbers.
 void arrivals_are_a_set(uint64_t seed) {
     std::mt19937_64 random(seed);
     Arrivals arrivals;
@@ -84,8 +84,8 @@ void silence_needs_a_witness(uint64_t) {
     standing.suspect(1000 * kMs);
     CHECK(standing.wants_probe(1000 * kMs));
     standing.probed(1000 * kMs);
-    CHECK(!standing.judge(5000 * kMs, 0));           // all were silent
-    CHECK(!standing.judge(5000 * kMs, 1010 * kMs));  // the witness answered before it could have come by here
+    CHECK(!standing.judge(5000 * kMs, 0));           // all rails were silent
+    CHECK(!standing.judge(5000 * kMs, 1010 * kMs));  // the witness was asked too soon after this path
     CHECK(!standing.judge(1090 * kMs, 1080 * kMs));  // too early
     standing.progressed(1095 * kMs);
     CHECK(!standing.judge(1150 * kMs, 1140 * kMs));  // slow, not silent
@@ -93,7 +93,7 @@ void silence_needs_a_witness(uint64_t) {
     CHECK(standing.judge(1300 * kMs, 1290 * kMs));
     CHECK(standing.state() == PathState::kDead);
     for (int64_t now = 1100; now < 2090; now += 10) {
-        deaf.carried(now * kMs);  // everything is there, and nobody answers
+        deaf.carried(now * kMs);  // all bytes arrive, but nothing answers
         CHECK(!deaf.judge(now * kMs, now * kMs));
     }
     CHECK(deaf.judge(2095 * kMs, 2095 * kMs));
@@ -108,11 +108,11 @@ void rails_pair_by_network_then_name_then_order(uint64_t) {
     CHECK(pair_rails(one, two) == expected);
     two.rails = {{"only", "10.8.0.1", 1, 24}};
     CHECK(pair_rails(one, two).size() == 1 && pair_rails(two, one).size() == 1);
-    // Names that the system gave in another order on another host lead nowhere.
+    // The system may give names in another order on another host. Such names do not decide.
     one.rails = {{"eth0", "10.1.0.1", 1, 24}, {"eth1", "10.2.0.1", 1, 24}, {"eth2", "10.3.0.1", 1, 24}};
     two.rails = {{"eth1", "10.1.0.2", 1, 24}, {"eth0", "10.2.0.2", 1, 24}, {"eth2", "10.3.0.2", 1, 24}};
     CHECK((pair_rails(one, two) == std::vector<std::pair<size_t, size_t>>{{0, 0}, {1, 1}, {2, 2}}));
-    // On one wire, names tell which belong together.
+    // On one network, the names tell which rails belong together.
     one.rails = {{"a", "10.1.0.1", 1, 24}, {"b", "10.1.0.2", 1, 24}};
     two.rails = {{"b", "10.1.0.3", 1, 24}, {"a", "10.1.0.4", 1, 24}};
     CHECK((pair_rails(one, two) == std::vector<std::pair<size_t, size_t>>{{0, 1}, {1, 0}}));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMs = kMillisecondNs;
 constexpr double kRate = 100e6;
-constexpr int64_t kSoonNs = 1000 * kMs;  // within this a rail has its share again
+constexpr int64_t kSoonNs = 1000 * kMs;  // a rail has its share again within this time
 const std::vector<size_t> kLarge{1 << 20, 1 << 20, 1 << 20, 1 << 20};
 const std::vector<size_t> kSmall{8 << 10, 32 << 10, 16 << 10};
 
@@ -22,7 +22,7 @@ void begin(World& world, const std::vector<size_t>& messages) {
     world.run(500 * kMs);
 }
 
-// The longest operation of both sides that was under way after this moment.
+// Returns the longest time that an operation of either side took after this moment.
 int64_t longest_since(World& world, int64_t since_ns) {
     int64_t longest = 0;
     for (auto& side : world.sides) {
@@ -100,7 +100,7 @@ void a_rail_that_is_fast_again_has_its_share_again(uint64_t) {
     }
 }
 
-// Each delivers what it is given, so only what they are given can make them equal.
+// Each rail delivers what it is given, so only an equal assignment can make the rails equal.
 void rails_that_share_a_processor_become_equal(uint64_t) {
     World world;
     for (VirtualRail& rail : world.rails)
@@ -123,7 +123,8 @@ void small_messages_use_every_rail(uint64_t) {
         std::printf("    share of small messages: %.2f\n", share);
         CHECK(share > 0.25 && share < 0.75);
     }
-    // One that is a little longer is used as well; one that is much longer is not, if the other is there.
+    // A rail with a little more latency is used, too. A rail with much more latency is not used while the other is
+    // there.
     world.rails[0].ways[0].latency_ns = world.rails[0].ways[1].latency_ns = 5 * kMs;
     CHECK(share_soon(world, 0) < 0.02);
     world.rails[0].ways[0].latency_ns = world.rails[0].ways[1].latency_ns = 60'000;
@@ -178,7 +179,7 @@ void a_silent_rail_costs_milliseconds(uint64_t) {
     }
 }
 
-// Whatever was on its way: also a word that all has arrived, which nobody sends a second time unasked.
+// This holds whatever was on its way. It may be an acknowledgement, which the other side does not repeat unasked.
 void a_rail_that_is_silent_at_any_moment_costs_milliseconds(uint64_t) {
     for (int turn = 0; turn < 60; ++turn) {
         World world;
@@ -204,7 +205,7 @@ void the_other_side_is_told_of_a_lost_rail(uint64_t) {
         world.sockets.is_unnoticed = true;
         world.rails[0].is_there = false;
         world.sides[side]->session().set_interface(0, false, "its cable was pulled");
-        world.run(5 * kMs);  // behind what is on its way
+        world.run(5 * kMs);  // the message follows what is on its way
         CHECK(!world.sides[0]->session().paths()[0].link() && !world.sides[1]->session().paths()[0].link());
         CHECK(world.sides[0]->session().paths()[1].link() && world.sides[1]->session().paths()[1].link());
         world.run(100 * kMs);
@@ -215,7 +216,7 @@ void the_other_side_is_told_of_a_lost_rail(uint64_t) {
     }
 }
 
-// Who is not there answers on no rail: nothing is taken down, and what was sent is sent once.
+// A stopped process answers on no rail. No rail is taken down, and what was sent is sent once.
 void a_stopped_process_costs_no_rail(uint64_t) {
     for (const auto& messages : {kLarge, kSmall}) {
         World world;
@@ -225,7 +226,7 @@ void a_stopped_process_costs_no_rail(uint64_t) {
             world.run(25 * kMs);
         }
         std::printf("    sent twice because of a stopped process: %lu\n", hedged(world));
-        CHECK(hedged(world) < 80);  // two of each pause at most
+        CHECK(hedged(world) < 80);  // at most two for each pause
         const uint64_t before = hedged(world);
         world.sides[1]->stopped_until_ns = world.now_ns + 3000 * kMs;
         world.run(4000 * kMs);
@@ -234,8 +235,8 @@ void a_stopped_process_costs_no_rail(uint64_t) {
     }
 }
 
-// Who has a processor only now and then answers on one rail long before it has read what another brought it. That is no
-// fault of the other's, and to send it again would only be more work.
+// A process that seldom gets a processor may answer on one rail long before it reads what another rail brought. This is
+// not the other rail's fault, and sending the bytes again would only be more work.
 void a_starved_process_costs_no_rail(uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one_of = [&](std::vector<double> choices) { return choices[random() % choices.size()]; };
@@ -266,10 +267,10 @@ void a_starved_process_costs_no_rail(uint64_t seed) {
     }
     std::printf("    sent twice because of a starved process: %lu\n", hedged(world));
     CHECK(downs(world) == 0);
-    CHECK(hedged(world) < 100);  // it was more than a thousand
+    CHECK(hedged(world) < 100);  // earlier it was more than a thousand
 }
 
-// Something on the way takes every byte and says so, and hands none on.
+// Something on the way takes and acknowledges every byte, but forwards none.
 void a_rail_that_nobody_hears_is_taken_down(uint64_t) {
     for (const auto& messages : {kLarge, kSmall}) {
         World world;
@@ -287,7 +288,7 @@ void a_rail_that_nobody_hears_is_taken_down(uint64_t) {
     }
 }
 
-// The limit that users give counts from the first byte that did not come through, whatever TCP hopes for.
+// The users' time limit counts from the first byte that did not come through, whatever TCP still tries.
 void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
     const Retry retry;
     const int64_t limit_ns = std::chrono::nanoseconds(retry.hold + retry.count * retry.interval).count();
@@ -307,7 +308,7 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
                 side->may_fail = !comes_back;
             world.run(500 * kMs);
             for (const Path& path : world.sides[0]->session().paths())
-                CHECK(path.record.state.load() == static_cast<uint64_t>(RailState::kUp));  // none is worse than another
+                CHECK(path.record.state.load() == static_cast<uint64_t>(RailState::kUp));  // no rail is worse
             world.run(limit_ns - 800 * kMs);
             CHECK(!world.sides[0]->session().life().is_over() && !world.sides[1]->session().life().is_over());
             if (comes_back) {
@@ -324,7 +325,7 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
     }
 }
 
-// Only the side that does not dial has seen it, and nothing is sent afterwards.
+// Only the side that does not dial has seen the silence, and nothing is sent afterwards.
 void silence_that_is_over_counts_no_more(uint64_t) {
     World world(1);
     begin(world, kSmall);

@@ -1,4 +1,5 @@
-// The program's own operators, in a unit of their own: where a compiler sees them, it takes them for the standard's.
+// The program's own operators new and delete. They have their own source file, because a compiler that sees them takes
+// them for the standard ones.
 #include "scarce.hpp"
 
 #include <cstdlib>

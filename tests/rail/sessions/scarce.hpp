@@ -5,9 +5,9 @@
 
 namespace taskd::rail::test {
 
-// Of this thread: how many allocations still succeed before one does not; below 0: all do.
+// How many allocations of this thread still succeed before one fails. Below 0 all succeed.
 extern thread_local int g_allocations_left;
-// Else all do on every thread.
+// If this is false, all allocations succeed on every thread.
 extern std::atomic<bool> g_may_run_out;
 
 }  // namespace taskd::rail::test

@@ -1,4 +1,4 @@
-// Several engines in one process, each with sockets of its own, and a wait for their operations.
+// Several engines in one process, each with its own sockets, and a wait for their operations.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ namespace taskd::rail::test {
 // The test that is running now.
 inline const char* g_test = "";
 
-// At once, whatever the other ranks wait for.
+// Ends the process at once, whatever the other ranks wait for.
 [[noreturn]] inline void give_up(const std::string& what) {
     std::fflush(stdout);
     std::fprintf(stderr, "failed in \"%s\": %s\n", g_test, what.c_str());
@@ -35,7 +35,7 @@ inline const char* g_test = "";
     std::_Exit(1);
 }
 
-// What one rank does. If it throws, the others would wait for it, and only their patience would end the test.
+// Runs what one rank does. If it throws, the test ends here. Otherwise the other ranks would wait until their timeout.
 template <class Action>
 void as_rank(int rank, const Action& action) {
     try {
@@ -47,7 +47,7 @@ void as_rank(int rank, const Action& action) {
 
 inline const int64_t kPatienceNs = std::chrono::nanoseconds(taskd::test::patience()).count();
 
-// One operation's end.
+// The end of one operation.
 class Ending {
   public:
     Done done() {
@@ -63,7 +63,7 @@ class Ending {
         };
     }
 
-    // Why it failed; empty: it did not.
+    // Waits for the end. Returns why the operation failed; empty if it did not fail.
     std::string wait() {
         std::unique_lock<std::mutex> hold(mutex_);
         CHECK(changed_.wait_for(hold, 2 * taskd::test::patience(), [this] { return is_done_; }));

@@ -1,5 +1,5 @@
-// Something is thrown where nobody expects it, in a call and on the engine's thread: by a socket, or since memory runs
-// out at any of the places that ask for some. It costs an epoch at most; the process and the next epoch go on.
+// Something is thrown where it is not expected, in a call and on the engine's thread. A socket throws, or memory runs
+// out at any place that allocates. This costs an epoch at most. The process and the next epoch go on.
 #include "thrown.hpp"
 
 #include <atomic>
@@ -19,12 +19,13 @@ bool says_why(const std::string& text) {
     return text.find(kFault) != std::string::npos;
 }
 
-// Rank 0 had done its part when the error came: it has nothing to wait for, and only the other one misses something.
+// Whether rank 0 had done its part when the error came. Then rank 0 waits for nothing, and only rank 1 misses
+// something.
 bool came_behind_its_work(const std::vector<std::string>& texts) {
     return texts[0].empty() && texts[1].find("is lost: ") != std::string::npos;
 }
 
-// What one rank has of an epoch: a group that works, or why not.
+// Runs an epoch on one rank. Returns why it failed; empty if its group works.
 std::string one_epoch(Team& team, int rank, int64_t epoch) {
     const auto place = static_cast<size_t>(rank);
     std::shared_ptr<Group> group;
@@ -41,7 +42,7 @@ std::string one_epoch(Team& team, int rank, int64_t epoch) {
     return text;
 }
 
-// Of both ranks; `failed` is told of each that fails, as soon as it has.
+// Runs an epoch on both ranks. Calls `failed` for each rank that fails, as soon as it has failed.
 std::vector<std::string> epoch_of_both(Team& team, int64_t epoch,
                                        const std::function<void(int rank, const std::string& text)>& failed) {
     std::vector<std::string> texts(2);
@@ -64,7 +65,7 @@ void goes_on(Team& team, int64_t epoch) {
 void strike(FaultySockets::Call call, int after, int times, int* epochs) {
     Team team(2);
     team.sockets[0]->throw_in(call, after, times);
-    // As a manager would, so that the other one does not wait in vain. Rank 0 has to find its fault by itself.
+    // Aborts rank 1, as a manager would, so that it does not wait in vain. Rank 0 has to find its fault by itself.
     const auto failed = [&](int rank, const std::string&) {
         if (rank == 0)
             team.engines[1]->abort(1, "rank 0 has failed");
@@ -72,7 +73,7 @@ void strike(FaultySockets::Call call, int after, int times, int* epochs) {
     const std::vector<std::string> texts = epoch_of_both(team, 1, failed);
     const bool is_thrown = team.sockets[0]->thrown() > 0;
     team.sockets[0]->throw_in(call, 0, 0);
-    // A connection that has proved nothing yet is nobody's: it is made again.
+    // A connection that has not proved itself yet belongs to no session. It is made again, and no epoch is lost.
     if (!texts[0].empty() || !texts[1].empty()) {
         if (!is_thrown || !(says_why(texts[0]) || came_behind_its_work(texts)))
             give_up("rank 0: '" + texts[0] + "', rank 1: '" + texts[1] + "'");
@@ -83,7 +84,7 @@ void strike(FaultySockets::Call call, int after, int times, int* epochs) {
 
 }  // namespace
 
-// Those who wait at the door are answered by the call that joins.
+// The call that joins answers the connections that wait at the door.
 void what_is_thrown_in_a_call_costs_an_epoch(uint64_t) {
     for (const int times : {1, 2}) {
         Team team(2);
@@ -103,10 +104,10 @@ void what_is_thrown_in_a_call_costs_an_epoch(uint64_t) {
         CHECK(sockets.thrown() == times);
         CHECK(says_why(texts[static_cast<size_t>(joins)]) && !texts[static_cast<size_t>(waits)].empty());
         CHECK(texts[static_cast<size_t>(joins)].find("Join the next one.") != std::string::npos);
-        // It stays so.
+        // The epoch stays lost.
         CHECK(says_why(one_epoch(team, joins, 1)));
         goes_on(team, 2);
-        // Nothing is left over that a time, an order or the end could find.
+        // Nothing is left over that a timer, an order or the end could find.
         team.engines[0]->set_rail("a", false);
         team.engines[0]->set_rail("a", true);
         goes_on(team, 3);
@@ -128,7 +129,7 @@ void what_is_thrown_on_the_thread_costs_an_epoch(uint64_t) {
 
 namespace {
 
-// What `work` throws, while the allocation after so many fails on this thread.
+// Returns the text that `work` throws. On this thread, the allocation after the next `left` ones fails.
 std::string run_out(int left, const std::function<void()>& work) {
     std::string text;
     g_allocations_left = left;
@@ -142,7 +143,7 @@ std::string run_out(int left, const std::function<void()>& work) {
     return text;
 }
 
-// Joins an epoch on both ranks and ends it again; how the victim failed to join it.
+// Joins an epoch on both ranks and ends it again. Returns why the victim failed to join; empty if it did not fail.
 std::string join_and_end(Team& team, int64_t epoch, int victim, int left, const std::function<void()>& joined) {
     std::string texts[2];
     team.each([&](int rank) {
@@ -162,7 +163,7 @@ std::string join_and_end(Team& team, int64_t epoch, int victim, int left, const 
 
 }  // namespace
 
-// At one rank, which may be the one that dials or the other.
+// Memory runs out at one rank. This may be the rank that dials or the other one.
 void memory_that_runs_out_costs_an_epoch(uint64_t) {
     Team team(2);
     const std::string reason = "memory runs out in this";
@@ -204,7 +205,7 @@ void memory_that_runs_out_costs_an_epoch(uint64_t) {
     CHECK(text.empty());
 }
 
-// Where it is the address of one rail only, it is that rail's trouble.
+// If it is the address of one rail only, only that rail fails.
 void an_address_that_nobody_knows_costs_a_rail(uint64_t) {
     Team team(0);
     for (int rank = 0; rank < 2; ++rank) {

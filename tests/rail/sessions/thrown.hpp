@@ -1,4 +1,4 @@
-// Tests of what happens when something is thrown where nobody expects it.
+// Tests of what happens when something is thrown where it is not expected.
 #pragma once
 
 #include <cstdint>

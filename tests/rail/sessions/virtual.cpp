@@ -41,7 +41,7 @@ void Side::read() {
     for (const auto& [fd, link] : watched_)
         links.push_back(link);
     ++turns_;
-    // A little from each in turn, so that they share the processor.
+    // Reads a little from each link in turn, so that the links share the processor.
     for (bool any = true; any && credit_ > 0;) {
         any = false;
         for (size_t index = 0; index < links.size() && credit_ > 0; ++index) {

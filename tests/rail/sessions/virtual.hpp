@@ -1,10 +1,10 @@
-// Two sessions in a world of their own: rails of any speed, a processor of any speed, and a clock that is a number.
+// Two sessions in a simulated world: rails of any speed, a processor of any speed, and a clock that is a number.
 //
-// Why: how much a rail gets, and how soon one is found to be slow, silent or back, are questions of time. On a real
-// clock their answers depend on what else the machine does; here they are the same each time, and a second passes in
-// less than one.
+// Why: time decides how much a rail gets, and how soon it is found to be slow, silent or back. On a real clock the
+// results depend on what else the machine does. Here they are the same each time, and a virtual second passes in less
+// than a real one.
 //
-// Does not: fail in ways of its own (faulty.hpp); a silent rail is one whose speed is 0.
+// Does not: inject socket faults (faulty.hpp does). A silent rail is one whose speed is 0.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace taskd::rail::test {
 constexpr int64_t kTickNs = 20'000;
 constexpr double kEndless = 1e12;
 
-// One way of a rail.
+// One direction of a rail.
 struct Wire {
     double rate = 100e6;  // bytes per second
     int64_t latency_ns = 50'000;
@@ -33,8 +33,8 @@ struct Wire {
 };
 
 struct VirtualRail {
-    Wire ways[2];          // from the side of this number
-    bool is_there = true;  // connections can be made
+    Wire ways[2];          // by the number of the sending side
+    bool is_there = true;  // whether connections can be made
 };
 
 // Bytes that wait, oldest first.
@@ -67,7 +67,7 @@ struct VirtualEnd {
     Waiting out;
     Waiting in;
     size_t flying_bytes = 0;
-    size_t unconfirmed = 0;  // it is there, and the word of that cannot come back
+    size_t unconfirmed = 0;  // has arrived, but its acknowledgement cannot come back
     std::deque<std::pair<int64_t, std::string>> flying;
     bool is_over = false;  // the other end is closed
 };
@@ -107,14 +107,14 @@ class VirtualSockets : public SocketLayer {
 
     size_t awaited(int fd) const { return ends.at(fd).flying_bytes + ends.at(fd).unconfirmed; }
 
-    // What the other end's system would still take.
+    // Returns how much the other end's system would still take.
     size_t room_for(int fd) const {
         const auto other = ends.find(fd ^ 1);
         const size_t used = ends.at(fd).flying_bytes + (other == ends.end() ? 0 : other->second.in.size());
         return kBuffer - std::min(kBuffer, used);
     }
 
-    // Both ends have numbers that differ in the last bit. What the other end has not read yet stays there.
+    // The descriptors of both ends differ in the last bit. Bytes that the other end has not read yet stay there.
     void close(int fd) override {
         if (const auto other = ends.find(fd ^ 1); other != ends.end() && !is_unnoticed)
             other->second.is_over = true;
@@ -124,11 +124,11 @@ class VirtualSockets : public SocketLayer {
     uint64_t connection_of(int fd, bool) override { return ends.at(fd).connection; }
 
     std::map<int, VirtualEnd> ends;
-    bool is_unnoticed = false;  // no word of an end gets through
-    size_t unheard = SIZE_MAX;  // a rail on which all arrives, and nothing comes out
+    bool is_unnoticed = false;  // the other end does not hear of a close
+    size_t unheard = SIZE_MAX;  // on this rail all bytes arrive, but none can be read
 };
 
-// What both sides do again and again: so many bytes to the other, and as many back.
+// The operation that both sides repeat: each sends messages to the other, and receives as many bytes back.
 class Exchange : public Party {
   public:
     Exchange(uint64_t sequence, size_t messages) : sequence_(sequence), left_(2 * messages) {}
@@ -182,19 +182,19 @@ class Side : public SessionHost {
 
     void changed(Session& session) override { CHECK(may_fail || !session.life().is_over()); }
 
-    // One moment of its life.
+    // Runs the process for one moment.
     void live();
 
     Session& session() { return *session_; }
 
-    // Of the operation that is under way.
+    // When the current operation began.
     int64_t began_ns() const { return began_ns_; }
 
     bool may_fail = false;
     int64_t stopped_until_ns = 0;
-    double bytes_per_second = kEndless;                   // that it can read
-    size_t turn_bytes = 16 << 10;                         // from one link, before it looks at the next
-    std::vector<size_t> messages;                         // of the operations from the next one on
+    double bytes_per_second = kEndless;                   // how much it can read
+    size_t turn_bytes = 16 << 10;                         // read from one link before it looks at the next
+    std::vector<size_t> messages;                         // sizes, for the operations from the next one on
     std::vector<std::pair<int64_t, int64_t>> operations;  // begin and end of each
 
   private:
@@ -217,7 +217,7 @@ class Side : public SessionHost {
     int64_t began_ns_ = 0;
     std::vector<char> out_;
     std::vector<std::vector<char>> in_;
-    std::unique_ptr<Session> session_;  // the first to go
+    std::unique_ptr<Session> session_;  // the first to be destroyed
 };
 
 class World {
@@ -226,14 +226,14 @@ class World {
 
     void run(int64_t for_ns);
     void connect(size_t rail);
-    // One side dials: the connection stands a little later, or does not.
+    // One side dials. A little later the connection is made, or the dial fails.
     void dial(size_t rail);
-    // Both ends of a rail's connection are gone, and both know.
+    // Cuts both ends of a rail's connection, and both sides know it.
     void reset(size_t rail);
 
     void set_rate(size_t rail, double rate) { rails[rail].ways[0].rate = rails[rail].ways[1].rate = rate; }
 
-    // What a rail carried from side 0, of all rails together, since this was asked last.
+    // Returns the rail's share of the bytes that all rails carried from side 0 since the last call.
     double share(size_t rail);
 
     int64_t now_ns = 1'000'000'000;

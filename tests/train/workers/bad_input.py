@@ -1,7 +1,7 @@
 """A small training that does one thing wrong, or one thing that others have found hard, named by --case.
 
-Rank 1 kills itself once, in the backward of step --at (never, if that is negative); what a case does only in the
-process that replaces it, it knows from a file in --folder. Prints "weights RANK HASH" at its end.
+Rank 1 kills itself once, in the backward of step --at (never, if that is negative). Some cases act only in the process
+that replaces it, and know this from a file in --folder. Prints "weights RANK HASH" at its end.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ BATCH = 4
 
 
 def say(line: str) -> None:
-    """In one piece: unbuffered, print() writes the line's end by itself."""
+    """Write the line with one write. An unbuffered print() writes the newline separately."""
     os.write(1, f"{line}\n".encode())
 
 
 def once(name: str) -> bool:
-    """Whether this is the first time."""
+    """Whether this is the first call with this name, in all processes."""
     try:
         (args.folder / name).touch(exist_ok=False)
     except FileExistsError:
@@ -63,7 +63,7 @@ class Net(nn.Module):
 
 
 class Alone(nn.Module):
-    """In place of DistributedDataParallel: the weights are each rank's own, and the ranks only wait for each other."""
+    """Replaces DistributedDataParallel: each rank has weights of its own, and the ranks only wait for each other."""
 
     def __init__(self, module: Net) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class Alone(nn.Module):
         return self.module(x)
 
 
-groups_of_some: list[Any] = []  # torch forgets a group that nobody holds
+groups_of_some: list[Any] = []  # torch drops a group without a reference
 
 
 def linger() -> int:
-    """A child that lives on after its parent was killed, with whatever it has inherited."""
+    """Fork a child that lives on after its parent was killed, with all that it has inherited."""
     child = os.fork()
     if child == 0:
-        os.setsid()  # out of reach of whoever ends its parent's group
+        os.setsid()  # so that a kill of its parent's process group does not reach it
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         os.dup2(1, 2)
         signal.alarm(120)
@@ -96,11 +96,11 @@ def double(number: int) -> int:
 
 
 def have_children(rank: int) -> None:
-    """Every way in which scripts make processes, with the groups, the store and our own line open."""
+    """Make processes in every way that scripts use, while the groups, the store and taskd's connection are open."""
     if once(f"forked-{rank}"):
         linger()
         words = [sys.executable, "-c", "import signal; signal.alarm(120); signal.pause()"]
-        # close_fds=False: whatever may be inherited is.
+        # close_fds=False: the child inherits all that it can.
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         child = subprocess.Popen(words, close_fds=False, **quiet)
         (args.folder / f"child-{child.pid}").touch()
@@ -117,7 +117,7 @@ def handle_term(rank: int) -> None:
 
 
 def fill_shared_memory() -> None:
-    """A mount of one page, seen by this thread and the processes that it makes, and nothing left of it."""
+    """Mount a /dev/shm of one page and fill it. Only this thread and the processes that it makes see the mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, private, all_below = 0x20000, 1 << 18, 1 << 14
     if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private | all_below, None):
@@ -128,10 +128,10 @@ def fill_shared_memory() -> None:
 
 
 def narrow(rank: int) -> None:
-    """Take away what a process usually may do, after its start."""
+    """After the start, take away what a process may usually do."""
     if CASE == "few files":
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    elif CASE == "no files":  # not one more than there are
+    elif CASE == "no files":  # no new file descriptor can be opened
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest, 4096))
     elif CASE == "full shared memory":
@@ -141,7 +141,7 @@ def narrow(rank: int) -> None:
 
 
 def sharded(net: Net) -> Net:
-    """Over all ranks, or replicated and sharded on a mesh; imported here, for it takes a second."""
+    """Shard over all ranks, or replicate and shard on a mesh. The imports are here since they take a second."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -179,7 +179,7 @@ def build(rank: int, newcomer: bool) -> tuple[DistributedDataParallel, torch.opt
 
 
 class Count:
-    """Moves at the beginning of a step, before anybody knows whether it will be given up."""
+    """A count that moves at the begin of a step, before it is known whether the step is given up."""
 
     steps = 0
 
@@ -206,7 +206,7 @@ class Training:
             self.others.append((more, torch.optim.SGD(more.parameters(), lr=0.1)))
         self.session = taskd.session()
         optimizers = [self.optimizer]
-        if CASE == "second model":  # its optimizer is named, the module itself is not
+        if CASE == "second model":  # its optimizer is registered, the module is not
             optimizers.append(self.others[0][1])
         self.count = Count()
         named: dict[str, Any] = {}
@@ -232,7 +232,7 @@ class Training:
     def loader(self, workers: int = 0) -> DataLoader[Any]:
         count = args.steps * BATCH * dist.get_world_size()
         data = TensorDataset(torch.randn(count, 8, generator=torch.Generator().manual_seed(1)))
-        own = torch.Generator()  # so that loader processes change nothing in the rank's own numbers
+        own = torch.Generator()  # so that loader processes do not change the rank's own generator
         return DataLoader(
             data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), num_workers=workers, generator=own
         )
@@ -254,9 +254,9 @@ class Training:
             model.zero_grad()
             loss = loss + nn.functional.mse_loss(model(inputs), inputs)
         loss.backward()
-        if CASE in ("shards", "mesh"):  # whose parameters call no hooks of the user's
+        if CASE in ("shards", "mesh"):  # their parameters call no hooks of the user
             self.die(loss)
-        if carried:  # to the next step, by a rank that has died between the two
+        if carried:  # gradients go to the next step, and the rank dies between the two
             self.die(loss)
             return
         self.optimizer.step()

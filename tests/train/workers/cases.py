@@ -1,6 +1,6 @@
-"""What the API cases share: who this rank is, and the list of cases.
+"""Shared by the API cases: which rank this is, and the list of cases.
 
-Read by guard_apis.py and the modules cases_*.py beside it; runs nothing.
+guard_apis.py and the modules cases_*.py beside it import this module. It runs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]),
 CASES: dict[str, Callable[[], None]] = {}
 COMPILED: dict[str, Callable[[], None]] = {}
 GUARDED: set[str] = set()
-"""Names of the cases that are about guards, or need what torch offers for gloo alone."""
+"""Names of the cases that test guards, or need something that torch has only for gloo."""
 
 
 def case(body: Callable[[], None]) -> Callable[[], None]:

@@ -116,7 +116,7 @@ def all_to_all() -> None:
 @case
 @guarded
 def a_shorter_message_leaves_the_rest_as_it_was() -> None:
-    if HOW != "adopt":  # rails refuse another size
+    if HOW != "adopt":  # rails refuse a message of another size
         return
     peer = 1 - RANK
     for source in (peer, None):
@@ -138,7 +138,7 @@ def point_to_point() -> None:
         tensor = torch.zeros(3)
         assert dist.recv(tensor, 0) == 0 and torch.equal(tensor, torch.arange(3.0))
         dist.send(torch.full((3,), 7.0), 0)
-    for tag in range(3):  # order within a pair and tag is kept, whatever is in flight
+    for tag in range(3):  # within a pair and tag, messages keep their order
         sent = [dist.isend(torch.full((50_000,), float(i)), peer, tag=tag) for i in range(5)]
         boxes = [torch.zeros(50_000) for _ in range(5)]
         received = [dist.irecv(box, peer, tag=tag) for box in boxes]
@@ -239,7 +239,7 @@ def objects() -> None:
 def works_tell_the_truth() -> None:
     dist.barrier()
     if RANK == 1:
-        dist.recv(torch.zeros(1), 0)  # until then rank 0's operation cannot be complete
+        dist.recv(torch.zeros(1), 0)  # before this, rank 0's operation cannot complete
     tensor = torch.full((4,), 1.0)
     work = dist.all_reduce(tensor, async_op=True)
     if RANK == 0:

@@ -1,4 +1,4 @@
-"""API cases: what builds on torch.distributed, from DDP to compiled collectives."""
+"""API cases: libraries that build on torch.distributed, from DDP to compiled collectives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ddp_with_buffers_and_unused_parameters() -> None:
 
 @case
 def ddp_with_uneven_inputs() -> None:
-    """The rank that has less answers the other's collectives until that one has come to its end, too."""
+    """The rank with fewer inputs answers the other rank's collectives until that rank has ended, too."""
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     before = parameters_of(model).clone()
@@ -141,7 +141,7 @@ def device_mesh() -> None:
 
 @case
 def data_loaders_with_processes() -> None:
-    """Forked in the middle of operations, and begun anew: neither has anything to do with the groups."""
+    """Loader processes are forked or spawned in the middle of operations. They must not affect the groups."""
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     for context in ("fork", "spawn") if HOW == "install" else ("fork",):
         work = dist.all_reduce(torch.ones(200_000), async_op=True)
@@ -186,7 +186,7 @@ def distributed_checkpoint() -> None:
 
 @case
 def profiler_sees_the_operations() -> None:
-    """Several times: an operation whose range outlives the profiler writes to memory that is another's by then."""
+    """Runs several times: an operation whose range outlives the profiler would write to freed memory."""
     for _ in range(8):
         with torch.profiler.profile() as profile:
             dist.all_reduce(torch.ones(4))

@@ -1,8 +1,8 @@
-"""API cases: tensors of every kind and layout, beside a plain gloo group of the same ranks, row by row.
+"""API cases: tensors of every kind and layout, compared with a plain gloo group of the same ranks, row by row.
 
-A row is one call of torch.distributed; gloo is given the same elements in contiguous memory. Where gloo has a result,
-the group under test has the same one, bit for bit; where gloo refuses, the group under test refuses as well or has more
-to offer, but never hangs. The contents are small whole numbers, so that no order of additions makes a difference.
+A row is one call of torch.distributed. Gloo gets the same elements in contiguous memory. If gloo has a result, the
+group under test must have the same one, bit for bit. If gloo refuses, the group under test may refuse or support the
+call, but it must not hang. The contents are small whole numbers, so that the order of additions makes no difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BROKEN = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 DTYPES = (*WHOLE, *BROKEN)
 MOVED = (*DTYPES, torch.float8_e4m3fn)
 Row = Callable[[Any], Any]
-"""One call on a group; returns what it has written, or raises."""
+"""One call on a group. It returns what it has written, or raises."""
 
 
 @functools.cache
@@ -53,19 +53,19 @@ def equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if one.dtype == torch.bool:  # gloo's sum of two trues is a byte of 2
+    if one.dtype == torch.bool:  # in gloo, True + True is a byte with the value 2
         return torch.equal(one, other)
     one, other = (flat(each.to_dense()) for each in (one, other))
     return torch.equal(one.view(-1).view(torch.uint8), other.view(-1).view(torch.uint8))
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in memory that gloo understands: of every other one it takes those between for the rest."""
+    """Return the same elements in contiguous memory. Of a strided tensor, gloo would send the elements between."""
     return tensor.detach().contiguous().clone()
 
 
 def compare(rows: Iterator[tuple[str, Row]]) -> None:
-    """Runs every row on both groups; the number of those that gloo has a result for must not be small by mistake."""
+    """Run every row on both groups. Gloo must have a result for several rows, or the comparison is worthless."""
     with_result = 0
     for name, row in rows:
         theirs, wanted = outcome(row, plain_gloo())
@@ -82,7 +82,7 @@ def contents(dtype: torch.dtype, shape: tuple[int, ...] = (6,), salt: int = 0) -
     return numbers.to(dtype).reshape(shape) if dtype != torch.bool else (numbers > 1).reshape(shape)
 
 
-# ---- what is reduced --------------------------------------------------------------------------------------------
+# ---- reductions -------------------------------------------------------------------------------------------------
 
 
 def reduction_rows() -> Iterator[tuple[str, Row]]:
@@ -112,7 +112,7 @@ def every_reduction_of_every_type_is_gloos() -> None:
     compare(reduction_rows())
 
 
-# ---- what is moved ----------------------------------------------------------------------------------------------
+# ---- data movement ----------------------------------------------------------------------------------------------
 
 
 def all_gather(group: Any, mine: torch.Tensor) -> Any:
@@ -177,7 +177,7 @@ LAYOUTS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
 }
 
 
-if HOW == "adopt":  # which goes on over gloo
+if HOW == "adopt":  # adopted groups go on over gloo
     for scattered in ("transposed", "every other", "of a channel"):
         del LAYOUTS[scattered]
 
@@ -257,7 +257,7 @@ def sparse_tensors_are_reduced_as_gloo_does() -> None:
     compare(sparse_rows())
 
 
-# ---- what is wrong ----------------------------------------------------------------------------------------------
+# ---- wrong calls ------------------------------------------------------------------------------------------------
 
 
 def wrong_rows() -> Iterator[tuple[str, Row]]:
@@ -272,7 +272,7 @@ def wrong_rows() -> Iterator[tuple[str, Row]]:
         "quantized",
         lambda group: dist.all_reduce(torch.quantize_per_tensor(zeros(3), 1, 0, torch.qint8), group=group),
     )
-    for count in range(5):  # rows that work: whatever was refused before has left both groups as they were
+    for count in range(5):  # these rows work: the refused calls have left both groups as they were
         yield f"what works, {count}", lambda group, count=count: all_gather(group, torch.full((2,), float(count)))
 
 

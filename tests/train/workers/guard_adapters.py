@@ -1,8 +1,8 @@
-"""Two ranks whose groups are NCCL's or HCCL's by name: the guard before a stream-ordered backend, without a device.
+"""Two ranks whose groups have the names of NCCL or HCCL: the guard around a stream-ordered backend, without a device.
 
-The API of the library is played by a gloo group with exactly the names that are used of it; everything above it,
-torch's making of groups included, is real. Arguments: RANK SIZE FOLDER HOW, then names of scenarios (all if none). HOW
-is the backend, nccl or hccl.
+A gloo group plays the library, with exactly those names of its API that are used. Everything above it is real, also the
+way in which torch makes groups. Arguments: RANK SIZE FOLDER HOW, then names of scenarios (all if none). HOW is the
+backend, nccl or hccl.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ meet: Any = None
 
 
 class FakeNccl(dist.ProcessGroupGloo):
-    """ProcessGroupNCCL as far as the adapter asks it. Kept alive, as C++ does not keep what is Python's of it."""
+    """A fake ProcessGroupNCCL with what the adapter uses. `made` keeps it alive: C++ does not keep its Python part."""
 
     made: ClassVar[list[FakeNccl]] = []
     calls: ClassVar[list[str]] = []
@@ -80,13 +80,13 @@ def scenario(body: Callable[[], None]) -> Callable[[], None]:
 
 
 class FakeHccl(dist.ProcessGroupGloo):
-    """torch_npu with its ProcessGroupHCCL, as far as the adapter asks it."""
+    """A fake of torch_npu and its ProcessGroupHCCL, with what the adapter uses."""
 
     made: ClassVar[list[FakeHccl]] = []
     calls: ClassVar[list[tuple[Any, ...]]] = []
 
     class Options(SimpleNamespace):
-        """Takes whatever is set."""
+        """Accepts any attribute."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         inner = dist.ProcessGroupGloo._Options()
@@ -142,7 +142,7 @@ def works() -> bool:
 
 
 def heal() -> list[str]:
-    """What a session does between two steps, on this side and the other."""
+    """Do what a session does between two steps. Both ranks call this."""
     epoch = control.epoch + 1
     control.drain(epoch)
     guard.end_inner_groups(epoch, "a test", on_devices_alone=True)
@@ -154,11 +154,11 @@ def heal() -> list[str]:
 
 
 def cut_wires() -> None:
-    """Every connection ends; the store is a file. The other side may be quicker."""
+    """Cut every connection. The store is a file, so it stays. The other side may be quicker."""
     dist.barrier()
     for _, one in gloo._tcp_sockets():
         with suppress(OSError):
-            one.getpeername()  # not one that listens
+            one.getpeername()  # fails for a listening socket, which is left alone
             one.shutdown(socket.SHUT_RDWR)
 
 
@@ -234,15 +234,15 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
     ends: list[BaseException] = []
 
     def message() -> None:
-        while True:  # what is sent may still be taken by a connection that is just going
+        while True:  # a connection that is just closing may still take a message
             dist.isend(torch.ones(200_000), 1 - RANK).wait()
 
     thread = threading.Thread(target=lambda: ends.append(raised(message)))
     thread.start()
-    if ready.poll(PATIENCE_S * 100):  # expires: many a broken operation of gloo never wakes up, and nobody is told
+    if ready.poll(PATIENCE_S * 100):  # expires: some broken operations of gloo never end, unreported
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
-        thread.join(0.3)  # expires: it is held
+        thread.join(0.3)  # expires: the error is held
         assert thread.is_alive(), "it was not held"
     heal()
     thread.join(PATIENCE_S)
@@ -334,7 +334,7 @@ def begin() -> dict[str, Callable[[], None]]:
         def creator(options: Any, _: Any) -> Any:
             raise AssertionError("torch_npu's own creator makes groups that are not guarded")
 
-        dist.Backend.register_backend("hccl", creator, extended_api=True, devices=["cpu"])  # later than install()
+        dist.Backend.register_backend("hccl", creator, extended_api=True, devices=["cpu"])  # after install()
         return of_hccl
     c10d._NCCL_AVAILABLE = True
     dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = FakeNccl  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Groups that a job made without taskd are guarded while DDP lives on them, and healed under it; and what else is odd.
+"""Groups that a job made without taskd are guarded and healed while DDP uses them. Also tests other unusual cases.
 
 Arguments: RANK SIZE FOLDER HOW. HOW is "adopt", or the way this process ends: "end" (in good order), "leave" (without
 destroying its groups), "leave busy" (in the middle of an operation), "abort" (its group), "page" (with a beat page).
@@ -33,7 +33,7 @@ def begin() -> None:
 
 
 def train(model: DistributedDataParallel, steps: int) -> bool:
-    """True if all ranks have the same gradients."""
+    """Train some steps. Returns whether all ranks have the same gradients."""
     for _ in range(steps):
         model.zero_grad()
         model(torch.randn(4, 16)).sum().backward()
@@ -53,7 +53,7 @@ def adopt() -> None:
     everybody = Meeting(FOLDER, SIZE)
     store = dist.PrefixStore("heal", everybody.store)
     for epoch in (1, 2):
-        everybody()  # has ended what was before
+        everybody()  # wait until both ranks have finished their operations
         control.drain(epoch)
         rebuilt = guard.rebuild(epoch, store, within=PATIENCE)
         control.resume(epoch)
@@ -71,10 +71,10 @@ def aborted() -> None:
     guard.install(hostname="127.0.0.1")
     begin()
     group = dist.new_group([0, 1])
-    dist.barrier()  # the other rank has joined the group, too
+    dist.barrier()  # now the other rank has joined the group, too
     work = dist.all_reduce(torch.ones(2), group=group, async_op=True) if RANK == 0 else None
     if RANK == 1:
-        dist.barrier()  # rank 0 has seen its own abort
+        dist.barrier()  # now rank 0 has seen its own abort
     group.abort()
     texts = []
     for call in (work.wait if work else lambda: dist.barrier(group), lambda: dist.barrier(group)):

@@ -1,8 +1,7 @@
 """Runs every API of torch.distributed that a user may call over guarded groups, and reports each by name.
 
-Arguments: RANK SIZE FOLDER HOW, where HOW is "install" (guards from the start), "adopt" (gloo first, then guarded) or
-"rail" (the rail backend by itself), and, after it, the names of the cases to run (all but the compiled ones if none is
-named).
+Arguments: RANK SIZE FOLDER HOW, then the names of the cases to run (all but the compiled ones if none is named). HOW is
+"install" (guards from the start), "adopt" (gloo first, then guarded) or "rail" (the rail backend by itself).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def main() -> None:
         dist.barrier()
     dist.destroy_process_group()
     gc.collect()
-    if HOW == "install" and "TORCH_DISTRIBUTED_DEBUG" not in os.environ:  # torch's wrappers for it stay
+    if HOW == "install" and "TORCH_DISTRIBUTED_DEBUG" not in os.environ:  # torch's debug wrappers keep their groups
         _c10d.wait_for_teardown(0, PATIENCE)
     left = {"groups": guard.groups(), "inner": _c10d.inner_groups_alive() if HOW == "install" else 0}
     print(json.dumps({"case": "the end", "outcome": "ok" if left == {"groups": [], "inner": 0} else str(left)}))

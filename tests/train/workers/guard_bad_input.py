@@ -1,7 +1,7 @@
-"""Two ranks do what they should not: each is told in a sentence, and the groups go on as they were.
+"""Two ranks make wrong calls: each call gets an error with a clear sentence, and the groups go on as they were.
 
-Arguments: RANK SIZE FOLDER HOW. HOW is "groups" (every case in turn) or "rails" (each rank names its rails otherwise).
-TASKD_INNER chooses what carries the groups of the first. Prints what was said as one line of JSON; what must hold is
+Arguments: RANK SIZE FOLDER HOW. HOW is "groups" (every case in turn) or "rails" (each rank has other names for its
+rails). For "groups", TASKD_INNER chooses the backend. Prints the error texts as one line of JSON. What must hold is
 asserted here.
 """
 
@@ -42,7 +42,7 @@ def works() -> bool:
 
 
 class Meeting:
-    """Where the two wait for each other without their groups, and where these are made anew."""
+    """A file store where both ranks wait for each other without their groups, and where the groups are rebuilt."""
 
     def __init__(self) -> None:
         self.store = dist.FileStore(str(FOLDER / "meeting"), SIZE)
@@ -59,7 +59,7 @@ def rebuild(meet: Meeting, within: timedelta = PATIENCE) -> list[str]:
 
 
 def throwing_constructor(meet: Meeting) -> str:
-    """The interface that is to be used is not there, on one rank; the other one is told so at once."""
+    """Rebuild with an interface that does not exist on one rank. The other rank is told at once. Returns the error."""
     cpu_settings.meet_at(None if RANK else "127.0.0.1", "nowhere0" if RANK else None)
     control.drain(control.epoch + 1)
     words = said(taskd.errors.TaskdError, lambda: rebuild(meet))
@@ -68,7 +68,7 @@ def throwing_constructor(meet: Meeting) -> str:
 
 
 def go_on(meet: Meeting) -> bool:
-    """What the manager does about a stage that failed: the next epoch."""
+    """Do what the manager does after a failed stage: begin the next epoch. Returns whether the groups work."""
     meet()
     before = guard.groups()
     control.drain(control.epoch + 1)

@@ -1,6 +1,6 @@
-"""Two ranks meet in monitored barriers, miss each other, and rebuild for epochs that are right, repeated and past.
+"""Two ranks meet or miss each other in monitored barriers, and rebuild for a new, a repeated and a past epoch.
 
-Arguments: RANK SIZE FOLDER. Prints what was said as one line of JSON; what must hold is asserted here.
+Arguments: RANK SIZE FOLDER. Prints the error texts as one line of JSON. What must hold is asserted here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
         found["missing"] = said(taskd.BackendError, lambda: taskd.monitored_barrier(timeout=alone))
     dist.barrier()
     if RANK == 1:
-        taskd.monitored_barrier()  # too late, and told nothing: the other one came
+        taskd.monitored_barrier()  # rank 1 is late and gets no error, because rank 0 came
     taskd.monitored_barrier()
     store = guard.meeting_store()
     found["back"] = said(ValueError, lambda: guard.rebuild(-1, store))

@@ -1,4 +1,4 @@
-"""Four ranks use groups in every shape that frameworks make of them, before and after their inner groups were replaced.
+"""Four ranks use groups in every shape that frameworks make, before and after their inner groups were replaced.
 
 Arguments: RANK SIZE FOLDER, then the scenarios to run (all if none is named). A line of JSON reports each.
 """
@@ -46,8 +46,8 @@ def begin(name: str, backend: str = "gloo") -> None:
 
 
 def heal() -> None:
-    """A step is given up with an operation under way that cannot end, and every group gets a new inner one."""
-    everybody()  # has ended what was before: whoever begins an epoch takes the connections of the one before away
+    """Give up a step while an operation is under way that cannot end. Then give every group a new inner group."""
+    everybody()  # all have finished: a rank that begins an epoch closes the connections of the epoch before
     epoch = control.epoch + 1
     work = dist.all_reduce(torch.ones(50_000), async_op=True) if RANK else None
     control.drain(epoch)
@@ -74,7 +74,7 @@ def guarded(group: Any) -> bool:
 
 
 def train(mesh: DeviceMesh, between: Callable[[], None]) -> float:
-    """Two steps of FSDP2 (a mesh of two dimensions: sharded over the last, replicated over the first)."""
+    """Train two steps with FSDP2. On a mesh of two dimensions, the last one shards and the first one replicates."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 4))
     for layer in model:
@@ -171,7 +171,7 @@ def messages_stand_in_the_beat_page() -> None:
 
 @scenario
 def what_is_far_out_of_the_jobs_rhythm_is_announced_and_goes_on() -> None:
-    """A collective and a message, of which the job has had enough to know how long they take."""
+    """A collective and a message are late. The job has had enough of both to know how long they take."""
     right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     box, tensor = torch.zeros(2), torch.ones(2)
     for _ in range(40):
@@ -204,7 +204,7 @@ def what_is_far_out_of_the_jobs_rhythm_is_announced_and_goes_on() -> None:
 
 @scenario
 def a_device_that_is_not_here_beside_the_cpu() -> None:
-    """A group may have a backend for each device: ours stays the CPU's, and the other one what it is."""
+    """A group may have a backend for each device. The guard stays the CPU's backend, and the other one is unchanged."""
     dist.destroy_process_group()
     for turn in range(2):
         words = ""

@@ -1,8 +1,8 @@
-"""Three ranks train with DDP; one kills itself inside a step, a new process takes its place, nobody else restarts.
+"""Three ranks train with DDP. One kills itself inside a step, a new process takes its place, and no other restarts.
 
-What a session will do is done by hand here: a listener that drains, an agreed step, a rebuild, state for the newcomer.
-Arguments: RANK SIZE FOLDER PORT KILL_STEP, and "newcomer" for the process that replaces the dead one. KILL_STEP -1:
-nobody dies. Reports the hash of the final weights; a run with a death must end with that of the run without.
+This script does by hand what a session does: a listener drains, the ranks agree on a step, rebuild, and give the
+newcomer its state. Arguments: RANK SIZE FOLDER PORT KILL_STEP, and "newcomer" for the process that replaces the dead
+one. KILL_STEP -1: no rank dies. Reports the hash of the final weights. It must be the same with and without a death.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ control = _c10d.control
 
 
 def listen(stop: int) -> None:
-    """The worker's own listener: the first failure that a guard announces gives the step up."""
+    """Play the worker's listener: give the step up at the first failure that a guard announces."""
     poll = select.poll()
     poll.register(control.event_fd, select.POLLIN)
     poll.register(stop, select.POLLIN)
@@ -66,12 +66,12 @@ def train_step(model: DistributedDataParallel, optimizer: torch.optim.Optimizer,
     if RANK == VICTIM and step == KILL_STEP and not NEWCOMER:
         model.module[2].weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
     loss.backward()
-    control.wait_until_running()  # where a session wraps optimizer.step
+    control.wait_until_running()  # a session does this around optimizer.step
     optimizer.step()
 
 
 def rehearse(model: DistributedDataParallel) -> None:
-    """Two steps with nobody, so that DDP rebuilds its buckets as the survivors' did."""
+    """Do two steps alone, so that DDP rebuilds its buckets as on the survivors."""
     control.rehearsing = True
     for _ in range(2):
         model(batch(0)[0]).sum().backward()
@@ -80,7 +80,7 @@ def rehearse(model: DistributedDataParallel) -> None:
 
 
 def join(epoch: int, store: dist.Store, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """All ranks meet in the new epoch; rank 0 gives its parameters and momentum to everybody."""
+    """Meet all ranks in the new epoch. Rank 0 broadcasts its parameters and momentum."""
     guard.rebuild(epoch, store, within=PATIENCE)
     control.resume(epoch)
     for parameter in model.parameters():
@@ -136,7 +136,7 @@ def main() -> None:
     listener.join()
     dist.destroy_process_group()
     store.set(f"left{RANK}", "")
-    if RANK == 0:  # it holds the store
+    if RANK == 0:  # rank 0 runs the store
         store.wait([f"left{rank}" for rank in range(SIZE)])
 
 

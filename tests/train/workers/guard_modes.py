@@ -56,7 +56,7 @@ def remember_sockets(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wires() -> list[int]:
-    """The connections of the inner groups. Only rails have any TCP sockets here beside gloo, whose are known."""
+    """Return the sockets of the inner groups: those of gloo are remembered, and all other TCP connections are rails."""
     if INNER != "rail":
         return sockets
     listens = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -64,11 +64,11 @@ def wires() -> list[int]:
 
 
 def cut_wires() -> None:
-    """Ends every connection of the inner groups, on both sides, before anybody uses them again."""
+    """Cut every connection of the inner groups on both sides, before any rank uses them again."""
     assert wires(), "there is nothing to cut, and a scenario would wait for an error that never comes"
     meet()
     for fd in wires():
-        # An error: the other side was quicker, and gloo closed it.
+        # An error means: the other side was quicker, and gloo has closed the socket.
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
             one.shutdown(socket.SHUT_RDWR)
     sockets.clear()
@@ -76,7 +76,7 @@ def cut_wires() -> None:
 
 
 def heal() -> None:
-    """What a session does between two steps: new inner groups under a new epoch, then on."""
+    """Do what a session does between two steps: make new inner groups under a new epoch, then resume."""
     epoch = control.epoch + 1
     meet()
     control.drain(epoch)
@@ -103,7 +103,7 @@ def raised(call: Callable[[], Any]) -> BaseException:
 
 def later(delay_s: float, call: Callable[[], Any]) -> threading.Thread:
     def run() -> None:
-        time.sleep(delay_s)  # lasts: the moment is what is tested
+        time.sleep(delay_s)  # lasts: the test is about this moment
         call()
 
     thread = threading.Thread(target=run)
@@ -136,7 +136,7 @@ def attached_errors_are_held_and_announced() -> None:
     assert event[:3] == ("0@0-1", "allreduce", backend.sequence) and event[4] == control.epoch, event
     assert cpu.classify(event[3]) is cpu.Fault.PEER_GONE, event
     assert not ready.poll(0) and not control.take_events()
-    time.sleep(0.2)  # lasts: time to be wrong in
+    time.sleep(0.2)  # lasts: enough time for a wrong end to show
     assert not work.is_completed(), "it was not held"
     thread = later(0.1, lambda: control.drain(control.epoch + 1))
     error = raised(work.wait)
@@ -145,7 +145,7 @@ def attached_errors_are_held_and_announced() -> None:
     assert work.is_completed() and not work.is_success() and work.get_future().done()
     assert torch.equal(tensor, torch.full((3,), 5.0))
     heal()
-    error = raised(work.wait)  # what was given up stays so
+    error = raised(work.wait)  # it stays given up
     assert type(error) is StepAbandoned, error
     control.attached = False
 
@@ -179,7 +179,7 @@ def letting_go_without_a_repair_or_an_order_to_end_fails_what_was_held() -> None
         thread.join()
         assert isinstance(error, dist.DistBackendError) and "allreduce #" in str(error), error
         control.abort("the operator ends this job")
-        if INNER == "gloo":  # rails had it under way, too: it fails like the first one
+        if INNER == "gloo":  # with rails, it was under way, too, and fails like the first one
             assert "the operator ends this job" in str(raised(behind.wait))
         else:
             assert "allreduce #" in str(raised(behind.wait))
@@ -221,7 +221,7 @@ def parked_operations_wait_and_signals_are_served() -> None:
 
 @scenario
 def a_parked_guard_keeps_its_inner_group_while_operations_are_under_way() -> None:
-    """One rank may have ended what another has not: on a new inner group the other would wait for ever."""
+    """One rank may have ended an operation and the other not. On a new inner group the other would wait for ever."""
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     meet()
     work = dist.all_reduce(torch.ones(2), async_op=True) if RANK == 0 else None
@@ -311,7 +311,7 @@ def fully_sharded() -> torch.nn.Module:
 
 
 class DrainInBackward(torch.autograd.Function):
-    """In the middle of the backward pass the step is given up."""
+    """Gives the step up in the middle of the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -386,7 +386,7 @@ def main() -> None:
     meet = Meeting(FOLDER, SIZE)
     gloo.make_inner = remember_sockets(gloo.make_inner)
     guard.install(hostname="127.0.0.1")
-    meet()  # on a busy machine, one may begin later than the groups' timeout
+    meet()  # on a busy machine, one rank may start later than the groups' timeout allows
     dist.init_process_group("gloo", init_method=f"file://{FOLDER}/store", rank=RANK, world_size=SIZE, timeout=PATIENCE)
     for name in sys.argv[4:] or scenarios:
         try:

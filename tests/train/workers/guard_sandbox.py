@@ -1,7 +1,7 @@
-"""A set-up that communicates in every way, recorded by a rank or played back by a newcomer that is all alone.
+"""A set-up that communicates in every way. Ranks record it, or a newcomer plays it back all alone.
 
 Arguments: RANK SIZE FOLDER HOW [CHANGE]. HOW "record": all ranks run it and record. HOW "replay": only this process
-runs, against its own record; CHANGE names what it does differently, and the report is what that led to.
+runs, against its own record. CHANGE names what it does differently. The report says what that led to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ control = _c10d.control
 
 
 def set_up() -> dict[str, Any]:
-    """Returns what this rank has seen; it must be the same when it is played back."""
+    """Do the set-up. Returns what this rank has seen, which must be the same when it is played back."""
     seen: dict[str, Any] = {}
     everybody: list[Any] = [None] * SIZE
     dist.all_gather_object(everybody, {"rank": RANK, "pid": os.getpid()})
@@ -69,7 +69,7 @@ def set_up() -> dict[str, Any]:
     dist.gather(torch.full((2,), float(RANK)), gathered)
     seen["gathered"] = [one.tolist() for one in gathered or []]
     large = torch.full((300_000,), float(RANK))
-    dist.broadcast(large, 0)  # over the limit: a newcomer keeps its own
+    dist.broadcast(large, 0)  # too large for the record: a newcomer keeps its own
     dist.barrier()
     dist.monitored_barrier()
     torch.manual_seed(RANK)
@@ -105,7 +105,7 @@ def main() -> None:
         rehearsed = torch.full((3,), 4.0)
         dist.all_reduce(rehearsed)
         assert torch.equal(rehearsed, torch.full((3,), 4.0))
-        torch.use_deterministic_algorithms(True)  # so that memory which nobody has written is full of large numbers
+        torch.use_deterministic_algorithms(True)  # fills unwritten memory with large numbers
         objects = [RANK]
         dist.broadcast_object_list(objects, (RANK + 1) % SIZE)
         assert objects == [None]
@@ -114,7 +114,7 @@ def main() -> None:
         control.rehearsing = False
     else:
         control.stop_record()
-        dist.all_reduce(torch.ones(3))  # the first step: no longer recorded
+        dist.all_reduce(torch.ones(3))  # the first step is not recorded
         written = setup_record.read(fd)
         seen["entries"] = len(written.entries)
         assert written.state is setup_record.State.CLOSED and not written.torn

@@ -1,7 +1,7 @@
 """Drains, rebuilds and resumes at random moments in a storm of operations, and checks every single outcome.
 
-Arguments: RANK SIZE FOLDER HOW ROUNDS SEED. HOW is "storm" (all kinds of operations, drained by another thread while
-they are awaited) or "leak" (one operation in flight at each of many reconfigurations; counts what is left behind).
+Arguments: RANK SIZE FOLDER HOW ROUNDS SEED. HOW is "storm" (another thread drains all kinds of operations while they
+are awaited) or "leak" (one operation is in flight at each of many reconfigurations, and leaked resources are counted).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROUNDS, SEED = int(sys.argv[5]), int(sys.argv[6])
 INNER = os.environ["TASKD_INNER"]
 control = _c10d.control
 WATCHES = 1
-"""The thread of the pool that watches limits, and may outlive the operations whose limits they were."""
+"""The pool has one thread that watches time limits. It may outlive the operations that had these limits."""
 
 
 class Operation:
-    """One operation under way: what it must hold if it is done, and what if it was given up."""
+    """One operation under way. `after` is what its tensor must hold if it is done, `before` if it was given up."""
 
     def __init__(self, kind: str, value: int, length: int, group: Any) -> None:
         self.before: torch.Tensor | None = torch.full((length,), float(value + RANK))
@@ -61,9 +61,9 @@ class Operation:
         try:
             self.work.wait()
         except StepAbandoned:
-            # It may also be done and the step given up just before the wait.
+            # The operation may also be done, if the step was given up just before the wait.
             assert self.work.get_future().done()
-            # Rails work on the caller's own memory: what a step that is given up leaves there, its session restores.
+            # Rails work in the caller's memory. What a step that is given up leaves there is restored by the session.
             whole = torch.equal(self.tensor, self.before) or torch.equal(self.tensor, self.after)
             assert whole or INNER == "rail", self.tensor
             return "abandoned"
@@ -77,12 +77,12 @@ def heal(epoch: int, store: Any) -> None:
 
 
 def heal_after(moment_s: float, epoch: int, store: Any) -> None:
-    time.sleep(moment_s)  # lasts: the moment is what is tested
+    time.sleep(moment_s)  # lasts: the test is about this moment
     heal(epoch, store)
 
 
 def begin(chance: random.Random, groups: list[Any]) -> list[Operation]:
-    """The same operations on every rank, since the chance is the same; a send always has its receive."""
+    """Begin random operations, the same on every rank, since `chance` is the same. Each send has its receive."""
     operations: list[Operation] = []
     for number in range(chance.randrange(1, 30)):
         kind = chance.choice(["all_reduce", "all_reduce", "reduce_scatter", "all_gather", "send"])
@@ -100,14 +100,14 @@ def storm(store: Any, groups: list[Any]) -> dict[str, int]:
     chance = random.Random(SEED)
     own_chance = random.Random(SEED * 100 + RANK)
     counts = {"done": 0, "abandoned": 0}
-    pace_s = 0.05  # follows this machine's, so that neither outcome becomes rare on a quick or a busy one
+    pace_s = 0.05  # adapts, so that neither outcome becomes rare on a quick or a busy machine
     for epoch in range(1, ROUNDS + 1):
         healer = threading.Thread(target=heal_after, args=(own_chance.random() * pace_s, epoch, store))
         healer.start()
         for operation in begin(chance, groups):
             counts[operation.check()] += 1
         pace_s = min(max(pace_s * (1.25 if counts["abandoned"] > counts["done"] else 0.8), 0.002), 2.0)
-        chance = random.Random(SEED + epoch)  # a rank that was drained early drew fewer numbers than the others
+        chance = random.Random(SEED + epoch)  # anew: a rank that was drained early has drawn fewer numbers
         healer.join()
         assert control.epoch == epoch
         control.resume(epoch)
@@ -119,7 +119,7 @@ def storm(store: Any, groups: list[Any]) -> dict[str, int]:
 
 
 def usage() -> dict[str, int]:
-    # What free() keeps for later depends on which thread freed what, and is not what is looked for.
+    # What free() keeps for later depends on the threads that freed it. That is no leak, so it is trimmed.
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     tasks = os.listdir("/proc/self/task")
@@ -127,7 +127,7 @@ def usage() -> dict[str, int]:
 
 
 def settled(groups: list[Any]) -> dict[str, int]:
-    """What is in use once every old inner group is gone and idle threads have left."""
+    """Return what is in use, once every old inner group is gone and idle threads have ended."""
     assert _c10d.wait_for_teardown(len(groups), PATIENCE), _c10d.inner_groups_alive()
     deadline = time.monotonic() + PATIENCE_S
     while _c10d.pool_threads() > WATCHES and time.monotonic() < deadline:

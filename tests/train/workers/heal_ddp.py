@@ -1,10 +1,10 @@
-"""A small training with all that a heal has to bring back: BatchNorm of each rank's own, dropout, two optimizers,
-a schedule, gradient accumulation, DataLoader workers. It kills itself where it is told, each time once.
+"""A small training with all that a heal must restore: BatchNorm buffers of each rank, dropout, two optimizers, a
+schedule, gradient accumulation, DataLoader workers. A rank kills itself at the places that are given, once at each.
 
-Arguments: --kills RANK:STEP:PLACE[:HOW],... in the order in which each rank is to die, with PLACE one of setup, start,
-forward, backward, optimizer, applied, end, between, after, and HOW kill, term, exit, leave (with exit code 0), raise,
-memory (it takes more than the group MEMORY_GROUP has, and the system kills it) or node (its launcher is killed, and so
-all of its node). Prints "weights HASH" and leaves the sample ids of each step in FOLDER/ids.
+Arguments: --kills RANK:STEP:PLACE[:HOW],... in the order in which each rank is to die. PLACE is setup, start, forward,
+backward, optimizer, applied, end, between or after. HOW is kill, term, exit, leave (with exit code 0), raise, memory
+(it takes more memory than the cgroup MEMORY_GROUP has, and the system kills it) or node (its launcher is killed, and so
+its whole node). Prints "weights RANK HASH" and writes the sample ids of each step to FOLDER/ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BATCH = 4
 
 
 class Noise(Dataset[tuple[int, torch.Tensor]]):
-    """Samples drawn from their own number and, without loader processes, shaken by the rank's own generator."""
+    """Samples drawn from their index. Without loader processes, the rank's own generator adds noise."""
 
     def __len__(self) -> int:
         return args.steps * BATCH * dist.get_world_size()
@@ -65,12 +65,12 @@ class Net(nn.Module):
 
 
 def say(line: str) -> None:
-    """In one piece: unbuffered, print() writes the line's end by itself."""
+    """Write the line with one write. An unbuffered print() writes the newline separately."""
     os.write(1, f"{line}\n".encode())
 
 
 def die(rank: int, step: int, place: str) -> None:
-    """The next of this rank's deaths, if this is the place."""
+    """Die if this is the place of this rank's next death."""
     own = [spec for spec in kills if int(spec[0]) == rank and not (args.folder / "-".join(spec)).exists()]
     if own and (step, place) == (int(own[0][1]), own[0][2]):
         spec = own[0]
@@ -87,18 +87,18 @@ def die(rank: int, step: int, place: str) -> None:
                 hoard.append(bytearray(os.urandom(1 << 20)))
         victim = os.getppid() if how == "node" else os.getpid()
         while how == "node" and not (args.folder / f"allowed-{step}").exists():
-            time.sleep(0.01)  # the manager may still be starting: a node that it never saw cannot be missed
+            time.sleep(0.01)  # the manager may still be starting, and cannot miss a node that it never saw
         os.kill(victim, signal.SIGTERM if how == "term" else signal.SIGKILL)
         signal.pause()
 
 
 def in_forward(rank: int, step: int) -> None:
-    """The forward is long, and nothing is communicated and no processor is used meanwhile; or this is the place."""
+    """Sleep if this forward must be long, without communication or CPU use. Then die if this is the place."""
     for spec in filter(None, args.long.split(",")):
         marker = args.folder / f"long-{spec}"
         if spec.startswith(f"{rank}:{step}:") and not marker.exists():
             marker.touch()
-            time.sleep(float(spec.rpartition(":")[2]))  # lasts: it is what is tested
+            time.sleep(float(spec.rpartition(":")[2]))  # lasts: the test is about this time
     die(rank, step, "forward")
 
 
@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def say_weights(rank: int, net: nn.Module, optimizers: list[torch.optim.Optimizer], own: torch.Tensor) -> None:
-    """The hash of all that this rank has: parameters, buffers, what the optimizers keep, what is its own."""
+    """Print the hash of all that this rank has: parameters, buffers, optimizer state and its own state."""
     state = torch.cat([value.detach().double().flatten() for value in net.state_dict().values()])
     moments = [v.double().flatten() for one in optimizers for s in one.state.values() for v in s.values()]
     everything = torch.cat([state, *moments, own.double()]).numpy().tobytes()

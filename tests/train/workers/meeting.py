@@ -1,4 +1,4 @@
-"""A store that no fault of a group touches, and a barrier over it. It knows nothing of groups."""
+"""A file store that no fault of a group affects, and a barrier over it. It does not use groups."""
 
 from __future__ import annotations
 

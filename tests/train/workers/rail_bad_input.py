@@ -1,4 +1,4 @@
-"""What a caller can do wrong with a rail group, and how an operation ends that cannot go on; each case by name.
+"""Cases of wrong use of a rail group, and of operations that cannot go on. Each case has a name.
 
 Arguments: RANK SIZE FOLDER, then the cases to run (all if none is named). Each case leaves a group that works.
 """
@@ -45,7 +45,7 @@ def raised(call: Callable[[], Any], *words: str) -> BaseException:
 
 
 def fresh(timeout_s: float = 20) -> Any:
-    """A group of its own for a case that breaks it."""
+    """Return a new group, for a case that breaks it."""
     return dist.new_group(list(range(SIZE)), timeout=timedelta(seconds=timeout_s), backend="cpu:rail")
 
 
@@ -69,7 +69,7 @@ def different_types_are_named() -> None:
 
 @case
 def different_types_of_one_size_are_named() -> None:
-    """Bytes that fit would be taken for other numbers."""
+    """The sizes in bytes are equal, so without a check the bytes would be read as wrong numbers."""
     group = fresh()
     mine = torch.ones(100_000, dtype=torch.float32 if RANK == 0 else torch.int32)
     outputs = [torch.empty_like(mine) for _ in range(SIZE)]
@@ -97,7 +97,7 @@ def different_roots_are_named() -> None:
 @case
 def what_cannot_be_is_refused_before_anything_is_sent() -> None:
     group = fresh()
-    backend, first = backend_of(group), dist.BroadcastOptions()  # torch itself stops these two on most ways to here
+    backend, first = backend_of(group), dist.BroadcastOptions()  # torch itself refuses these two in most calls
     raised(lambda: backend.broadcast([torch.ones(3).to_sparse()], first), "dense", "to_dense")
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     raised(lambda: backend.broadcast([quantized], first), "quantized", "dequantize")
@@ -117,7 +117,7 @@ def what_cannot_be_is_refused_before_anything_is_sent() -> None:
     freed.untyped_storage().resize_(0)
     raised(lambda: dist.all_reduce(freed, group=group), "given back")
     tensor = torch.ones(3)
-    dist.all_reduce(tensor, group=group)  # numbered alike on all ranks, as nothing of the above was begun
+    dist.all_reduce(tensor, group=group)  # has the same number on all ranks: no call above was begun
     assert int(tensor[0]) == SIZE
 
 
@@ -126,7 +126,7 @@ def a_message_of_another_size_is_named() -> None:
     group = fresh()
     if RANK == 0:
         work = dist.isend(torch.ones(50), 1, group=group)
-        with suppress(RuntimeError):  # told that the other side wants something else, or not: it was copied
+        with suppress(RuntimeError):  # may fail by the size, or not: the message was copied
             work.wait()
     elif RANK == 1:
         raised(lambda: dist.recv(torch.ones(40), 0, group=group), "50 float32", "40 float32")
@@ -135,7 +135,7 @@ def a_message_of_another_size_is_named() -> None:
 @case
 def a_time_limit_names_who_is_missing() -> None:
     group = fresh()
-    backend_of(group)._set_default_timeout(timedelta(seconds=1))  # its ranks have met
+    backend_of(group)._set_default_timeout(timedelta(seconds=1))  # now that its ranks have met
     if RANK == 0:
         begun = time.monotonic()
         error = raised(lambda: dist.all_reduce(torch.ones(3), group=group), "all_reduce", "rank 1")
@@ -160,7 +160,7 @@ def a_group_of_one() -> None:
 
 @case
 def an_abort_is_exact() -> None:
-    """After it has returned nothing is written to the tensors, whatever the peers still send."""
+    """After an abort has returned, nothing is written to the tensors, even if peers still send."""
     for size in (10, 300_000):
         group = fresh()
         dist.barrier()

@@ -1,7 +1,7 @@
-"""One rank ends the moment its last operation is over; the others begin theirs when it has gone.
+"""One rank ends as soon as its last operation is over. The others begin their operations when it is gone.
 
-Arguments: RANK SIZE FOLDER. Rank 0 gives what it has to give and its interpreter ends, without destroying anything. The
-others wait for the end of its process, and report what they were given and what they were told then.
+Arguments: RANK SIZE FOLDER. Rank 0 sends its data, and its interpreter ends without destroying a group. The others wait
+for the end of its process. Then they report what they received and which errors they got.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         except RuntimeError as error:
             said[name] = str(error)
     print(json.dumps(said), flush=True)
-    # Whoever is late must find nobody gone but rank 0.
+    # For a late rank, only rank 0 may be gone. So wait for all others.
     (FOLDER / f"said-{RANK}").touch()
     while len(list(FOLDER.glob("said-*"))) < SIZE - 1:
         time.sleep(0.01)

@@ -1,7 +1,8 @@
 """Draws operations by seed and compares the rail backend with gloo and with a plain reduction in the order of ranks.
 
 Arguments: RANK SIZE FOLDER SEED ROUNDS. Every rank draws the same operations and its own contents. A result over rails
-must equal the reference bit for bit, and gloo's where gloo has the operation and exactly (whatever is only moved).
+must equal the reference bit for bit. Some are also compared with gloo's result: exactly if data is only moved, else
+nearly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ gloo: Any = None
 
 
 def contents(shape: tuple[int, ...], dtype: torch.dtype, salt: int, rank: int) -> torch.Tensor:
-    """What this rank brings; every rank can compute everybody's."""
+    """Return the input of a rank. Every rank can compute the inputs of all ranks."""
     generator = torch.Generator().manual_seed(hash((SEED, salt, rank)) % 2**31)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
@@ -46,7 +47,7 @@ def everybody(shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> list[tor
 
 
 def reduced(tensors: list[torch.Tensor], op: Any) -> torch.Tensor:
-    """One after the other in the order of ranks; what has 16 bits is reckoned with as float32 and rounded once."""
+    """Reduce the tensors one after the other in rank order. 16-bit floats are computed as float32 and rounded once."""
     steps: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         OPS.SUM: torch.add,
         OPS.AVG: torch.add,
@@ -79,7 +80,7 @@ def shape_of(count: int) -> tuple[int, ...]:
 
 
 def laid_out(tensor: torch.Tensor, how: int) -> torch.Tensor:
-    """The same elements, now and then in memory that is not contiguous."""
+    """Return the same elements, for some values of `how` in memory that is not contiguous."""
     if how == 1 and tensor.dim() == 2:
         return tensor.t().contiguous().t()
     if how == 2:
@@ -179,7 +180,7 @@ def gather_and_scatter(salt: int) -> str:
 
 def all_to_all(salt: int) -> str:
     dtype = draw.choice((torch.float32, torch.int64, torch.bfloat16))
-    rows = [[draw.choice((0, 1, 5, 5000)) for _ in range(SIZE)] for _ in range(SIZE)]  # from, to
+    rows = [[draw.choice((0, 1, 5, 5000)) for _ in range(SIZE)] for _ in range(SIZE)]  # by sender and receiver
     width = draw.choice((1, 7))
     inputs = [contents((sum(rows[rank]), width), dtype, salt, rank) for rank in range(SIZE)]
     parts = [inputs[rank].split(rows[rank])[RANK] for rank in range(SIZE)]
@@ -198,7 +199,7 @@ def all_to_all(salt: int) -> str:
 
 
 def messages(salt: int) -> str:
-    """Several at once between all pairs, of which those of one pair and tag keep their order."""
+    """Send several messages at once between all pairs. Those of one pair and tag keep their order."""
     dtype, shape, tags = draw.choice(FLOATS), shape_of(draw.choice(SIZES)), draw.randrange(1, 4)
     works, boxes = [], []
     for number in range(3):
@@ -218,7 +219,7 @@ def messages(salt: int) -> str:
 
 
 def several_at_once(salt: int) -> str:
-    """Operations of several groups under way together, waited for in another order; some works are dropped at once."""
+    """Run operations of several groups together and wait in another order. Some works are dropped at once."""
     count = draw.choice(SIZES)
     tensors = [contents((count,), torch.float32, salt + i, RANK) for i in range(6)]
     order = draw.sample(range(6), 6)

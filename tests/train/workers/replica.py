@@ -1,4 +1,4 @@
-"""Two ranks of a replica test: rank 0 gives, rank 1 takes, in each of several ways. Arguments: RANK SIZE FOLDER."""
+"""Two ranks of a replica test: rank 0 gives state, rank 1 takes it, in several ways. Arguments: RANK SIZE FOLDER."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from taskd.state import nearby, replica, tree
 rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size)
 SPOILT_BYTES = 4 * 700 * 3
-"""Of the second layer's weight, and of its two moments."""
+"""Size of the second layer's weight, and of each of its two moments."""
 
 
 def made(how: str) -> replica.Replica:
-    """A model and an optimizer with some state; tensors of many bytes, of few and of none."""
+    """Return a model and an optimizer with some state. Their tensors have many bytes, few or none."""
     torch.manual_seed(rank)
     model = torch.nn.Sequential(torch.nn.Linear(1500, 700), torch.nn.Linear(700, 3), torch.nn.BatchNorm1d(3))
     model.register_buffer("nothing", torch.empty(0))
@@ -43,7 +43,7 @@ def state(one: replica.Replica) -> str:
 
 
 class Counting(nearby.Memory):
-    """Counts what is read in place."""
+    """Counts the bytes that are read in place."""
 
     count = 0
 
@@ -53,16 +53,16 @@ class Counting(nearby.Memory):
 
 
 def spoil(chunk: torch.Tensor, start: int) -> int:
-    """Stands where the taker looks at what has come."""
+    """Replaces the taker's checksum: it first changes one byte of the tensor that must arrive spoilt."""
     if chunk.numel() == SPOILT_BYTES:
         chunk[17] ^= 1
     return checksum(chunk, start)
 
 
 def run(how: str, other: int) -> None:
-    """One state on its way; `other` is a process that has nothing to do with it."""
+    """Transfer one state and report it. `other` is the pid of a process that is not involved."""
     Counting.count = 0
-    # The giver's number is somebody else here, as in another container.
+    # Another process has the giver's pid here, as with a giver in another container.
     nearby.os.getpid = (lambda: other) if how == "stranger" else getpid
     replica._checksum = spoil if how.endswith("spoilt") and rank == 1 else checksum
     Counting.open = classmethod(lambda cls, text: None) if how.startswith("far") else open_memory

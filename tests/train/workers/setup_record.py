@@ -1,7 +1,7 @@
-"""What stands in the record of a set-up, for tests that look into one; csrc/c10d/record.hpp has the layout.
+"""Reads the record of a set-up, for tests that look into one. csrc/c10d/record.hpp has the layout.
 
-The guards write it while control.start_record() is on, and play it back in a sandbox. Nothing is executed and no length
-is trusted. It needs no torch.
+The guards write the record while control.start_record() is on, and play it back in a sandbox. Nothing is executed and
+no length is trusted. It needs no torch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ ALIGNMENT = 8
 
 
 class State(IntEnum):
-    OPEN = 1  # the set-up goes on, or its process died in it
+    OPEN = 1  # the set-up goes on, or its process died during it
     CLOSED = 2  # the first step began
-    BROKEN = 3  # it could not be written to its end
-    GIVEN_UP = 4  # the script communicates for ever, and no session's loop begins
+    BROKEN = 3  # it could not be written completely
+    GIVEN_UP = 4  # the script communicates on and on, and no session's loop begins
 
 
 @dataclass(frozen=True)
 class RecordedTensor:
-    """A result. `data` is None if it was too large; its contents then come with the state."""
+    """A result. `data` is None if the tensor was too large. Its contents then come with the state."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,11 +52,11 @@ class Record:
     state: State
     entries: tuple[Entry, ...]
     torn: bool
-    """True if something that is no whole entry follows the last one: the process died while it wrote."""
+    """True if an incomplete entry follows the last one: the process died while it wrote."""
 
 
 def read(record: int | bytes) -> Record:
-    """What stands in a record, given as a descriptor or as its bytes. Raises ValueError if it is none."""
+    """Read a record, given as a file descriptor or as bytes. Raises ValueError if it is not a record."""
     data = os.pread(record, os.fstat(record).st_size, 0) if isinstance(record, int) else record
     if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
         raise ValueError("these bytes are not a record of a set-up")
@@ -76,7 +76,7 @@ def read(record: int | bytes) -> Record:
 
 
 class _Reader:
-    """Takes numbers and texts off the front of an entry's body."""
+    """Reads numbers and texts from an entry's body, one after the other."""
 
     def __init__(self, body: bytes) -> None:
         self.body, self.place = body, 0
@@ -101,5 +101,5 @@ class _Reader:
     def entry(self) -> Entry:
         kind, group = self.text().decode(), self.text().decode()
         peer, tag, source = self.number("i"), self.number("i"), self.number("i")
-        self.number("Q")  # the order of the calls, which playing back goes by
+        self.number("Q")  # the number that gives the order of the calls for playing back
         return Entry(kind, group, peer, tag, source, tuple(self.tensor() for _ in range(self.number("I"))))

@@ -27,7 +27,7 @@ def total(group: object, value: int) -> int:
 
 
 def groups(store: dist.Store, rank: int, size: int) -> None:
-    """Default group, a group of all, death of rank 0, and a group of the survivors."""
+    """Use the default group and a group of all ranks. Then rank 0 dies, and the survivors make a group."""
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     say(sum=total(None, rank), again=total(dist.new_group(), 10 * rank))
     objects: list[object] = [None] * size
@@ -39,11 +39,11 @@ def groups(store: dist.Store, rank: int, size: int) -> None:
     store.wait([f"dead/{other}" for other in [0]], PATIENCE)
     group = dist.new_group(survivors, use_local_synchronization=True)
     say(survivors=total(group, rank), keys=store.num_keys() > 0)
-    os._exit(0)  # the default group has lost a member
+    os._exit(0)  # without destroying the default group, which has lost a member
 
 
 def rebuild(store: dist.Store, rank: int, size: int) -> None:
-    """A guarded group that meets again under an epoch; a member that never comes ends the meeting at once."""
+    """Rebuild a guarded group under a new epoch. Rank 0 never comes to epoch 2, so that meeting ends with its epoch."""
     guard.install()
     dist.init_process_group("gloo", store=dist.PrefixStore("generation0", store), rank=rank, world_size=size)
     first = total(None, rank)

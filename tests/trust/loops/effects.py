@@ -1,4 +1,4 @@
-"""What a step writes: a line of metrics on each rank and a checkpoint on rank 0, every other step."""
+"""Steps that write: every other step, each rank adds a line of metrics and rank 0 saves a checkpoint."""
 
 import torch
 import torch.distributed as dist
@@ -15,22 +15,22 @@ session.register(model=stage.model, optimizer=stage.optimizer)
 
 
 def log(number: int, loss: float) -> None:
-    """A line of this rank's."""
-    torch.rand(1)  # changes no draw of the training's
+    """Add a line to this rank's metrics."""
+    torch.rand(1)  # must not change the draws of the training
     stage.here("before the line", number)
     taskd.add_line(stage.folder / f"metrics{stage.rank}.csv", f"{number},{loss}")
     stage.here("behind the line", number)
 
 
 def checkpoint(number: int) -> None:
-    """The weights that the step has made."""
+    """Save the weights that the step has made."""
     stage.here("before the checkpoint", number)
     taskd.save(stage.model.state_dict(), stage.folder / f"step{number}.pt")
     stage.here("behind the checkpoint", number)
 
 
 def mean(number: int) -> None:
-    """What all ranks have to do together."""
+    """Run a collective, which all ranks have to join."""
     total = torch.ones(1)
     stage.here("before the mean", number)
     dist.all_reduce(total)

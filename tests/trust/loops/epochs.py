@@ -1,4 +1,4 @@
-"""Epochs as taskd has them: an evaluation over all ranks after each, a schedule, a table, a checkpoint."""
+"""Epochs of a session. An evaluation over all ranks, a schedule, a table and a checkpoint follow each epoch."""
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ history: list[float] = []
 
 
 def evaluate() -> float:
-    """Draws from the generators, switches the model and moves the schedule."""
+    """Return the loss of all ranks. It draws numbers, switches the model's mode and moves the schedule."""
     stage.model.eval()
     scheduler.step()
     noise = float(torch.rand(1))
@@ -35,7 +35,7 @@ def evaluate() -> float:
 
 
 def report(loss: float) -> None:
-    """Files of this rank."""
+    """Write the files of this rank."""
     stage.here("report", epoch)
     rows = "".join(f"{at} {row}\n" for at, row in enumerate([*history, loss]))
     taskd.write_file(stage.folder / f"table{stage.rank}.csv", rows)

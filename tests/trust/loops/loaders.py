@@ -1,6 +1,6 @@
-"""One training with many loaders: --kind says how its batches are drawn, by how many processes, and how it loops.
+"""One training with many loaders. --kind says how its batches are drawn, by how many processes, and how it loops.
 
-plain: without a session. one, each, old: one `steps(epochs=N)`, a loop for each of `session.epochs`, a loop for each
+plain: without a session. one: one `steps(epochs=N)`. each: one loop per epoch of `session.epochs`. old: one loop per
 epoch in the old shape. augment: samples that depend on draws of the process that loads them.
 """
 
@@ -25,7 +25,7 @@ random.seed(200 + stage.rank), numpy.random.seed(300 + stage.rank)
 
 
 class Augmented(Dataset[tuple[int, torch.Tensor]]):
-    """Noise of all three generators on each sample, or (own) of one that the dataset has itself."""
+    """Adds noise to each sample, from all three generators or (own) from a generator of the dataset."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -42,7 +42,7 @@ class Augmented(Dataset[tuple[int, torch.Tensor]]):
 
 
 class Eager(Sampler[list[int]]):
-    """Batches that are drawn when iter() is called, and not when the first one is wanted."""
+    """Batches that are drawn when iter() is called, not when the first batch is wanted."""
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(torch.randperm(BATCH * PER_EPOCH).reshape(-1, BATCH).tolist())
@@ -52,7 +52,7 @@ class Eager(Sampler[list[int]]):
 
 
 def loader_of(data: Any) -> DataLoader[Any]:
-    """As --kind says."""
+    """Return the loader that --kind describes."""
     processes = 0 if "inside" in words else 2
     more: dict[str, Any] = {"num_workers": processes, "persistent_workers": "persistent" in words}
     half = Subset(data, [*range(stage.rank, len(data), 2)])
@@ -74,14 +74,14 @@ checks = DataLoader(stage.data, BATCH, num_workers=1, persistent_workers=True) i
 
 
 def evaluate() -> float:
-    """With processes that stay; the score moves the weights' path by a draw of its own."""
+    """Return a score, from a loader whose processes stay. Its draw changes all later draws of the training."""
     assert checks is not None
     with torch.no_grad():
         return float(torch.rand(1)) + sum(float(loss_of(stage.model, x)) for _, x in checks)
 
 
 def train(step: Any) -> None:
-    """One step of a session, and what the body does behind it."""
+    """Run one step of a session, and what the loop does after it."""
     with step as batch:
         indices, x = batch
         if "evaluates" in words and "within" in words and step.number == PER_EPOCH + 1:

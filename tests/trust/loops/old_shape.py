@@ -1,4 +1,4 @@
-"""Epochs as many scripts have them: the code between the loops stands there as it is, and --kind says what it does."""
+"""Epochs as many scripts have them, with plain code between the loops. --kind says what that code and the steps do."""
 
 import logging
 import os

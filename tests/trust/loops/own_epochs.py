@@ -1,4 +1,4 @@
-"""A loop for each epoch, whose number the script gives to its sampler: with a session, and as plain torch has it."""
+"""A loop for each epoch. The script gives the epoch's number to its sampler, with a session or with plain torch."""
 
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler

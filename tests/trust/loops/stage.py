@@ -1,8 +1,8 @@
-"""What the small trainings of this folder have in common: two ranks, three epochs of four steps, a death at one place.
+"""The common part of the small trainings of this folder: two ranks, three epochs of four steps, a death at one place.
 
-A training says where it is (`here("backward", number)`) and what it sees; the rank that is to die kills itself where
---place and --at say so, once. It prints "weights RANK HASH" at its end. What is done in and between the loops stands in
-the trainings themselves.
+A training says where it is (`here("backward", number)`) and what it sees. The rank that --who names kills itself once,
+at the place and number that --place and --at name. A training prints "weights RANK HASH" at its end. The trainings
+themselves show what they do in and between the loops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH, EPOCHS, PER_EPOCH = 4, 3, 4
 
 
 class Numbered(Dataset[tuple[int, torch.Tensor]]):
-    """Samples that depend on their number only, and tell it."""
+    """Samples that depend on their number only. Each comes with its number."""
 
     def __len__(self) -> int:
         return 2 * BATCH * PER_EPOCH
@@ -56,7 +56,7 @@ class Stage:
         say(f"begin {self.rank}")
 
     def here(self, place: str, number: int) -> None:
-        """One rank dies here, if this is the place."""
+        """Kill one rank here, if this is the place."""
         if (self.rank, number, place) != (self.args.who, self.args.at, self.args.place):
             return
         mark = self.folder / "dead"
@@ -67,7 +67,7 @@ class Stage:
         signal.pause()
 
     def train(self, batch: tuple[torch.Tensor, torch.Tensor], number: int, rehearsal: bool = False) -> float:
-        """One step; the loss."""
+        """Train one step. Return the loss."""
         indices, x = batch
         if not rehearsal:
             say(f"saw {self.rank} {number} {indices.tolist()}")
@@ -83,7 +83,7 @@ class Stage:
         return float(loss.detach())
 
     def end(self, *modules: nn.Module) -> None:
-        """Say what the weights are."""
+        """Print a hash of the weights, and end."""
         found = [one.detach().flatten() for module in (self.model, *modules) for one in module.parameters()]
         say(f"weights {self.rank} {hashlib.sha256(torch.cat(found).numpy().tobytes()).hexdigest()}")
         dist.barrier()

@@ -1,4 +1,4 @@
-"""What a step owes, as it is written down: by the newest attempt alone."""
+"""What a step owes, as the ledger has it. Only the newest attempt counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a step or an epoch writes: whole or not there, and the same when it is done twice."""
+"""Files that a step or an epoch writes. A file is whole or not there, and it is the same when it is written twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskd.worker.writes import WriteGuard
 
 @pytest.mark.parametrize("before", ["", "1,0.5\n", "1,0.5\n2,0.2", "1,0.5\n2,0.25", "1,0.5\n2,0.25\n"])
 def test_a_line_stands_once_and_whole(tmp_path: Path, before: str) -> None:
-    """Whatever of it an earlier attempt has left."""
+    """An earlier attempt may have left nothing, a part of the line or all of it."""
     path = tmp_path / "metrics.csv"
     path.write_text(before)
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_gone_is_no_open_file() -> None:
-    """A script may keep a proxy of an object that lives no more; asking it anything is an error."""
+    """A script may keep a weak proxy of an object that is gone. Any use of the proxy is an error."""
     stopped: list[str] = []
     alive = torch.nn.Module()
     proxy = weakref.proxy(alive)

@@ -1,4 +1,4 @@
-"""Loaders of all kinds: whoever dies wherever, batches and weights are those of the run in which nobody dies."""
+"""Loaders of all kinds. After any death, batches and weights are those of the run in which no rank dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = [
     for at, (processes, order) in enumerate(product(PROCESSES, ORDERS))
     for death in range(len(DEATHS))
 ]
-"""Every kind of processes and order with every death; and each shape of loop with two of them."""
+"""All pairs of processes and order with all deaths. In each pair, each shape of loop has two of the deaths."""
 
 
 @pytest.mark.one_in(19)
@@ -45,7 +45,7 @@ def test_a_death_changes_no_batch(run: Run, kind: str, place: str, at: int) -> N
 
 @pytest.mark.parametrize(("processes", "order"), [*product(PROCESSES, ORDERS)])
 def test_a_session_changes_no_batch(run: Run, processes: str, order: str) -> None:  # noqa: F811
-    """The undisturbed run is the one of plain torch."""
+    """The session is compared with plain torch."""
     kind = f"{processes} {order}"
     check_same(calm(run, "loaders", f"one {kind}"), calm(run, "loaders", f"plain {kind}"))
 
@@ -67,7 +67,7 @@ def test_draws_of_a_dataset(run: Run, what: str, shape: str, processes: str, ord
 @pytest.mark.parametrize("processes", PROCESSES)
 @pytest.mark.parametrize("what", ["", "augment"])
 def test_a_batch_is_loaded_again(run: Run, what: str, processes: str, order: str, at: int) -> None:  # noqa: F811
-    """The step has written into it."""
+    """The step has written into the batch."""
     kind = f"one {processes} {order} writes {what}"
     check_healed(run("loaders", kind, "backward", at), calm(run, "loaders", kind))
 
@@ -78,7 +78,7 @@ def test_a_batch_is_loaded_again(run: Run, what: str, processes: str, order: str
 )
 @pytest.mark.parametrize("shape", ["each", "old"])
 def test_a_loader_of_an_evaluation(run: Run, shape: str, place: str, at: int) -> None:  # noqa: F811
-    """Its processes stay, and the newcomer has to start them anew."""
+    """The loader's processes stay, and the newcomer has to start them anew."""
     kind = f"{shape} inside steps evaluates"
     check_healed(run("loaders", kind, place, at), calm(run, "loaders", kind))
 
@@ -93,7 +93,7 @@ def test_an_evaluation_within_a_step(run: Run, place: str, at: int) -> None:  # 
 
 
 def test_a_loop_that_is_left_while_its_processes_draw(run: Run) -> None:  # noqa: F811
-    """How far they have drawn nobody knows."""
+    """Nobody knows how far they have drawn."""
     kind = "each persistent steps augment leaves"
     job = run("loaders", kind, "forward", PER_EPOCH)
     check_started_over(job, calm(run, "loaders", kind), "draw at random")

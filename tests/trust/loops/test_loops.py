@@ -1,4 +1,4 @@
-"""Loops and what stands between them: whoever dies wherever, weights and samples are those of the undisturbed run."""
+"""Loops and the code between them. After any death, weights and samples are those of the undisturbed run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training of this folder to its end; one rank dies at this place."""
+    """Runs one training of this folder to its end. One rank dies at this place."""
 
     def start(case: str, kind: str = "", place: str = "", at: int = -1, who: int = 1, code: int | None = 0) -> Launched:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -40,21 +40,21 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run, case: str, kind: str) -> Launched:
-    """The run in which nobody dies."""
+    """Return the run in which no rank dies."""
     if (case, kind) not in _calm:
         _calm[case, kind] = run(case, kind)
-        _files[case, kind] = files(_calm[case, kind])  # the folder goes with the test that came first
+        _files[case, kind] = files(_calm[case, kind])  # the folder is removed with the test that came first
     return _calm[case, kind]
 
 
 def check_same(job: Launched, wanted: Launched) -> None:
-    """Weights and samples; what a step that was given up has seen, it sees again."""
+    """Check weights and samples. A step that was given up sees the same samples again."""
     same_bits(sorted(job.said("weights")), sorted(wanted.said("weights")), job.text)
     same_bits(sorted({*job.said("saw")}), sorted(wanted.said("saw")), job.text)
 
 
 def check_healed(job: Launched, wanted: Launched) -> None:
-    """One rank was replaced, nobody started over, and nothing else is different."""
+    """Check that one rank was replaced, no rank started over, and nothing else is different."""
     check_same(job, wanted)
     assert "respawn" not in job.text, job.text
     assert len(job.said("begin")) == RANKS + 1, job.text
@@ -87,13 +87,13 @@ def test_the_scripts_own_epochs_stand_after_a_death(run: Run, kind: str, place: 
 
 
 def files(job: Launched) -> dict[str, str]:
-    """What the training has written, by name."""
+    """Return the hash of each file that the training has written, by name."""
     found = [path for path in job.folder.iterdir() if path.suffix in {".csv", ".pt", ".part"}]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 def check_epochs(run: Run, job: Launched, kind: str) -> None:
-    """Besides: the files and the results."""
+    """Check also the files and the results."""
     wanted = calm(run, "epochs", kind)
     check_healed(job, wanted)
     same_bits(files(job), _files["epochs", kind], job.text)
@@ -128,7 +128,7 @@ def test_epochs_and_a_death_in_a_step(run: Run, place: str, at: int) -> None:
 
 
 def check_started_over(job: Launched, wanted: Launched, *sentences: str) -> None:
-    """All started again, because of this; and nothing else is different."""
+    """Check that all started again for this reason, and that nothing else is different."""
     check_same(job, wanted)
     decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
     assert all(sentence in decision for sentence in sentences), job.text
@@ -144,7 +144,7 @@ def check_started_over(job: Launched, wanted: Launched, *sentences: str) -> None
     ],
 )
 def test_a_newcomer_writes_nothing_of_epochs_that_are_over(run: Run, kind: str, what: str) -> None:
-    """And says which line of the script would have done so."""
+    """It says, too, which line of the script would have written."""
     place = "" if kind == "opened" else f"{HERE / 'old_shape.py'}, line "
     job = run("old_shape", kind, "backward", 2 * PER_EPOCH + 1)
     check_started_over(job, calm(run, "old_shape", kind), "runs again through what its life before", place, what)
@@ -165,7 +165,7 @@ def test_a_step_that_cannot_be_rehearsed(run: Run) -> None:
 
 
 def test_an_error_behind_the_update_is_not_skipped(run: Run) -> None:
-    """The others have done that step, so nobody would do again what has failed."""
+    """The others have done that step, so no rank would do the failed part again."""
     job = run("old_shape", "raises", code=None)
     assert not job.said("weights"), job.text
     assert "its script failed in step 6" in job.text and "ValueError: rank 1 has had enough" in job.text, job.text
@@ -200,14 +200,14 @@ def test_what_a_step_saves_by_itself_is_told_once(run: Run) -> None:
 
 @pytest.mark.parametrize("place", ["forward", "before the mean", "behind the mean"])
 def test_a_function_that_communicates_makes_all_start_over(run: Run, place: str) -> None:
-    """The newcomer would have to do it alone."""
+    """The newcomer would have to run the collective alone."""
     wanted = calm(run, "effects", "talks")
     job = run("effects", "talks", place, 5)
     check_started_over(job, wanted, "a function that was given to step.on_commit() communicates")
 
 
 def test_what_is_asked_for_behind_the_backward_is_done_and_said(run: Run) -> None:
-    """A newcomer's rehearsal does not come so far, so it cannot make up for it."""
+    """A newcomer's rehearsal ends before that place, so the newcomer cannot make up for the call."""
     job = run("effects", "late", "before the line", 5)
     wanted = calm(run, "effects", "late")
     check_started_over(job, wanted, "the step calls on_commit() 0 times where it called it 1 times")

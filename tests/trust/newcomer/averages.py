@@ -1,4 +1,4 @@
-"""Averages of a model with BatchNorm: their buffers are this rank's own, as those of the model are."""
+"""Averages of a model with BatchNorm. Their buffers are this rank's own, like the buffers of the model."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from tests.trust.scene import Net, Scene, average_gradients, loss_of, metric_of
 
 
 class Normed(Net):
-    """With buffers that depend on what this rank has seen."""
+    """A net with buffers that depend on what this rank has seen."""
 
     def __init__(self) -> None:
         super().__init__()

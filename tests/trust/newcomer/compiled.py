@@ -1,7 +1,7 @@
-"""A compiled model: a newcomer finds the compiler imported, and what it compiles in the caches of those before it.
+"""A compiled model. A newcomer finds the compiler imported, and compiled code in the caches of earlier processes.
 
---place "inside ..." compiles what is in DistributedDataParallel, otherwise all of it. Rank 1 waits for the test before
-it dies. Whoever ends says how often torch's caches had what it asked for ("caches RANK HITS MISSES").
+--place "inside ..." compiles only the model inside DistributedDataParallel, otherwise all of it. Rank 1 waits for the
+test before it dies. A rank that ends prints the hits and misses of torch's caches ("caches RANK HITS MISSES").
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def main() -> None:
 
 
 def wait_for_the_test(folder: Path) -> None:
-    """Before the death, and not again after it."""
+    """Wait for the test before the death, and not again after it."""
     if not (folder / "dead").exists():
         os.close(os.open(folder / "go", os.O_RDONLY))
 
 
 def counted() -> tuple[int, int]:
-    """Hits and misses of both caches."""
+    """Return the hits and misses of both caches."""
     counters = sys.modules["torch._dynamo.utils"].counters
     both = [(counters["inductor"], "fxgraph_cache"), (counters["aot_autograd"], "autograd_cache")]
     hits = sum(counter[f"{name}_hit"] for counter, name in both)

@@ -1,4 +1,4 @@
-"""An optimizer with moments in float32 of parameters in bfloat16; a Dropout and a layer that change in training."""
+"""An optimizer with float32 moments for bfloat16 parameters. A Dropout and a layer change during the training."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.trust.scene import Net, Scene, average_gradients, loss_of
 
 
 class Momentum(torch.optim.Optimizer):
-    """Adds up gradients in float32."""
+    """An optimizer that sums gradients in float32."""
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 0.01})  # type: ignore[arg-type]

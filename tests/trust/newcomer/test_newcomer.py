@@ -1,7 +1,7 @@
-"""What a newcomer lacks: it ends with the weights of the undisturbed run, or all start over with a sentence.
+"""State that a newcomer lacks. It ends with the weights of the undisturbed run, or all start over and say why.
 
-Each case is a small training of this folder, which carries something from step to step beside its model. Rank 1 dies
-before its gradients are out ("backward": the step is done again) and after it ("reduced": the others have done it).
+Each case is a small training of this folder, which carries something besides its model from step to step. Rank 1 dies
+before its gradients are out ("backward": the step is done again) or after that ("reduced": the others have done it).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training of this folder to its end; rank 1 dies at this place of this step."""
+    """Runs one training of this folder to its end. Rank 1 dies at this place of this step."""
 
     def start(case: str, place: str, at: str) -> Launched:
         folder = tmp_path / f"{case}-{place}{at}".replace(" ", "-")
@@ -41,7 +41,7 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run, case: str, kind: str = "") -> list[str]:
-    """What every rank ends with when nobody dies. `kind`: of trainings that come in some."""
+    """Return what every rank ends with when no rank dies. `kind`: for trainings of several kinds."""
     if (case, kind) not in _calm:
         _calm[case, kind] = sorted(run(case, kind, NEVER).said("weights"))
         assert len(_calm[case, kind]) == RANKS
@@ -49,14 +49,14 @@ def calm(run: Run, case: str, kind: str = "") -> list[str]:
 
 
 def check_healed(job: Launched, weights: list[str]) -> None:
-    """One rank was replaced, nobody started over, and nothing else is different."""
+    """Check that one rank was replaced, no rank started over, and nothing else is different."""
     same_bits(sorted(job.said("weights")), weights, job.text)
     assert "respawn" not in job.text, job.text
     assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
 
 def check_started_over(job: Launched, weights: list[str], sentence: str) -> None:
-    """All started again, because of this; and nothing else is different."""
+    """Check that all started again for this reason, and that nothing else is different."""
     same_bits(sorted(job.said("weights")), weights, job.text)
     decision = next((line for line in job.lines if line.endswith("so all start again: respawn")), "")
     assert sentence in decision, job.text
@@ -67,7 +67,7 @@ def check_started_over(job: Launched, weights: list[str], sentence: str) -> None
 @pytest.mark.parametrize("at", ["3", "4"])
 @pytest.mark.parametrize("place", ["backward", "reduced", "averaged"])
 def test_buffers_of_averages(run: Run, place: str, at: str) -> None:
-    """Which are this rank's own, and are made again where the record is one update behind."""
+    """They are this rank's own. They are computed again where the record is one update behind."""
     check_healed(run("averages", place, at), calm(run, "averages"))
 
 
@@ -79,7 +79,7 @@ def test_moments_in_their_own_dtype_and_what_is_switched(run: Run, place: str, a
 
 @pytest.mark.parametrize("place", ["backward", "inside backward"])
 def test_a_compiled_model(tmp_path: Path, free_port: Callable[[], int], place: str) -> None:
-    """What the dead rank had compiled is not compiled again, nor is the compiler imported when it is needed."""
+    """The newcomer does not compile again what the dead rank had compiled. It finds the compiler imported."""
 
     def start(name: str, at: str) -> Launched:
         folder = tmp_path / name

@@ -1,8 +1,8 @@
-"""A training in which one bit is flipped on one rank, once: in what --what names, when step --at begins.
+"""A training in which one bit flips once, on one rank: in the item that --what names, when step --at begins.
 
-It trains on until it is found and all start over; with the bit flipped in a former life, or with --what "" from the
-beginning, it trains STEPS steps and says its weights. So no test waits for a number of steps. With --kill, rank 1 dies
-in that step first, once.
+It trains until the flip is found and all start over. If the bit was flipped before this start, or if --what is "", it
+trains STEPS steps and prints its weights. So no test waits for a number of steps. With --kill, rank 1 first dies in
+that step, once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDLESS = 1_000_000
 def flip(
     what: str, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: torch.optim.lr_scheduler.StepLR
 ) -> None:
-    """One bit, or one number, becomes another one."""
+    """Change one bit, or one number."""
     weight = model.first.weight
     if what == "parameter":
         weight.detach().view(torch.int32)[3, 2] ^= 1
@@ -44,7 +44,7 @@ def flip(
 
 
 def die_once(mark: Path) -> None:
-    """A life that finds the mark goes on."""
+    """Kill this process. A process that finds the mark goes on."""
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -65,7 +65,7 @@ def main() -> None:
     rank, mark = dist.get_rank(), args.folder / "flipped"
     say(f"begin {rank}")
     endless = bool(args.what) and not mark.exists()
-    dist.barrier()  # all have looked
+    dist.barrier()  # all ranks have looked for the mark
     net = Net()
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""Digests of a replica: what has one, what changes it, and what is left out with a word."""
+"""Digests of a replica: what has a digest, what changes it, and what is left out and named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskd.state.replica import Replica
 
 
 class Net(nn.Module):
-    """Something of each kind."""
+    """A model with tensors of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def trained(steps: int = 2) -> Replica:
-    """The same every time."""
+    """Return a trained replica, the same every time."""
     torch.manual_seed(1)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -51,7 +51,7 @@ def of(replica: Replica) -> Digests:
 
 
 def words(digests: Digests) -> dict[str, bytes]:
-    """Each unit's digest by its name."""
+    """Return each unit's digest by its name."""
     count, size = len(digests.units), limits.DIGEST_WORD
     data = digests.of(0, count)
     names = digests.names(0, count).split("\n")
@@ -107,7 +107,7 @@ def test_settings_counters_and_modes_have_digests() -> None:
 
 
 def test_a_rank_that_takes_an_update_from_another_one_has_its_digests() -> None:
-    """An optimizer that loads a state has other dicts of settings and of state then."""
+    """An optimizer that loads a state replaces its dicts of settings and of state."""
     behind, ahead = trained(2), trained(3)
     digests = of(behind)
     for (_, mine), (_, theirs) in zip(behind.tensors(), ahead.tensors(), strict=True):
@@ -171,7 +171,7 @@ def test_what_an_optimizer_puts_in_another_ones_place_is_found() -> None:
 
 
 class Strange(torch.Tensor):
-    """A class whose contents lie nobody knows where."""
+    """A tensor class of which nobody knows where its contents lie."""
 
 
 def test_what_has_no_digest_is_named_and_the_rest_is_compared() -> None:

@@ -1,4 +1,4 @@
-"""Silent corruption of one replica: a bit that flips in what a rank holds is found, the rank is named, all start over.
+"""Silent corruption of one replica. A bit that flips on a rank is found, the rank is named, and all start over.
 
 Every job here trains on until that has happened; nothing else would end it. It ends with the weights of the run in
 which nothing was flipped.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """One training to its end."""
+    """Runs one training to its end."""
 
     def start(what: str, ranks: int, rank: int = 0, at: int = 5, *more: str) -> Launched:
         folder = tmp_path / f"{what}{ranks}"
@@ -41,14 +41,14 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 
 
 def calm(run: Run, ranks: int) -> str:
-    """What every rank ends with when nothing is flipped."""
+    """Return what every rank ends with when nothing is flipped."""
     if ranks not in _calm:
         (_calm[ranks],) = {line.split()[1] for line in run("", ranks).said("weights")}
     return _calm[ranks]
 
 
 def check(job: Launched, weights: str, sentence: str) -> int:
-    """It was found, once, with this sentence, and all have started over; the update after which it was found."""
+    """Check that it was found once, with this sentence, and that all started over. Return the update that showed it."""
     found = [line for line in job.lines if line.startswith("taskd[manager]: after update")]
     assert len(found) == 2 and "observe" not in job.text, job.text  # what was found, and what is done about it
     assert sentence in found[0] and found[1].endswith("so all start again: respawn"), job.text
@@ -89,7 +89,7 @@ def test_of_two_ranks_both_are_named_and_nobody_is_accused(run: Run) -> None:
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_wrong_repair_shows_after_its_first_updates(run: Run, after: int) -> None:
-    """Rank 1 dies in step 9 and is replaced; what is wrong with it then is found after the update that shows it."""
+    """Rank 1 dies in step 9 and is replaced. Its wrong state is found after the update that shows it."""
     job = run("parameter", 4, 1, 9 + after, "--kill", "9")
     assert check(job, calm(run, 4), "rank 1 holds other contents of ") == 10 + after
     assert sum(line.startswith("begin 1") for line in job.lines) == 3, job.text

@@ -1,4 +1,4 @@
-"""When a rank tells its digests: at the first update, after repairs, at its slices' turns; what never ends a step."""
+"""When a rank tells its digests: at the first update, after repairs, at its slices' turns. A failure ends no step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from taskd.worker.prover import Prover
 
 
 class Told(Repair):
-    """Keeps what is told."""
+    """Records what is told."""
 
     records = True
 
     def __init__(self) -> None:
-        self.updates: list[tuple[int, bool]] = []  # and whether of the whole state
+        self.updates: list[tuple[int, bool]] = []  # the update, and whether the whole state is told
 
     def tell_proof(self, digests: Digests, updates: int, every: int, first: int, end: int) -> None:
         assert len(digests.of(first, end)) == (end - first) * limits.DIGEST_WORD
