@@ -23,7 +23,10 @@ class Rhythm:
         self._step = -1
 
     def see(self, epoch: int, step: int) -> bool:
-        """Take how far the job has come. Return whether that is further than at the last call."""
+        """Take how far the job has come; before its first step that is below zero. Return whether that is further than
+        at the last call."""
+        if step < 0:
+            return False
         further = step > self._step >= self._first_step >= 0
         if epoch != self._epoch or step < self._first_step:
             self._epoch, self._first_step, further = epoch, step, False
