@@ -111,7 +111,7 @@ void who_does_not_come_is_named_in_time() {
     groups[0]->receive(data[0].data(), 5, -1, 78, kSecondNs / 4, nullptr, message.add());
     world->finish(message);
     check_failure(message, 0, Code::kTimeout, "message of 5 bytes from rank 3 with tag 77 in group g");
-    check_failure(message, 0, Code::kTimeout, "within 250 ms: no answer from rank 3. ");
+    check_failure(message, 0, Code::kTimeout, "Timed out waiting 250ms: no answer from rank 3. ");
     check_failure(message, 1, Code::kTimeout, "from anybody with tag 78");
 }
 

@@ -210,7 +210,8 @@ def a_monitored_barrier_fails_in_torchs_words() -> None:
         words = error_of(lambda: dist.monitored_barrier(hasty, timeout=timedelta(0)))
         assert "Rank 0 timed out in monitoredBarrier" in words, words
     else:
-        words = error_of(lambda: dist.monitored_barrier(alone, timeout=timedelta(milliseconds=500)))
+        soon = timedelta(milliseconds=500)  # expires: rank 0 does not come
+        words = error_of(lambda: dist.monitored_barrier(alone, timeout=soon))
         wanted = f"Rank {RANK} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
         assert wanted + "from rank 0" in words, words
     dist.barrier()
