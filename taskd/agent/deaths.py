@@ -82,11 +82,11 @@ class Deaths:
 
     def ended(self, worker: Worker) -> None:
         """Close the record of this process: its memory is gone now, too."""
+        self._ended.append(worker)  # first, for its descriptor stays readable
         if not worker.reported and worker.rank >= 0 and not self._judge(worker, self._state(worker)):
             self._report(worker, None)
         if self._reap is not None:
             self._reap(worker.pid)
-        self._ended.append(worker)
 
     def found(self, now_ns: int) -> list[Gone]:
         """Check the doubtful processes that are due. Returns all deaths confirmed since the last call."""
@@ -129,7 +129,15 @@ class Deaths:
 
     def _report(self, worker: Worker, code: int | None, reason: str = "") -> None:
         worker.reported, worker.check_at_ns = True, 0
-        self.hear(worker)
+        told = UNKNOWN_EXIT if code is None else code, reason
+        try:
+            self.hear(worker)
+            told = self._explain(worker, code, reason)
+        finally:  # whatever breaks on the way, the process is gone, and nobody looks at it again
+            self._found.append(Gone(worker.rank, worker.incarnation, *told))
+
+    def _explain(self, worker: Worker, code: int | None, reason: str) -> tuple[int, str]:
+        """Return the exit code that counts, and why the process ended if that is known."""
         if worker.leaving and code != 0 and self._excuse is not None:
             self._excuse(worker.pid)
             if code is not None and code < 0:
@@ -143,7 +151,7 @@ class Deaths:
             reason = "its exit code was taken by its parent before it could be read"
         if code == -signal.SIGKILL and self._memory is not None:
             reason = self._memory.why(time.monotonic_ns()) or reason
-        self._found.append(Gone(worker.rank, worker.incarnation, code, reason))
+        return code, reason
 
 
 def reaped_code(pidfd: int) -> int | None:

@@ -17,6 +17,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import zmq
 
@@ -191,7 +192,8 @@ class AgentLoop:
 
     def _step(self, event: events.AgentEvent, asker: Worker | None = None) -> None:
         wanted: Sequence[effects.AgentEffect] = ()
-        with self._mistakes.about(event):
+        # A death is told once. If the core cannot take it, nobody would ever miss that rank: then this loop has to end.
+        with nullcontext() if isinstance(event, events.Gone) else self._mistakes.about(event):
             wanted = self.core.step(time.monotonic_ns(), event)
         for effect in wanted:
             with self._mistakes.about(effect):
@@ -237,9 +239,10 @@ class AgentLoop:
 
     def _take_ends(self, ends: list[events.Gone]) -> None:
         for end in ends:
-            last = self.pages.last_word(end.rank)
-            if last is not None:
-                self._queue.append(last)
+            with self._mistakes.about(f"reading the last page of rank {end.rank}"):
+                last = self.pages.last_word(end.rank)
+                if last is not None:
+                    self._queue.append(last)
             self._queue.append(end)
 
     def _serve_interfaces(self) -> None:

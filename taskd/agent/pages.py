@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskd import _native
+from taskd import _native, log
 from taskd.agent.deaths import Deaths
 from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.stillness import StillWatch
@@ -20,8 +20,10 @@ from taskd.core import events
 from taskd.core.limits import MS
 from taskd.core.messages import Place, Still
 from taskd.core.types import PageFlag, Phase
+from taskd.mistakes import Mistakes
 
 BEAT_AGE_MS_MAX = 2**31
+_logger = log.get(__name__)
 _PHASES = frozenset(int(phase) for phase in Phase)
 
 
@@ -35,6 +37,7 @@ class Pages:
         self._deaths = deaths
         self._memory = memory
         self.still = StillWatch(workers)
+        self.mistakes = Mistakes(_logger, "the other ranks of this node are read on")
         self._carried = 0  # how many bytes all rails of this node have carried
 
     def read(self, now: int, closely: bool) -> events.Readings | None:
@@ -51,14 +54,18 @@ class Pages:
         for worker, beat in zip(watched, beats, strict=True):
             if beat is None or beat.beat_count == 0:
                 continue
-            age_ns = max(0, now - beat.beat_ns)
-            if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
-                self._deaths.doubt(worker, now)
-            work = worker.effort.look(now, self._carried) if closely else 0
-            readings.append(_reading(worker, beat, age_ns, work, self.still.read(worker, beat, now, self._carried)))
-            if beat.flags & PageFlag.COMPILES:
-                self.on_compiles()
+            with self.mistakes.about(f"reading the page of rank {worker.rank}"):
+                readings.append(self._read_one(worker, beat, now, closely))
         return events.Readings(tuple(readings), rails) if readings or rails else None
+
+    def _read_one(self, worker: Worker, beat: _native.Beat, now: int, closely: bool) -> events.Reading:
+        age_ns = max(0, now - beat.beat_ns)
+        if age_ns > self._deaths.overdue_ns(beat.beat_period_ns):
+            self._deaths.doubt(worker, now)
+        if beat.flags & PageFlag.COMPILES:
+            self.on_compiles()
+        work = worker.effort.look(now, self._carried) if closely else 0
+        return _reading(worker, beat, age_ns, work, self.still.read(worker, beat, now, self._carried))
 
     def last_word(self, rank: int) -> events.Readings | None:
         """Read the last content of a rank's page after its process has ended."""

@@ -89,7 +89,8 @@ class StillWatch:
         since = beat.beat_ns if look.doing in _OUTSIDE.values() else look.since  # a stopped process does not beat
         doing_ms = max(now - since, 0) // MS
         who = (worker.rank, worker.incarnation, beat.progress_ns)
-        words = " ".join(filter(None, (look.words, look.stack)))
+        stale = look.doing is Doing.HOLDS_GIL or look.doing in _OUTSIDE.values()  # it has gone on since it told
+        words = " ".join(filter(None, (look.words, "" if stale else look.stack)))
         return Still(*who, age_ns // MS, look.doing, doing_ms, cut(words, MAX_TEXT)), places
 
     def stack_told(self, worker: Worker, words: str) -> None:

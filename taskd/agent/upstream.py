@@ -57,10 +57,10 @@ class Upstream:
         for came in self.line.changes():
             yield events.Connected() if came else events.Disconnected()
         for message in self.line.messages():
-            if isinstance(message, Stop) and self._on_stop is not None:
-                self._on_stop(message)
-                self._on_stop = None
             yield events.Heard(message)
+            if isinstance(message, Stop) and self._on_stop is not None:
+                on_stop, self._on_stop = self._on_stop, None
+                on_stop(message)
         self.line.tick()
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ from taskd.core import limits
 READ_BYTES = 1 << 20
 CONNECTIONS_MAX = 2 * limits.MAX_NODES
 STRANGERS_MAX = 64
+DRAIN_SECONDS = 0.5
+"""How long the last words of a lost node are read at most."""
 FULL_SECONDS = 0.1
 """How long no connection is accepted after descriptors have run out."""
 _logger = log.get(__name__)
@@ -72,8 +74,10 @@ class CopyDoor:
         self._thread.start()
 
     def drain(self) -> None:
-        """Read everything that has arrived. The caller holds `lock`."""
-        while self._read_all():
+        """Read everything that has arrived from workers, for a bounded time: strangers may come without end. The caller
+        holds `lock`."""
+        ends_at = time.monotonic() + DRAIN_SECONDS
+        while self._read_all() and time.monotonic() < ends_at:
             pass
 
     def stop(self) -> None:
@@ -97,7 +101,7 @@ class CopyDoor:
                 self._open_again()
 
     def _read_all(self) -> bool:
-        """Serve every connection once; returns whether something arrived."""
+        """Serve every connection once; returns whether something arrived that may come from a worker."""
         came = False
         for key, _ in self._selector.select(0):
             if key.fileobj is self._listener:
@@ -105,7 +109,7 @@ class CopyDoor:
                 came = True
             elif isinstance(key.data, _Worker) and key.data.sock.fileno() >= 0:  # `_accept` may have just closed it
                 self._read(key.data)
-                came = True
+                came |= key.data.greeted
         return came
 
     def _accept(self) -> None:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import date
 from functools import partial
+from itertools import islice
 from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
@@ -121,10 +122,10 @@ def digest(batch: Any) -> int:
         else:
             words.append(kind.__qualname__)
             if isinstance(item, dict):
-                todo.extend(item)
-                todo.extend(item.values())
+                todo.extend(islice(item, MOST))
+                todo.extend(islice(item.values(), MOST))
             elif isinstance(item, (list, tuple, deque)):
-                todo.extend(item)
+                todo.extend(islice(item, MOST))
             elif is_array(item):
                 numbers.append(item)
             elif _is_plain_object(item):
