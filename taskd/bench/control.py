@@ -20,12 +20,14 @@ from taskd.bench import parts
 from taskd.bench.meeting import Meeting
 from taskd.bench.nodes import JOB, Nodes
 from taskd.bench.report import Figure, Goal, median
+from taskd.core import waits
 from taskd.core.effects import ManagerEffect, Tell
 from taskd.core.events import ManagerEvent, Tick
-from taskd.core.limits import MS, SECOND
+from taskd.core.limits import MS, SECOND, STILL_JUDGE_NS
 from taskd.core.manager import Manager
-from taskd.core.messages import RailReport
+from taskd.core.messages import Place, RailReport
 from taskd.core.types import RailState, Strategy
+from taskd.core.words import span_words
 from taskd.manager import answers, record
 from taskd.manager.memory import Memory
 from taskd.manager.outbox import Outbox
@@ -196,6 +198,19 @@ def _goodbyes() -> Figures:
     return {"goodbyes_5000_s": Figure(time.perf_counter() - began, "s", Goal("<=", 1))}
 
 
+def _standstill() -> Figures:
+    """The time for one look at a job that stands still: all ranks but one wait in the same operation."""
+    group = waits.digest(f"0@{span_words((0, JOURNAL_RANKS - 1))}")
+    places = {rank: [Place(rank, group, 1, 5, 4)] for rank in range(JOURNAL_RANKS)}
+    places[7] = [Place(7, group, 1, 4, 4)]
+    began = time.perf_counter()
+    found = waits.find(places, JOURNAL_RANKS)
+    alone = waits.all_wait_for(7, places, JOURNAL_RANKS)
+    took_ms = (time.perf_counter() - began) * 1e3
+    assert found.awaited == (7,) and alone
+    return {"standstill_10k_ms": Figure(took_ms, "ms", Goal("<=", JOURNAL_RANKS * STILL_JUDGE_NS / MS / 4))}
+
+
 PARTS: dict[str, Callable[..., Figures]] = {
     "meetings": _meetings,
     "rails": _rails,
@@ -203,4 +218,5 @@ PARTS: dict[str, Callable[..., Figures]] = {
     "journal": _journal,
     "status": _status,
     "goodbyes": _goodbyes,
+    "standstill": _standstill,
 }

@@ -253,7 +253,7 @@ STILL_FACTOR = 5
 STILL_WARM_STEPS = 5
 """Steps of an epoch before its rhythm is known. Their pauses teach nothing, because caches are filled in them."""
 STILL_JUDGE_NS = 50_000
-"""The shortest time between two looks at the job, for each of its ranks. A look takes a hundredth of that."""
+"""The shortest time between two looks at the job, for each of its ranks. A look takes a quarter of that at most."""
 MAX_PLACES = 60
 """Groups of one rank: a beat page has as many slots."""
 

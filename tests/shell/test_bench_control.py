@@ -42,6 +42,7 @@ def test_every_figure_is_measured() -> None:
         "journal_rows_per_repair",
         "status_100k_ms",
         "goodbyes_5000_s",
+        "standstill_10k_ms",
     }
     assert all(figure.value is not None for figure in figures.values())
     assert len(figures["meeting_16_s"].runs) == 2
