@@ -3,7 +3,9 @@
 Optimizers, schedulers and scalers describe themselves as nested dicts of numbers, texts and tensors. Moving that to
 another process must not use pickle, because anyone who can write a pickle controls the process that reads it. So the
 tree is written as msgpack with a tag per kind. The tensors are listed beside it, because they are sent separately, in
-chunks. A value of any other kind is refused with its path. This module does NOT move anything and knows nothing of
+chunks. A value keeps its type: members of enumerations and named tuples go by the name of their class, which the reader
+looks up among the modules that it has imported. Subclasses of dict, list and numbers become plain. A value of any other
+kind is refused with its path. This module does NOT move anything and knows nothing of
 ranks.
 """
 
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import Enum, EnumMeta
 from typing import Any
 
 import msgpack
@@ -23,7 +26,8 @@ MAX_DEPTH = 64
 MAX_BYTES = 64 << 20
 """The part that is not tensors: hyper-parameters, counters, positions. More than this is data, not state."""
 
-_PLAIN = (bool, float, str, bytes, type(None))
+_PLAIN = frozenset((bool, float, str, bytes, type(None)))
+_MADE_OF: dict[str, Callable[[list[Any]], Any]] = {"l": list, "t": tuple, "S": set, "F": frozenset}
 
 
 class _Writer:
@@ -34,7 +38,13 @@ class _Writer:
         """Return the tagged form of one value: [tag, payload...]."""
         if depth > MAX_DEPTH:
             raise UsageError(f"{path} is nested deeper than {MAX_DEPTH} levels, which no state needs: is it a cycle?")
-        if isinstance(value, bool) or value is None or isinstance(value, (float, str, bytes)):
+        if type(value) in _PLAIN:
+            return ["p", value]
+        if isinstance(value, Enum):  # before numbers and texts: many of them are an int or a str, too
+            return ["e", *_place_of(type(value), path), self.write(value.value, path, depth + 1)]
+        if (array := _array(value)) is not None:  # before numbers: numpy.float64 is a float, too
+            return array
+        if isinstance(value, (float, str, bytes)):
             return ["p", value]
         if isinstance(value, int):
             return ["p", value] if -(2**63) <= value < 2**64 else ["i", hex(value)]
@@ -52,26 +62,48 @@ class _Writer:
         if isinstance(value, torch.Size):
             return ["s", list(value)]
         if isinstance(value, (list, tuple)):
-            tag = "l" if isinstance(value, list) else "t"
-            return [tag, [self.write(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]]
+            items = [self.write(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            if _is_named_tuple(type(value)):
+                return ["N", *_place_of(type(value), path), items]
+            return ["l" if isinstance(value, list) else "t", items]
         if isinstance(value, (set, frozenset)):
-            return ["S", [self.write(item, path, depth + 1) for item in sorted(value, key=repr)]]
-        return self.write_named(value, path)
-
-    def write_named(self, value: Any, path: str) -> Any:
-        """Return the tagged form of a kind that is written by name or as an array of numbers."""
+            tag = "S" if isinstance(value, set) else "F"
+            return [tag, [self.write(item, path, depth + 1) for item in sorted(value, key=repr)]]
         if isinstance(value, torch.dtype):
             return ["y", str(value)]
         if isinstance(value, torch.device):
             return ["v", str(value)]
-        numpy = sys.modules.get("numpy")  # a value can be a numpy array only if numpy is imported already
-        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "biufc":
-            kind = "n" if isinstance(value, numpy.ndarray) else "g"
-            return [kind, value.dtype.str, list(value.shape), value.tobytes()]
         raise UsageError(
             f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which cannot go to another process: "
             "state may hold numbers, texts, bytes, tensors, arrays and lists, tuples, dicts and sets of them"
         )
+
+
+def _array(value: Any) -> list[Any] | None:
+    """Return the tagged form of numbers of numpy, or nothing if it is something else."""
+    numpy = sys.modules.get("numpy")  # a value can be a numpy array only if numpy is imported already
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)) or value.dtype.kind not in "biufc":
+        return None
+    kind = "n" if isinstance(value, numpy.ndarray) else "g"
+    return [kind, value.dtype.str, list(value.shape), value.tobytes()]
+
+
+def _place_of(kind: type, path: str) -> tuple[str, str]:
+    """Return the module and the name of a class that another process finds there, too."""
+    if _class_at(kind.__module__, kind.__qualname__) is not kind:
+        raise UsageError(
+            f"{path} is a {kind.__module__}.{kind.__qualname__}, which another process cannot find under that name: "
+            "define this class at the top of a module"
+        )
+    return kind.__module__, kind.__qualname__
+
+
+def _class_at(module: str, name: str) -> Any:
+    """Return what a module that is imported already has under this name. Nothing is imported."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def flatten(value: Any, path: str = "state") -> tuple[bytes, list[torch.Tensor]]:
@@ -93,7 +125,7 @@ def _dtype(name: str) -> torch.dtype:
 def _read(node: Any, tensors: list[torch.Tensor]) -> Any:
     tag = node[0]
     if tag == "p":
-        if not isinstance(node[1], (int, *_PLAIN)):
+        if type(node[1]) is not int and type(node[1]) not in _PLAIN:
             raise PeerError("a state holds a plain value of no known kind")
         return node[1]
     if tag == "i":
@@ -104,9 +136,12 @@ def _read(node: Any, tensors: list[torch.Tensor]) -> Any:
         return {_read(key, tensors): _read(item, tensors) for key, item in node[1]}
     if tag == "s":
         return torch.Size(node[1])
-    if tag in ("l", "t", "S"):
-        items = [_read(item, tensors) for item in node[1]]
-        return items if tag == "l" else tuple(items) if tag == "t" else set(items)
+    if tag in _MADE_OF:
+        return _MADE_OF[tag]([_read(item, tensors) for item in node[1]])
+    if tag == "e":
+        return _known(node, lambda kind: isinstance(kind, EnumMeta))(_read(node[3], tensors))
+    if tag == "N":
+        return tuple.__new__(_known(node, _is_named_tuple), [_read(item, tensors) for item in node[3]])
     if tag == "y":
         return _dtype(node[1])
     if tag == "v":
@@ -117,6 +152,18 @@ def _read(node: Any, tensors: list[torch.Tensor]) -> Any:
         array = numpy.frombuffer(node[3], dtype=numpy.dtype(node[1])).reshape(node[2]).copy()
         return array if tag == "n" else array[()]
     raise PeerError(f"a state holds a value of the unknown kind {tag!r}")
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _known(node: list[Any], fits: Callable[[Any], bool]) -> Any:
+    """Return the class that a node names, if it is of the right kind."""
+    found = _class_at(node[1], node[2])
+    if not fits(found):
+        raise PeerError(f"a state holds a {node[1]}.{node[2]}, which this process does not know")
+    return found
 
 
 def _parse(text: bytes) -> Any:
@@ -146,8 +193,11 @@ def layout(text: bytes) -> list[tuple[torch.dtype, list[int], str]]:
             for key, item in node[1]:
                 yield from walk(key)
                 yield from walk(item)
-        elif node[0] in ("l", "t", "S"):
+        elif node[0] in _MADE_OF:
             for item in node[1]:
+                yield from walk(item)
+        elif node[0] == "N":
+            for item in node[3]:
                 yield from walk(item)
 
     try:
