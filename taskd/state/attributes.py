@@ -5,8 +5,8 @@ rank that takes the state of another rank takes them, too.
 
 Failure modes: an attribute is a rank's own (its number, a seed, a path): its set-up differs, so it is left; it was or
 became a tensor, a list or an object on one side: so it is left there, and never deleted. *Not kept:* what is not plain
-(a proof finds a rank that went wrong by it), and what is set up equal on all ranks and moves differently on each, like
-a clock.
+(a proof finds a rank that went wrong by it), and what is set up equal on all ranks and moves differently on each: a
+clock, or a rank's number that the first update asks for.
 """
 
 from __future__ import annotations

@@ -130,6 +130,7 @@ def detach() -> None:
         handle.remove()
     _progress.handles = []
     _progress.step, _progress.under_way, _progress.told, _progress.leader = -1, False, False, None
+    _progress.thread = None
 
 
 def _begin(step: int) -> None:
