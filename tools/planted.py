@@ -76,8 +76,8 @@ FAULTS = (
     Fault(
         "a signal is told as an exit code",
         "taskd/agent/deaths.py",
-        "        self._found.append(Gone(worker.rank, worker.incarnation, code, reason))",
-        "        self._found.append(Gone(worker.rank, worker.incarnation, abs(code), reason))",
+        "            told = self._explain(worker, code, reason)",
+        "            told = self._explain(worker, abs(code) if code else code, reason)",
         ("tests/shell/test_agent_plane.py::test_every_kind_of_end_has_its_exit_code",),
     ),
     Fault(
