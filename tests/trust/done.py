@@ -31,6 +31,19 @@ def here(place: str) -> None:
     signal.pause()
 
 
+
+
+class Late:
+    """Reads a folder at the very end of the interpreter, when the modules that were imported later are cleared."""
+
+    def __init__(self) -> None:
+        self._look = os.listdir
+
+    def __del__(self) -> None:
+        self._look(".")
+
+
+torch.late = Late()  # type: ignore[attr-defined]
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session = taskd.session()
