@@ -1,9 +1,10 @@
 """Handles taskd's own bugs in loops that must go on: each error costs only the item that it happened in.
 
 If a loop that serves others (an agent, a store, a keeper) ends, the others fail, too. So an error of taskd in one
-event, message or process is logged, and the next item is served. The failed item is repeated or asked for again. Errors
-that come all the time do end the loop, else it would spin. An error of a script, a peer or the machine is no bug of
-taskd: the code that may meet it handles it. This module repairs nothing.
+event, message or connection is logged, and the next item is served. The failed item is repeated or asked for again. A
+connection is closed by the code that serves it: what is left in it would only raise again. Errors that come all the
+time do end the loop, else it would spin. An error of a script, a peer or the machine is no bug of taskd: the code that
+may meet it handles it. This module repairs nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It has its own thread and its own connection to the manager, so that a slow store never delays supervision, nor the
 other way round. It joins the connections of workers (store_clients.py) to the requests to the manager
-(store_requests.py), and waits for both.
+(store_requests.py), and waits for both. A bug of taskd costs the connection that it happened on (mistakes.py).
 
 It does NOT keep values or know what operations do: taskd.manager.store does.
 """
@@ -32,8 +32,12 @@ class StoreRelay:
 
     def __init__(self, job: str, node: str, host: str, port: int) -> None:
         self._line = Uplink(host, port, job, node)
-        self._requests = Requests(self._line, lambda *answer: self._clients.reply(*answer))
-        self._clients = Clients(local.store_address(job, node), self._requests.begin, self._requests.withdraw)
+        self._mistakes = Mistakes(_logger, "the store of this node goes on without it")
+        self._requests = Requests(
+            self._line, lambda *answer: self._clients.reply(*answer), lambda client: self._clients.about(client)
+        )
+        begin, withdraw = self._requests.begin, self._requests.withdraw
+        self._clients = Clients(local.store_address(job, node), begin, withdraw, self._mistakes)
         self._key: keys.Key | None = None
         self._stopping = False
         self._poller = zmq.Poller()
@@ -65,10 +69,9 @@ class StoreRelay:
         os.close(self._wake)
 
     def _run(self) -> None:
-        mistakes = Mistakes(_logger, "the store of this node goes on without it")
         try:
             while not self._stopping:
-                with mistakes.about("a turn of the store of this node"):
+                with self._mistakes.about("a turn of the store of this node"):
                     self._turn()
         except Exception:
             _logger.exception("the store of this node ends by a mistake of its own; its workers can make no new groups")
@@ -76,11 +79,13 @@ class StoreRelay:
             self._close()
 
     def _turn(self) -> None:
+        about = self._mistakes.about
         if self._wake in self._poll():
             os.eventfd_read(self._wake)
         self._clients.serve()
         if self._key is not None and self._line.key is not self._key:
-            self._line.use(self._key)
+            with about("speaking to the manager with another key"):
+                self._line.use(self._key)
         for came in self._line.changes():
             if came:
                 self._requests.ask_all()
@@ -93,7 +98,8 @@ class StoreRelay:
             self._requests.look(now)
         due = self._clients.next_deadline()
         if due is not None and now >= due:
-            self._clients.listen()
+            with about("listening for workers"):
+                self._clients.listen()
 
     def _poll(self) -> set[object]:
         """Wait until there is something to do; returns the sources that are ready."""

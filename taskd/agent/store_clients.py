@@ -2,8 +2,8 @@
 
 Bytes become operations, which are handed on. Answers become bytes (wire/store_frame.py defines the format). The
 socket's name may still belong to an earlier agent of this node, or descriptors may run out: then it listens later. A
-client loses its connection if it breaks the rules, belongs to another user, or is one too many. If a connection ends
-while its operation is unanswered, `lose` is called.
+client loses its connection if it breaks the rules, belongs to another user, or is one too many, or if a bug of taskd
+shows while it is served (mistakes.py). If a connection ends while its operation is unanswered, `lose` is called.
 
 It does NOT know what happens to an operation (store_requests.py), and never blocks.
 """
@@ -16,12 +16,14 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from taskd import _native, log
 from taskd.core import limits
 from taskd.core.types import StoreStatus as Status
+from taskd.mistakes import Mistakes
 from taskd.wire import local, store_frame
 
 READ_BYTES = 256 * 1024
@@ -34,6 +36,7 @@ class Client:
     """One connection of a worker."""
 
     sock: socket.socket
+    pid: int
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
     asks: bool = False  # it has an unanswered operation
@@ -43,10 +46,14 @@ class Clients:
     """All connections of workers. Poll `fd` for reading, then call `serve`."""
 
     def __init__(
-        self, name: str, hear: Callable[[Client, store_frame.Frame], None], lose: Callable[[Client], None]
+        self,
+        name: str,
+        hear: Callable[[Client, store_frame.Frame], None],
+        lose: Callable[[Client], None],
+        mistakes: Mistakes,
     ) -> None:
         """`hear` takes an operation. `lose` is called for a client that goes before its operation is answered."""
-        self._name = name
+        self._name, self._mistakes = name, mistakes
         self._hear, self._lose = hear, lose
         self._listener: socket.socket | None = None
         self._accepts = False
@@ -74,9 +81,21 @@ class Clients:
         """Accept, read and write on the connections that are ready."""
         for fd, mask in self._epoll.poll(0):
             if self._listener is not None and fd == self._listener.fileno():
-                self._accept()
+                with self._mistakes.about("letting a worker in to the job's store"):
+                    self._accept()
             elif fd in self._by_fd:
-                self._serve(self._by_fd[fd], mask)
+                with self.about(self._by_fd[fd]):
+                    self._serve(self._by_fd[fd], mask)
+
+    @contextmanager
+    def about(self, client: Client) -> Iterator[None]:
+        """A context for serving this client. If that raises, it loses its connection, and can make another one."""
+        with self._mistakes.about(f"serving process {client.pid} at the job's store"):
+            try:
+                yield
+            except Exception:
+                self._drop(client)
+                raise
 
     def reply(self, client: Client, status: Status, amount: int, items: tuple[bytes, ...]) -> None:
         """Answer the operation of this client."""
@@ -89,15 +108,14 @@ class Clients:
 
     def close(self) -> None:
         """Close every connection and the name."""
-        for client in list(self._by_fd.values()):
-            self._drop(client)
-        if self._listener is not None:
-            if not self._accepts:
-                self._epoll.register(self._listener)
-            self._hang_up(self._listener)
-            self._listener = None
-        _native.keep_on_fork(self.fd)
-        self._epoll.close()
+        with contextlib.ExitStack() as ends:  # each of them happens, even if another one raises
+            ends.callback(self._epoll.close)
+            ends.callback(_native.keep_on_fork, self.fd)
+            if self._listener is not None:
+                ends.callback(self._hang_up, self._listener)
+                self._listener = None
+            for client in list(self._by_fd.values()):
+                ends.callback(self._drop, client)
 
     def _bound(self) -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -134,10 +152,14 @@ class Clients:
             )
             sock.close()
             return
-        sock.setblocking(False)
-        _native.close_on_fork(sock.fileno())
-        self._by_fd[sock.fileno()] = Client(sock)
-        self._epoll.register(sock, select.EPOLLIN)
+        self._by_fd[sock.fileno()] = client = Client(sock, local.peer(sock)[0])
+        try:
+            sock.setblocking(False)
+            _native.close_on_fork(sock.fileno())
+            self._epoll.register(sock, select.EPOLLIN)
+        except Exception:
+            self._drop(client)
+            raise
 
     def _serve(self, client: Client, mask: int) -> None:
         try:
@@ -146,13 +168,12 @@ class Clients:
             if mask & ~select.EPOLLOUT:
                 self._read(client)
         except store_frame.Malformed as error:
-            pid, _ = local.peer(client.sock)
             log.once(
                 _logger,
                 logging.WARNING,
                 f"store-malformed {error}",
                 "process %d broke the rules of the job's store: %s",
-                pid,
+                client.pid,
                 error,
             )
             self._drop(client)
@@ -190,13 +211,16 @@ class Clients:
     def _drop(self, client: Client) -> None:
         if self._by_fd.pop(client.sock.fileno(), None) is None:
             return
-        if client.asks:
-            client.asks = False
-            self._lose(client)
-        self._hang_up(client.sock)
+        try:
+            if client.asks:
+                client.asks = False
+                self._lose(client)
+        finally:
+            self._hang_up(client.sock)
 
     def _hang_up(self, sock: socket.socket) -> None:
         # Closing is not enough: a forked child that has not yet run its fork handlers may hold the same socket.
-        self._epoll.unregister(sock)
+        with contextlib.suppress(FileNotFoundError):  # it is not watched
+            self._epoll.unregister(sock)
         _native.keep_on_fork(sock.fileno())
         sock.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from taskd.agent.store_clients import Client
@@ -51,10 +52,15 @@ class _Request:
 class Requests:
     """All unanswered operations, at most one for each client."""
 
-    def __init__(self, line: Uplink, reply: Callable[[Client, Status, int, tuple[bytes, ...]], None]) -> None:
-        """`reply` sends an answer to a client."""
+    def __init__(
+        self,
+        line: Uplink,
+        reply: Callable[[Client, Status, int, tuple[bytes, ...]], None],
+        about: Callable[[Client], AbstractContextManager[None]],
+    ) -> None:
+        """`reply` sends an answer to a client. `about`: a context for serving one; if that raises, it is withdrawn."""
         self._line = line
-        self._reply = reply
+        self._reply, self._about = reply, about
         self._by_number: dict[int, _Request] = {}
         self._of: dict[Client, _Request] = {}
         self._changing: dict[int, None] = {}  # the numbers of operations that change something, in order
@@ -79,21 +85,25 @@ class Requests:
 
     def withdraw(self, client: Client) -> None:
         """Forget the operation of a client that is gone and needs no answer."""
-        self._give_up(self._of[client])
+        request = self._of.get(client)
+        if request is not None:  # None: `begin` has raised before it had taken the operation
+            self._give_up(request)
 
     def answered(self, answer: StoreAnswer) -> None:
         """Pass an answer of the manager to its client."""
         request = self._by_number.get(answer.number)
         if request is not None:
-            self._forget(request)
-            self._reply(request.client, answer.status, answer.amount, answer.items)
+            with self._about(request.client):
+                self._forget(request)
+                self._reply(request.client, answer.status, answer.amount, answer.items)
 
     def ask_all(self) -> None:
         """Send all operations again, because the connection to the manager has come back."""
         now = time.monotonic_ns()
-        for request in self._by_number.values():
+        for request in list(self._by_number.values()):
             request.gap_ns = limits.STORE_REPEAT_NS
-            self._ask(request, now)
+            with self._about(request.client):
+                self._ask(request, now)
         self._due_ns = now
 
     def next_deadline(self) -> int | None:
@@ -103,11 +113,12 @@ class Requests:
     def look(self, now: int) -> None:
         """Send due operations again, and answer those whose timeout is over."""
         for request in list(self._by_number.values()):
-            if now >= request.deadline_ns:
-                self._give_up(request)
-                self._reply(request.client, Status.TIMED_OUT, 0, (self._why_not(request).encode(),))
-            elif now >= request.due_ns:
-                self._ask(request, now)
+            with self._about(request.client):
+                if now >= request.deadline_ns:
+                    self._give_up(request)
+                    self._reply(request.client, Status.TIMED_OUT, 0, (self._why_not(request).encode(),))
+                elif now >= request.due_ns:
+                    self._ask(request, now)
         left = self._by_number.values()
         self._due_ns = min((min(request.due_ns, request.deadline_ns) for request in left), default=0)
 

@@ -1,7 +1,8 @@
 """Receives copies of local records: a separate thread reads what workers write, and never answers.
 
 Workers write a record at least twice in a step and do not wait. So this thread only has to keep up on average. Unread
-data stays in the kernel's buffers, and `drain` reads it before a copy is handed out.
+data stays in the kernel's buffers, and `drain` reads it before a copy is handed out. A bug of taskd costs one
+connection, which is closed and made again (mistakes.py).
 It does NOT keep copies (keeper_records.py does) or decide who needs them.
 """
 
@@ -24,6 +25,7 @@ from taskd.backup import copy_frame
 from taskd.backup.copy_frame import CHALLENGE_BYTES, GREETING_BYTES
 from taskd.backup.keeper_records import Records
 from taskd.core import limits
+from taskd.mistakes import Mistakes
 
 READ_BYTES = 1 << 20
 CONNECTIONS_MAX = 2 * limits.MAX_NODES
@@ -67,6 +69,8 @@ class CopyDoor:
         """Connections that have not greeted yet, the oldest first."""
         self._opens_at: float | None = None
         """When to accept connections again after descriptors ran out; None: they are accepted now."""
+        self._mistakes = Mistakes(_logger, "its connection is closed, and copies of other ranks are taken on")
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="taskd-copy-door", daemon=True)
 
     def start(self) -> None:
@@ -77,38 +81,53 @@ class CopyDoor:
         """Read everything that has arrived from workers, for a bounded time: strangers may come without end. The caller
         holds `lock`."""
         ends_at = time.monotonic() + DRAIN_SECONDS
-        while self._read_all() and time.monotonic() < ends_at:
+        while not self._closed and self._read_all() and time.monotonic() < ends_at:
             pass
 
     def stop(self) -> None:
         """Close everything."""
-        self._stopping = True
-        os.eventfd_write(self._wake, 1)
-        self._thread.join()
+        if self._thread.ident is None:
+            self._close_all()
+        else:
+            self._stopping = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._waiter.select(None if self._opens_at is None else max(0.0, self._opens_at - time.monotonic()))
+                with self.lock:
+                    self._read_all()
+                    self._open_again()
+        except Exception:
+            _logger.exception("this node takes no copies of records any longer, by a mistake of its own")
+        finally:
+            # Workers must see that their copies are not taken: their connections must not stay open unread.
+            with self.lock:
+                self._close_all()
+
+    def _close_all(self) -> None:
+        self._closed = True
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Worker):
                 key.data.sock.close()
         self._waiter.close()
         self._selector.close()
         self._listener.close()
-        os.close(self._wake)
-
-    def _run(self) -> None:
-        while not self._stopping:
-            self._waiter.select(None if self._opens_at is None else max(0.0, self._opens_at - time.monotonic()))
-            with self.lock:
-                self._read_all()
-                self._open_again()
 
     def _read_all(self) -> bool:
         """Serve every connection once; returns whether something arrived that may come from a worker."""
         came = False
         for key, _ in self._selector.select(0):
             if key.fileobj is self._listener:
-                self._accept()
+                with self._mistakes.about("letting in a worker with its copies"):
+                    self._accept()
                 came = True
             elif isinstance(key.data, _Worker) and key.data.sock.fileno() >= 0:  # `_accept` may have just closed it
-                self._read(key.data)
+                with self._mistakes.about(f"taking copies from {key.data.address}"):
+                    self._serve(key.data)
                 came |= key.data.greeted
         return came
 
@@ -121,12 +140,20 @@ class CopyDoor:
                 self._selector.unregister(self._listener)  # else it would be ready all the time
                 self._opens_at = time.monotonic() + FULL_SECONDS
             return
+        worker = _Worker(sock, str(address[0]), secrets.token_bytes(CHALLENGE_BYTES))
+        try:
+            self._let_in(worker)
+        except Exception:
+            self._close(worker)
+            raise
+
+    def _let_in(self, worker: _Worker) -> None:
+        sock = worker.sock
         if len(self._selector.get_map()) >= CONNECTIONS_MAX:
             sock.close()
             return
         if len(self._strangers) >= STRANGERS_MAX:
             self._close(next(iter(self._strangers)))
-        worker = _Worker(sock, str(address[0]), secrets.token_bytes(CHALLENGE_BYTES))
         self._strangers[worker] = None
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, worker)
@@ -137,6 +164,14 @@ class CopyDoor:
         if self._opens_at is not None and time.monotonic() >= self._opens_at:
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._opens_at = None
+
+    def _serve(self, worker: _Worker) -> None:
+        """Read from this connection. If that raises, close it: what it has sent would raise again and again."""
+        try:
+            self._read(worker)
+        except Exception:
+            self._close(worker)
+            raise
 
     def _read(self, worker: _Worker) -> None:
         try:
@@ -174,5 +209,6 @@ class CopyDoor:
 
     def _close(self, worker: _Worker) -> None:
         self._strangers.pop(worker, None)
-        self._selector.unregister(worker.sock)
+        with contextlib.suppress(KeyError, ValueError):  # it was not watched yet, or is closed already
+            self._selector.unregister(worker.sock)
         worker.sock.close()

@@ -209,6 +209,72 @@ def test_a_keeper_without_descriptors_does_not_spin_and_goes_on_later() -> None:
         assert turns <= 3 + 2 * seconds / FULL_SECONDS
 
 
+def test_a_mistake_of_ours_costs_one_connection(
+    door: tuple[CopyDoor, int], records: Records, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker whose record raised an error connects again. Nothing is left of its first connection."""
+    good, bad = connected(door[1]), started([("127.0.0.1", door[1])], KEY, 1, 5)
+    wait_until(lambda: bad.connected, "a second connection")
+    descriptors, take, challenge = len(os.listdir("/proc/self/fd")), records.take, bad._challenge
+
+    def broken(frame: copy_frame.Frame) -> None:
+        if frame.data == b"bad":
+            raise KeyError("planted")
+        take(frame)
+
+    monkeypatch.setattr(records, "take", broken)
+    bad.send(0, 6, b"bad")
+    wait_until(lambda: "KeyError" in caplog.text, "the error")
+    good.send(0, 7, b"good")
+    wait_until(lambda: kept(door[0], records) == {0: (7, b"good")}, "the record of the other worker")
+    # A worker sees the loss of its connection at its next record, or at the one after it.
+    wait_until(lambda: [bad.send(1, 8, b"whole")] and bad.connected and bad._challenge != challenge, "another one")
+    wait_until(lambda: [bad.send(1, 9, b"again")] and kept(door[0], records).get(1) == (9, b"again"), "its next record")
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == descriptors, "the end of the connection that broke")
+    assert caplog.text.count("a mistake of taskd's") == 1
+
+
+def test_a_worker_that_cannot_be_let_in_costs_no_descriptor(
+    door: tuple[CopyDoor, int], records: Records, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, left, descriptors = door[0]._selector.register, [1], len(os.listdir("/proc/self/fd"))
+
+    def broken(*words: object) -> object:
+        if left:
+            raise KeyError(left.pop())
+        return whole(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(door[0]._selector, "register", broken)
+    with socket.create_connection(("127.0.0.1", door[1])) as sock:
+        sock.settimeout(PATIENCE_S)
+        assert sock.recv(1) == b""
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == descriptors, "the end of the connection on both sides")
+    connected(door[1]).send(0, 1, b"next")
+    wait_until(lambda: kept(door[0], records) == {0: (1, b"next")}, "the next worker")
+    assert caplog.text.count("a mistake of taskd's") == 1
+
+
+def test_a_keeper_that_breaks_all_the_time_ends_and_says_so(
+    door: tuple[CopyDoor, int], records: Records, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing may spin. Workers then see that their copies are not taken. Copies that were taken can still be had."""
+    connected(door[1]).send(0, 1, b"kept")
+    wait_until(lambda: kept(door[0], records) == {0: (1, b"kept")}, "a record")
+    monkeypatch.setattr(door[0], "_accept", lambda: 1 // 0)
+    with socket.create_connection(("127.0.0.1", door[1])) as sock:
+        sock.settimeout(PATIENCE_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+    wait_until(lambda: "by a mistake of its own" in caplog.text, "the sentence")
+    worker = next(iter(_copiers))
+    wait_until(lambda: [worker.send(0, 2, b"lost")] and not worker.connected, "a broken connection")
+    assert kept(door[0], records) == {0: (1, b"kept")}
+
+
+def test_a_keeper_that_was_never_started_can_be_stopped() -> None:
+    Keeper("job", "node", "127.0.0.1", JOB_KEY).stop()
+
+
 def test_a_keeper_that_goes_and_comes_back(records: Records) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     first = CopyDoor(listener.dup(), KEY, records)

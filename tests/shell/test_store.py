@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -9,9 +10,11 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from taskd.agent import store_clients, store_requests
 from taskd.core import limits
 from taskd.core.types import StoreOperation as Op
 from taskd.core.types import StoreStatus as Status
@@ -196,3 +199,70 @@ def _connected(plane: StorePlane) -> StoreClient | None:
         return plane.client()
     except ConnectionRefusedError:
         return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        (store_requests.Requests, "begin"),
+        (store_requests.Requests, "_ask"),
+        (store_requests.Requests, "withdraw"),
+        (store_clients.Clients, "_read"),
+        (store_clients.Clients, "reply"),
+        (store_clients._native, "close_on_fork"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_a_mistake_of_ours_costs_one_connection_and_no_descriptor(
+    run_dir: Path, free_port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Any, method: str
+) -> None:
+    """The relay closes the connection that an error came from, serves the others, and waits as quietly as before."""
+    whole, left = getattr(kind, method), list[int]()
+
+    def broken(*words: Any) -> Any:
+        if left:
+            raise KeyError(left.pop())
+        return whole(*words)
+
+    monkeypatch.setattr(kind, method, broken)
+    with StorePlane(run_dir, free_port()) as plane, plane.client() as client:
+        client.set(b"a", b"1")
+        descriptors = len(os.listdir("/proc/self/fd"))
+        left.append(1)
+        with plane.client() as bad:
+            with contextlib.suppress(BrokenPipeError):  # it may be closed before it has said anything
+                bad.send(Op.WAIT if method == "withdraw" else Op.CHECK, b"never")
+            if method == "withdraw":
+                wait_for(lambda: plane.facts()["waits"] == 1, "the wait")
+                bad.sock.shutdown(socket.SHUT_WR)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                bad.exactly(1)
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) == descriptors, "the end of the connection on both sides")
+        assert client.get(b"a") == [b"1"]
+        with plane.client() as again:
+            assert again.get(b"a") == [b"1"]
+        wait_for(lambda: len(os.listdir("/proc/self/fd")) == descriptors, "the end of the other one")
+        assert plane.relay is not None and plane.relay._clients._epoll.poll(0) == []
+        assert caplog.text.count("a mistake of taskd's") == 1
+
+
+def test_a_store_that_breaks_all_the_time_ends_and_says_so(
+    run_dir: Path, free_port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing may spin. Workers then see closed connections, not silence."""
+    with StorePlane(run_dir, free_port()) as plane, plane.client() as client:
+        client.set(b"a", b"1")
+        monkeypatch.setattr(store_clients.Clients, "serve", lambda _clients: 1 // 0)
+        client.send(Op.GET, b"a")
+        with pytest.raises((EOFError, ConnectionResetError)):
+            client.exactly(1)
+        wait_for(lambda: _refuses(plane), "the end of the name")
+    assert "the store of this node ends by a mistake of its own" in caplog.text
+
+
+def _refuses(plane: StorePlane) -> bool:
+    try:
+        plane.client().close()
+    except ConnectionRefusedError:
+        return True
+    return False
