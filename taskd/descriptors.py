@@ -9,7 +9,8 @@ from __future__ import annotations
 import resource
 
 MOST = 65536
-"""The limit for a training process: for its script's files, and for one connection per rail to each other process."""
+"""The limit for a manager and for a training process: for its script's files, and for one connection per rail to each
+other process."""
 
 
 def allow(wanted: int) -> int:

@@ -3,7 +3,8 @@
 Each node that trains keeps copies for a neighbour. Workers write their local records to one socket (keeper_door.py).
 Agents use another socket, under CURVE with the job's key. There they offer set-up records, and ask for the records of
 a rank that is to start on their node. Each socket has a thread of its own, in the launcher. So the manager may die and
-come back meanwhile, and other nodes' transfers do not delay the agent.
+come back meanwhile, and other nodes' transfers do not delay the agent. Connections that have not proved the key are
+limited (wire/strangers.py, keeper_door.py).
 It does NOT know what the records mean (keeper_records.py keeps them) or which node keeps what (launch/keepers.py).
 """
 
@@ -26,6 +27,7 @@ from taskd.errors import BackendError
 from taskd.mistakes import Mistakes
 from taskd.wire import keys
 from taskd.wire.codec import Envelope, WireError, decode, encode
+from taskd.wire.strangers import Connections, End
 
 BACKLOG = 4096
 HANDSHAKE_MS = 10_000
@@ -44,9 +46,10 @@ class Keeper:
         self._records = Records()
         host = "0.0.0.0" if address == "*" else address
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._context = zmq.Context(1)
-        self._zap = self._context.socket(zmq.ROUTER)
-        self._router = self._context.socket(zmq.ROUTER)
+        context = zmq.Context(1)
+        self._zap = context.socket(zmq.ROUTER)
+        self._router = context.socket(zmq.ROUTER)
+        self._connections: Connections | None = None
         try:
             listener.bind((host, 0))
             listener.listen(BACKLOG)
@@ -70,6 +73,7 @@ class Keeper:
         router.backlog = BACKLOG
         router.maxmsgsize = limits.MAX_MESSAGE_BYTES
         router.handshake_ivl = HANDSHAKE_MS
+        self._connections = Connections(router)
         self.port = router.bind_to_random_port(f"tcp://[{host}]" if ":" in host else f"tcp://{host}")
 
     def start(self) -> None:
@@ -88,27 +92,42 @@ class Keeper:
         os.close(self._wake)
 
     def _close_sockets(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
+        context = self._router.context
         self._router.close(0)
         self._zap.close(0)
-        self._context.term()
+        context.term()
 
     # ---- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        connections = self._connections
+        assert connections is not None
         poller = zmq.Poller()
-        for source in (self._zap, self._router, self._wake):
+        for source in (self._zap, self._router, connections.monitor, self._wake):
             poller.register(source, zmq.POLLIN)
         mistakes = Mistakes(_logger, "this node goes on keeping records")
         try:
             while not self._stopping:
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(connections.wait_ms(-1)))
                 with mistakes.about("a question about records"):
                     if self._zap in ready:
                         self._let_in()
+                    self._watch(connections)
                     if self._router in ready:
-                        self._serve()
+                        self._serve(connections)
+                    else:
+                        connections.bound()
         except Exception:
             _logger.exception("this node keeps no copies of records any longer, by a mistake of its own")
+
+    def _watch(self, connections: Connections) -> None:
+        for connection, how in connections.ended():
+            if not connection.proved and how in (End.CROWD, End.LARGE):
+                text = "a connection of %s for questions about records was closed: %s"
+                args = (connection.address, how.value)
+                log.once(_logger, logging.WARNING, f"keeper {how} {connection.address}", text, *args)
 
     def _let_in(self) -> None:
         frames = self._zap.recv_multipart()
@@ -119,9 +138,14 @@ class Keeper:
         if reply:
             self._zap.send_multipart([*frames[:2], *reply])
 
-    def _serve(self) -> None:
-        routing, *frames = self._router.recv_multipart()
-        found = decode(frames[-1]) if frames else WireError("empty", "it is empty")
+    def _serve(self, connections: Connections) -> None:
+        routing, *frames = self._router.recv_multipart(copy=False)
+        if not frames:
+            return
+        _connection, is_first = connections.of(frames[-1])
+        if is_first and not len(frames[-1]):  # it only proves the key
+            return
+        found = decode(frames[-1].buffer)
         if isinstance(found, WireError):
             log.once(_logger, logging.WARNING, f"keeper {found.kind}", "what is no message came: %s", found.reason)
             return
@@ -136,5 +160,5 @@ class Keeper:
             self._sequence += 1
             # An agent that does not read loses the reply, and repeats its question.
             self._router.send_multipart(
-                [routing, encode(reply, Envelope(self._job, self._node, self._life, self._sequence))], zmq.NOBLOCK
+                [routing.bytes, encode(reply, Envelope(self._job, self._node, self._life, self._sequence))], zmq.NOBLOCK
             )

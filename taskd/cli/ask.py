@@ -2,8 +2,9 @@
 
 Host, port, job and key come from the configuration, as everywhere. If exactly one manager on this host matches the
 given job, port and host, that one is asked. A port on the command line counts for more than a job in the environment.
-There is no retry. If a manager does not answer in ANSWER_SECONDS, the error says where it was looked for and what to
-do. This module does NOT format anything.
+A connection that ends in its handshake is made again a few times, since strangers may crowd the port. There is no other
+retry. If a manager does not answer in ANSWER_SECONDS, the error says where it was looked for and what to do.
+This module does NOT format anything.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from taskd.wire.codec import Envelope, WireError, decode, encode
 
 ANSWER_SECONDS = 5.0
 CONNECT_SECONDS = 3.0
+HANDSHAKES = 5
+"""How often a connection is tried that ends before both sides have proved the key. That is mostly a wrong key."""
 HERE = ("127.0.0.1", "localhost")
 EXIT_NO_MANAGER = 3
 """The exit code of a command that found no manager to ask."""
@@ -45,6 +48,10 @@ _WATCHED = (
 
 class NoManager(PeerError):
     """No manager answered; the text says where it was looked for and what to do."""
+
+
+class _CutOff(NoManager):
+    """The connection has ended in its handshake."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +85,14 @@ class Asker:
 
     def ask(self, topic: str, argument: str = "") -> dict[str, Any]:
         """The manager's answer; raises NoManager, or UsageError with the manager's own sentence."""
+        for _ in range(HANDSHAKES - 1):
+            try:
+                return self._ask(topic, argument)
+            except _CutOff:
+                continue
+        return self._ask(topic, argument)
+
+    def _ask(self, topic: str, argument: str) -> dict[str, Any]:
         if self._socket is not None and zmq.EVENT_DISCONNECTED in self._events():
             self._hang_up()  # the manager ended since the last answer; there may be another one now
         if self._socket is None:
@@ -136,7 +151,6 @@ class Asker:
         poller.register(socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
         end = time.monotonic() + ANSWER_SECONDS
-        why = f"has not answered for {ANSWER_SECONDS:.0f} s: it is stopped or overloaded"
         while (left := end - time.monotonic()) > 0:
             ready = dict(poller.poll(int(left * 1000) + 1))
             if socket in ready:
@@ -149,10 +163,18 @@ class Asker:
                 seen = self._events()
                 if zmq.EVENT_DISCONNECTED in seen or seen & _REFUSED:
                     # A manager with another key does not even answer a handshake: it drops the connection.
-                    why = "has ended" if self._shaken else f"does not accept the key of job {self._job}: another job's?"
-                    break
+                    shaken = self._shaken
+                    self._hang_up()
+                    if not shaken:
+                        raise _CutOff(
+                            f"the manager at {self.place} does not accept the key of job {self._job}: another job's? "
+                            "Or strangers crowd its port, try again"
+                        )
+                    raise NoManager(f"the manager at {self.place} has ended")
         self._hang_up()
-        raise NoManager(f"the manager at {self.place} {why}")
+        raise NoManager(
+            f"the manager at {self.place} has not answered for {ANSWER_SECONDS:.0f} s: it is stopped or overloaded"
+        )
 
     def _events(self) -> set[int]:
         """The events of the connection since the last call."""

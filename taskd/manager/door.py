@@ -3,7 +3,8 @@
 libzmq asks by ZAP which peers may connect, and reports each connection's state on a monitor socket. The manager's own
 loop serves both, so there is no second thread to race with. News are handed on as `Arrived` and `Lost`. A refused peer
 is always counted, and logged once per address. A message carries the descriptor of its connection (ZMQ_SRCFD). The
-monitor names the same descriptor when a connection ends, so the lost connection can be identified.
+monitor names the same descriptor when a connection ends, so the lost connection can be identified. Connections that
+have not proved the key are limited in number and bytes (wire/strangers.py).
 
 It does NOT decode messages, and it knows neither nodes nor the core.
 """
@@ -12,8 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket as sockets
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from taskd import log
 from taskd.core import limits
 from taskd.errors import UsageError
 from taskd.wire.keys import ZAP_ENDPOINT, Key, zap_answer
+from taskd.wire.strangers import STRANGERS_MAX, UNKNOWN, Connections, End
 
 _log = log.get(__name__)
 
@@ -31,14 +31,6 @@ BACKLOG = 4096
 MESSAGES_PER_TURN = 1024
 """How many messages are taken before deadlines are checked again."""
 HANDSHAKE_MS = 10_000
-UNKNOWN = "an unknown address"
-_WATCHED = (
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 CUT_OFF_BYTES = 2 * limits.MAX_MESSAGE_BYTES
 """libzmq closes the connection if a message is larger. A smaller message that is still too large is refused with a
 sentence."""
@@ -59,15 +51,6 @@ class Lost:
     """A connection has ended; everything that it had sent has arrived before."""
 
     connection: int
-
-
-@dataclass
-class _Connection:
-    """One accepted connection."""
-
-    number: int
-    address: str
-    spoke: bool = False
 
 
 class Refusals:
@@ -97,13 +80,11 @@ class Door:
     """The sockets of a manager. Everything happens in the thread that calls `wait` and `receive`."""
 
     def __init__(self, bind: str, port: int, key: Key, peers: int, refusals: Refusals) -> None:
+        """`peers`: how many connections the nodes of the job have. All of them may come at once."""
         self.endpoint = f"tcp://{bind}:{port}"
         self.refusals = refusals
         self._key = key
-        self._connections: dict[int, _Connection] = {}  # by descriptor, which libzmq reuses
-        self._accepted = 0
         self._lost: list[Lost] = []
-        self._failed = ""  # how the handshake failed of the connection that the monitor reports next
         self._poller = zmq.Poller()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, max(1023, 2 * peers))
@@ -113,8 +94,8 @@ class Door:
         self._zap = self._context.socket(zmq.ROUTER)
         self._zap.bind(ZAP_ENDPOINT)
         self._router = self._router_socket(peers)
-        self._monitor = self._router.get_monitor_socket(_WATCHED)
-        for socket in (self._zap, self._router, self._monitor):
+        self._connections = Connections(self._router, lambda proved: max(0, peers - proved))
+        for socket in (self._zap, self._router, self._connections.monitor):
             self._poller.register(socket, zmq.POLLIN)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller.register(self._wake, zmq.POLLIN)
@@ -144,8 +125,8 @@ class Door:
 
     def close(self) -> None:
         """Close every socket at once; what was not sent is lost."""
-        self._router.disable_monitor()
-        for socket in (self._monitor, self._router, self._zap):
+        self._connections.close()
+        for socket in (self._router, self._zap):
             socket.close(0)
         self._context.term()
         os.close(self._wake)
@@ -155,11 +136,12 @@ class Door:
         os.eventfd_write(self._wake, 1)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until something arrives, `wake` is called or the time is over; returns False if the time is over."""
-        ready = dict(self._poller.poll(timeout_ms))
+        """Wait until something arrives, `wake` is called or the time is over. Returns whether to call `receive`: while
+        there are strangers, it looks at them from time to time."""
+        ready = dict(self._poller.poll(self._connections.wait_ms(timeout_ms)))
         if self._wake in ready:
             os.eventfd_read(self._wake)
-        return bool(ready)
+        return bool(ready) or self._connections.strangers > 0
 
     def receive(self) -> Iterator[Arrived | Lost]:
         """The messages and lost connections since the last call, at most MESSAGES_PER_TURN messages."""
@@ -169,21 +151,19 @@ class Door:
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
+                self._connections.bound()
                 break
             # The monitor announces a connection before its messages. Reading it here keeps a reused descriptor from
             # being taken for an older connection.
-            if int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            if int(self._connections.monitor.get(zmq.EVENTS)) & zmq.POLLIN:
                 self._watch()
             last = frames[-1]
-            connection = self._connections.get(int(last.get(zmq.SRCFD))) or _Connection(
-                0, str(last.get("Peer-Address"))
-            )
-            connection.spoke = True
+            connection, is_first = self._connections.of(last)
             if len(frames) != 2:
                 sentence = f"{connection.address} sent {len(frames) - 1} parts where a message has one"
                 self.refusals.count("garbage", connection.address, sentence)
-                continue
-            yield Arrived(frames[0].bytes, connection.number, connection.address, last.buffer)
+            elif len(last) or not is_first:  # an empty first message only proves the key
+                yield Arrived(frames[0].bytes, connection.number, connection.address, last.buffer)
         lost, self._lost = self._lost, []
         yield from lost
 
@@ -211,55 +191,32 @@ class Door:
                 self._zap.send_multipart([*frames[:2], *reply])
 
     def _watch(self) -> None:
-        while True:
-            try:
-                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            # Parsed here as in zmq.utils.monitor: that module would import all of asyncio.
-            kind, value = struct.unpack("=hi", frames[0])
-            if kind == zmq.EVENT_ACCEPTED:
-                self._accepted += 1
-                self._connections[value] = _Connection(self._accepted, _peer_of(value))
-            elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                self._failed = "no key"
-            elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self._failed = "counted"
-            elif kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                self._failed = "silent"
-            elif kind == zmq.EVENT_DISCONNECTED:
-                self._disconnected(value)
-
-    def _disconnected(self, descriptor: int) -> None:
-        """Note a lost connection. If it never sent a message, log what it was.
-
-        There is one I/O thread, so a failed handshake and the end of its connection come one after the other.
-        """
-        failed, self._failed = self._failed, ""
-        connection = self._connections.pop(descriptor, None)
-        if connection is None:
-            return
-        address = connection.address
-        self._lost.append(Lost(connection.number))
-        if connection.spoke or failed == "counted":
-            return
-        if failed == "no key":
-            sentence = f"{address} was refused: it does not hold this job's key, or looks for another job's manager"
-            self.refusals.count("no key", address, sentence)
-        elif failed == "silent":
-            # Mostly a port scan, a health check or an agent that checks whether the port is open: no warning. But if
-            # two sides do not agree on encryption, the other side may also be the first to close the connection.
-            sentence = f"{address} hung up before it had proved anything: a look at the port, or a peer without a key"
-            self.refusals.count("port looked at", address, sentence, logging.INFO)
-        else:
-            self.refusals.count("not taskd", address, f"{address} was refused: what it sent is no message of taskd")
+        for connection, how in self._connections.ended():
+            self._lost.append(Lost(connection.number))
+            if not connection.proved and how is not End.REFUSED:  # those were counted when ZAP was asked
+                reason, level, words = _STRANGERS[how]
+                self.refusals.count(reason, connection.address, f"{connection.address} {words}", level)
 
 
-def _peer_of(descriptor: int) -> str:
-    """The host at the other end. The connection may have ended already, and its descriptor may be reused."""
-    try:
-        with sockets.socket(fileno=os.dup(descriptor)) as copy:
-            name = copy.getpeername()
-    except OSError:
-        return UNKNOWN
-    return str(name[0]) if isinstance(name, tuple) else UNKNOWN
+_STRANGERS = {
+    End.GARBAGE: ("not taskd", logging.WARNING, "was refused: what it sent is no message of taskd"),
+    End.NO_KEY: (
+        "no key",
+        logging.WARNING,
+        "was refused: it does not hold this job's key, or looks for another job's manager",
+    ),
+    # Mostly a port scan, a health check or an agent that checks whether the port is open: no warning. But if two sides
+    # do not agree on encryption, the other side may also be the first to close the connection.
+    End.SILENT: (
+        "port looked at",
+        logging.INFO,
+        "hung up before it had proved anything: a look at the port, or a peer without a key",
+    ),
+    End.CROWD: (
+        "too many",
+        logging.WARNING,
+        f"was refused: more than {STRANGERS_MAX} connections have proved nothing, so the oldest are closed",
+    ),
+    End.LARGE: ("too large", logging.WARNING, "was refused: it sent more than a handshake and had proved nothing"),
+}
+"""By the end of a connection that had not proved the key: the reason that is counted, and what is logged."""

@@ -41,6 +41,7 @@ from taskd.manager.store_desk import StoreDesk
 from taskd.wire import keys, run_dir
 from taskd.wire.codec import Envelope, WireError, decode
 from taskd.wire.pulse import Heart
+from taskd.wire.strangers import STRANGERS_MAX
 
 _log = log.get(__name__)
 
@@ -78,9 +79,11 @@ class ManagerLoop:
         self._epoch = 0
 
     def _allow(self, needed: int) -> None:
-        """Raise the limit of open files if necessary: each connection needs a descriptor."""
+        """Raise the limit of open files if necessary: each connection needs a descriptor.
+
+        It is raised as far as possible: a crowd of strangers may come more quickly than it is closed."""
         nodes = self.config.job.node_nums
-        if (most := descriptors.allow(needed)) < needed:
+        if (most := descriptors.allow(max(needed, descriptors.MOST))) < needed:
             words = "only %d files may be open (ulimit -n), %d nodes may need %d: raise the hard limit"
             _log.warning(words, most, nodes, needed)
 
@@ -91,8 +94,8 @@ class ManagerLoop:
         residence.take()
         try:
             key = keys.load_or_create(config)
-            peers = 2 * config.job.node_nums + OPERATORS_MAX  # an agent and its store have a connection each
-            self._allow(peers + FILES)
+            peers = 2 * config.job.node_nums  # an agent and its store have a connection each
+            self._allow(peers + OPERATORS_MAX + STRANGERS_MAX + FILES)
             door = Door(config.manager.bind, config.manager.port, key, peers, self.refusals)
             try:
                 self._open(door)

@@ -106,6 +106,7 @@ class Uplink:
         line.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         line.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
         line.setsockopt(zmq.IPV6, 1)
+        line.setsockopt(zmq.PROBE_ROUTER, 1)  # by its first message the other side sees that we hold the key
         key.protect_client(line)
         self._monitor = line.get_monitor_socket(_WATCHED)
         self._socket = line

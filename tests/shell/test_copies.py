@@ -32,7 +32,7 @@ from taskd.backup.slots import Occasion
 from taskd.core import limits
 from taskd.core.messages import RecordsAnswer, RecordsAsk, SetupOffer, SetupPiece, SetupWanted
 from taskd.state.record import Record
-from taskd.wire import keys, local
+from taskd.wire import keys, local, strangers
 from taskd.wire.codec import Envelope, encode
 from taskd.worker import boot
 from tests.launched import wait_until
@@ -496,6 +496,22 @@ def test_who_has_another_key_is_not_let_in(nodes: list[Node], monkeypatch: pytes
     monkeypatch.setitem(globals(), "JOB_KEY", keys.Key(b"x" * 32, "a test"))
     found = fetched([nodes[0].place], 1)
     assert not found.descriptors and "does not accept this node's key" in found.reason
+
+
+def test_a_crowd_of_strangers_keeps_no_agent_out(nodes: list[Node], caplog: pytest.LogCaptureFixture) -> None:
+    """A keeper's other port: agents ask there for the records of a rank."""
+    caplog.set_level("INFO", "taskd")
+    with contextlib.ExitStack() as stack, life(1, [nodes[0].place], b"setup"):
+        wait_until(lambda: "rank 3 (incarnation 1) may lose its node" in caplog.text, "copies")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(4 * strangers.STRANGERS_MAX):
+            stack.enter_context(socket.create_connection(("127.0.0.1", nodes[0].place.port)))
+        count, most = 4 * strangers.STRANGERS_MAX, strangers.STRANGERS_MAX + 2
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + count + most, "an end of the oldest")
+        found = fetched([nodes[0].place], 1)
+        assert found.reason == "" and slots.read(found.descriptors[0], 0) == (10, b"start of 1")
+        local.close_all(list(found.descriptors))
+    assert caplog.text.count("it was the oldest one of too many") == 1
 
 
 @pytest.mark.parametrize(

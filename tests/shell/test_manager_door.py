@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from taskd.core import limits
 from taskd.core.messages import Answer, Goodbye, Question, Reply, Stop, WorkerLeaving
 from taskd.wire import keys
 from taskd.wire.codec import VERSION, Envelope, encode
+from taskd.wire.strangers import HANDSHAKE_BYTES, STRANGERS_MAX, Connections
+from taskd.wire.uplink import Uplink
+from tests.patience import PATIENCE_S
 from tests.shell.manager_process import HandAgent, ManagerProcess, wait_for
 
 
@@ -202,3 +207,131 @@ def test_many_agents_at_once(manager: ManagerProcess) -> None:
     finally:
         for agent in agents:
             agent.close()
+
+
+CROWD = 1_100
+FEW_FILES = ("sh", "-c", 'ulimit -n 512; exec "$0" "$@"')
+"""A manager that may open fewer files than strangers come."""
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+LONG_COMMAND = 6
+"""The first byte of a ZMTP frame that is a command with a length of eight bytes."""
+
+
+def files_of(manager: ManagerProcess) -> int:
+    assert manager.process is not None
+    return len(os.listdir(f"/proc/{manager.process.pid}/fd"))
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int = CROWD, word: bytes = b"") -> Iterator[list[socket.socket]]:
+    """So many connections, each of which sends this and then nothing."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+        for one in made:
+            if word:
+                with contextlib.suppress(OSError):  # it may be closed already
+                    one.sendall(word)
+        yield made
+
+
+@pytest.mark.parametrize("word", [b"", GREETING[:1], GREETING], ids=["silent", "one byte", "half a handshake"])
+def test_a_crowd_of_strangers_costs_the_manager_little_and_keeps_nobody_out(
+    run_dir: Path, free_port: Callable[[], int], word: bytes
+) -> None:
+    manager = ManagerProcess(run_dir, free_port(), prefix=FEW_FILES).start()
+    with HandAgent(manager, "a", (0, 1)) as agent, HandAgent(manager, "b", (2, 3)) as late:
+        agent.join()
+        before = files_of(manager)
+        with crowd(manager.port, word=word), agent.beating():
+            # All connections of a job's nodes (four here) may come at once, so as many more are allowed.
+            most = CROWD - STRANGERS_MAX - 4
+            wait_for(lambda: refused(manager).get("too many", 0) >= most, "an end of the oldest")
+            late.join()
+            with late.beating():
+                states = wait_for(
+                    lambda: [r["state"] for r in manager.status()["ranks"]] == ["alive"] * 4, "all ranks live"
+                )
+            assert states and files_of(manager) <= before + STRANGERS_MAX + 8
+        wait_for(lambda: files_of(manager) <= before + 2, "the end of all strangers")
+        counts = refused(manager)
+        assert counts["too many"] + counts["port looked at"] >= CROWD
+        assert not lines(manager, "the connection of node a has ended")
+        assert len(lines(manager, "connections have proved nothing")) <= 2
+    assert manager.end() == 0, manager.said()
+
+
+def test_a_stranger_that_sends_more_than_a_handshake_is_closed(manager: ManagerProcess) -> None:
+    """libzmq makes room for the largest message before it has checked any key."""
+    size = 2 * limits.MAX_MESSAGE_BYTES - 1
+    word = GREETING + struct.pack("!BQ", LONG_COMMAND, size) + bytes(HANDSHAKE_BYTES)
+    with HandAgent(manager, "a", (0, 1)) as agent, crowd(manager.port, 8, word) as strangers:
+        for one in strangers:
+            one.settimeout(PATIENCE_S)
+            with contextlib.suppress(ConnectionResetError):
+                while one.recv(4096):
+                    pass
+        assert refused(manager)["too large"] == 8
+        agent.join()
+
+
+def test_who_has_proved_the_key_is_no_stranger_though_it_says_nothing(manager: ManagerProcess) -> None:
+    key = keys.find(manager.config())
+    assert key is not None
+    line = Uplink("127.0.0.1", manager.port, manager.job, "a")
+
+    def changes() -> list[bool]:
+        """Do what a node's loop does: wait on the sockets, and take the news."""
+        poller = zmq.Poller()
+        for source in line.sources():
+            poller.register(source, zmq.POLLIN)
+        poller.poll(50)
+        return [*line.changes()]
+
+    try:
+        line.use(key)
+        wait_for(lambda: changes() and line.ready, "a connection")
+        assert not changes() and manager.status()
+        with crowd(manager.port):
+            wait_for(lambda: refused(manager).get("too many", 0) >= CROWD - STRANGERS_MAX - 4, "an end of the oldest")
+            assert not changes() and line.ready
+    finally:
+        line.close()
+
+
+def test_a_descriptor_that_belongs_to_another_connection_now_is_left_alone() -> None:
+    """libzmq closes descriptors and opens others under the same number at any time."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        connections = Connections(router)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        with crowd(port, STRANGERS_MAX + 2) as made:
+            wait_for(lambda: not [*connections.ended()] and connections.strangers == len(made), "all are there")
+            first, second = list(connections._strangers["127.0.0.1"])[:2]
+            assert first.peer == made[0].getsockname()
+            first.peer = ("127.0.0.1", 1)
+            connections.bound()
+            made[1].settimeout(PATIENCE_S)
+            while made[1].recv(4096):  # what libzmq says first
+                pass
+            found = wait_for(lambda: [*connections.ended()], "the end of one")
+            assert [(one.number, how.name) for one, how in found] == [(second.number, "CROWD")]
+            made[0].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while made[0].recv(4096):
+                    pass
+        connections.close()
+
+
+def test_the_address_with_the_largest_crowd_pays_for_it() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        connections = Connections(router, lambda _proved: 2)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        with (
+            socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) as alone,
+            crowd(port, 2 * STRANGERS_MAX),
+        ):
+            count = 2 * STRANGERS_MAX + 1
+            wait_for(lambda: not [*connections.ended()] and connections.strangers == count, "all are there")
+            connections.bound()
+            assert connections.strangers == STRANGERS_MAX + 2
+            assert [one.peer for one in connections._strangers["127.0.0.2"]] == [alone.getsockname()]
+        connections.close()
