@@ -23,6 +23,7 @@ from taskd.core.limits import MAX_TEXT, MS, STILL_LOOK_NS, STILL_NS
 from taskd.core.messages import Place, Still
 from taskd.core.types import Doing, PageFlag, Phase
 from taskd.core.words import cut
+from taskd.processes import started_by
 from taskd.wire import local
 
 ASK_NS = 2_000_000_000
@@ -134,7 +135,7 @@ class _Look:
         if not state or state in _OUTSIDE:
             return
         moved = moved_bytes(pid) + carried
-        for child in [] if waits else _started_by(pid):
+        for child in [] if waits else started_by(pid, MOST_PROCESSES):
             its_state, its_use_ns = _state(child)
             used_ns += its_use_ns
             moved += moved_bytes(child)
@@ -186,29 +187,6 @@ def _state(pid: int) -> tuple[str, int]:
         return fields[0], sum(map(int, fields[11:15])) * TICK_NS  # its own, and that of children it has waited for
     except (OSError, ValueError, IndexError):
         return "", 0
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except (OSError, ValueError):
-        return []
-
-
-def _started_by(pid: int) -> list[int]:
-    """The living processes that it has started, and those that they have started in turn."""
-    found: list[int] = []
-    asked = [pid]
-    while asked and len(found) < MOST_PROCESSES:
-        parent = asked.pop()
-        for thread in _threads(parent):
-            try:
-                children = Path(f"/proc/{parent}/task/{thread}/children").read_text().split()
-            except OSError:
-                continue
-            found += map(int, children)
-            asked += map(int, children)
-    return found[:MOST_PROCESSES]
 
 
 def _call(pid: int) -> str:

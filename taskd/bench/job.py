@@ -163,9 +163,14 @@ class Job:
         return self.launchers[0].poll() is None
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `taskd WORDS`, like an operator on the first node."""
+        """Run `taskd WORDS`, like an operator on the first node. Raises Broken if that does not end."""
         command = self._on(0, [sys.executable, "-m", "taskd", *words])
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        try:
+            return subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            )
+        except subprocess.TimeoutExpired:
+            raise Broken(f"taskd {' '.join(words)} did not end in {PATIENCE_S:.0f} s{self.said()}") from None
 
     def ask(self, *topic: str) -> dict[str, Any] | None:
         """What `taskd TOPIC --json` prints now; None while no manager answers."""
