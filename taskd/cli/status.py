@@ -20,12 +20,13 @@ from typing import Any
 from taskd.cli import table
 from taskd.cli.ask import EXIT_NO_MANAGER, Asker, NoManager, add_arguments
 from taskd.cli.table import Cell
-from taskd.core.words import lost_words, rank_words
+from taskd.core.words import device_words, lost_words, rank_words
 
 HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HEADERS = ("RANK", "NODE", "PID", "STATE", "EPOCH", "STEP", "PHASE", "BEAT", "STEP TIME", "NOTE")
 RIGHT = ("RANK", "PID", "EPOCH", "STEP", "BEAT", "STEP TIME")
+DEVICES_SHOWN = 8
 STATE_STYLES = {
     "alive": "green",
     "suspect": "yellow",
@@ -172,6 +173,7 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
     if hang is not None:
         text = f"the job stands still, for {span(hang['age_ms'])} by now: {table.clean(hang['text'])}"
         lines.append(table.paint(text, "red", colour))
+    lines += _devices(facts.get("devices", []), colour)
     left_out = facts["world_size"] - len(facts["ranks"])
     if left_out:
         lines.append(f"{left_out} more ranks; `taskd status` prints all")
@@ -206,6 +208,24 @@ def _proof(proof: dict[str, Any] | None, colour: bool) -> list[str]:
     if left_out:
         more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
         lines.append(f"not compared: {', '.join(left_out[:3])}{more}")
+    return lines
+
+
+def _devices(events: list[dict[str, Any]], colour: bool) -> list[str]:
+    """Lines about events of devices that harm a rank or its successor; then how many mere warnings there were."""
+    harmful = [event for event in events if event["harm"] != "warning"]
+    lines = []
+    for event in harmful[:DEVICES_SHOWN]:
+        name = f"{device_words(event['device'])} of node {table.clean(event['node'])}"
+        of_ranks = f" ({rank_words(event['ranks'])})" if event["ranks"] else ""
+        often = f", {event['times']} times" if event["times"] > 1 else ""
+        text = f"{name}{of_ranks} reported {table.clean(event['text'])}, {span(event['age_ms'])} ago{often}"
+        lines.append(table.paint(text, "red", colour))
+    if len(harmful) > DEVICES_SHOWN:
+        lines.append(f"{len(harmful) - DEVICES_SHOWN} more events of devices; `taskd status --json` has all")
+    if warnings := len(events) - len(harmful):
+        text = f"devices have reported {warnings} {'warning' if warnings == 1 else 'kinds of warnings'}"
+        lines.append(table.paint(f"{text}: `taskd events` shows them", "yellow", colour))
     return lines
 
 

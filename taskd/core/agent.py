@@ -11,9 +11,9 @@ What can go wrong, and what follows:
 - *This agent was stopped for a while*: it reports for how long, and checks what has happened meanwhile.
 
 Its parts: what they share (post), the records of ranks (crew), reports (reporter), orders (seating), the end of its
-work (departure), and the relays of rails, proofs and stillness. Invariants: term and epoch only grow; an incarnation
-starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and whether a rank
-is worth replacing.
+work (departure), and the relays of rails, proofs, stillness and devices. Invariants: term and epoch only grow; an
+incarnation starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and
+whether a rank is worth replacing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 from taskd.core import events, limits
 from taskd.core.crew import Crew
 from taskd.core.departure import Departure
+from taskd.core.device_relay import DeviceRelay
 from taskd.core.effects import AgentEffect, End, Refuse, Relay, Warn
 from taskd.core.local import LocalRank
 from taskd.core.messages import (
@@ -57,7 +58,8 @@ class Agent:
         self._rails = RailRelay(self.crew, self.post.counters)
         self._proofs = ProofRelay(self.crew, self.post.counters)
         self._still = StillRelay(self.crew)
-        self._reporter = Reporter(self.post, self.crew, self._rails, self._proofs, self._still)
+        self._devices = DeviceRelay(self.post, self.crew)
+        self._reporter = Reporter(self.post, self.crew, self._rails, self._proofs, self._still, self._devices)
         self._seating = Seating(self.post, self.crew)
         self._departure = Departure(self.post, self.crew, self._seating)
         self._tick_at = 0
@@ -82,6 +84,8 @@ class Agent:
             self._ended(self.crew.gone(event), now_ns)
         elif isinstance(event, events.Started):
             self._started(event)
+        elif isinstance(event, events.DeviceSeen):
+            self._devices.see(event, now_ns)
         elif isinstance(event, events.StartFailed):
             self._ended(self.crew.start_failed(event, self.post.epoch), now_ns)
         elif isinstance(event, events.Connected):
@@ -216,6 +220,7 @@ class Agent:
             return
         first = not self.crew.world_size
         record = self.crew.admit(hello)
+        self._devices.places(hello.rank, hello.device)
         self.post.epoch = max(self.post.epoch, hello.epoch)
         self._welcome(record)
         if first:
@@ -241,6 +246,7 @@ class Agent:
         if record is None:
             return
         record.acknowledged = False
+        self._devices.explain(record, now)
         following = record.next_incarnation
         if following and self.post.stopping is None:
             order = self.post.order

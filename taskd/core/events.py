@@ -20,7 +20,7 @@ from taskd.core.messages import (
     Unmended,
     WorkerWelcome,
 )
-from taskd.core.types import HangFinding, Phase, ProofFinding, RailFinding, RankState, Stage
+from taskd.core.types import DeviceKind, HangFinding, Harm, Phase, ProofFinding, RailFinding, RankState, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,21 @@ class Readings:
     rails: tuple[RailReport, ...] = ()  # every line of the node; empty: they were not looked at
 
 
-AgentEvent = Heard | Connected | Disconnected | WorkerSaid | Started | StartFailed | Gone | Readings | Tick
+@dataclass(frozen=True, slots=True)
+class DeviceSeen:
+    """A device of this node has reported an event just now."""
+
+    device: int  # its number on the node; -1: not known
+    uuid: str
+    kind: DeviceKind
+    code: int
+    text: str
+    harm: Harm
+    pids: tuple[int, ...] = ()  # processes that use it, as its driver says
+    holders: tuple[int, ...] = ()  # processes of this node's ranks that have some device of this kind open
+
+
+AgentEvent = Heard | Connected | Disconnected | WorkerSaid | Started | StartFailed | Gone | Readings | DeviceSeen | Tick
 
 
 # ---- to the worker --------------------------------------------------------------------------------------------

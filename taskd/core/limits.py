@@ -257,6 +257,24 @@ STILL_JUDGE_NS = 50_000
 MAX_PLACES = 60
 """Groups of one rank: a beat page has as many slots."""
 
+# ---- devices ------------------------------------------------------------------------------------------------------
+MAX_DEVICES = 1_024
+"""Devices of one node."""
+MAX_DEVICE_EVENTS = 64
+"""Different events of a node's devices that are remembered. Beyond that, the oldest is dropped."""
+MAX_DEVICE_PIDS = 256
+"""Processes that use one device."""
+DEVICE_REPEAT_NS = 5 * SECOND
+"""A node repeats what its devices have reported after this time."""
+DEVICE_AGAIN_NS = 60 * SECOND
+"""An event of a device that comes again is noted again after this time."""
+DEVICE_NEAR_NS = 60 * SECOND
+"""An event that a process does not survive is the reason of a death within this time. Work on a device is asynchronous,
+so the script may see the error later."""
+DEVICE_DAMAGED_NS = 1_800 * SECOND
+"""The same for an event after which the device has to be reset. A process may hang for as long as torch waits for an
+operation, and only then die of it."""
+
 # ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3
 """Tries of one strategy before the next one of the ladder is taken. The death of a rank that was healthy until then is

@@ -157,17 +157,19 @@ class Manager:
         at = self._clocks.read(now_ns).at
         job, rails = self._job, self._rails
         found = facts.of_job(self.name, self.node_count, job, self._repairs.case, rails, self.counters, at, first)
-        found["incidents"]["known"] += len(self._doubts.history)
+        found["incidents"]["known"] += len(self._doubts.history) + len(self._repairs.devices.history)
         return found | {
             "proof": facts.of_proofs(self._proofs, self._doubts.found, at),
             "hang": facts.of_hang(self._nodes.hangs.hang, at),
+            "devices": self._repairs.devices.facts(at),
             "uncovered": facts.of_uncovered(self._members),
         }
 
     def incidents(self, now_ns: int) -> list[dict[str, Any]]:
         """Return every incident that is remembered, the oldest first, ready for JSON."""
-        case = self._repairs.case
-        known = filter(None, [*case.history, case.incident, *self._rails.incidents.all(), *self._doubts.history])
+        case, rails = self._repairs.case, self._rails.incidents.all()
+        others = [*self._doubts.history, *self._repairs.devices.history]
+        known = filter(None, [*case.history, case.incident, *rails, *others])
         found = sorted(known, key=lambda incident: incident.id)
         return [incident.facts(self._clocks.read(now_ns).now) for incident in found[-limits.MAX_KEPT_INCIDENTS :]]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Sender
+from taskd.core.lost import LostDevices
 from taskd.core.messages import AgentHello, RankReport
 from taskd.core.records import NODE, RANK, NodeCause, NodeRecord, NodeState, RankCause, RankRecord
 from taskd.core.types import Phase, RankState
@@ -26,6 +27,7 @@ class Membership:
         self.counters = counters
         self.nodes: dict[str, NodeRecord] = {}
         self.ranks: list[RankRecord] = []
+        self.lost_devices = LostDevices()
         self.counts = dict.fromkeys(RankState, 0)
         self.node_counts = dict.fromkeys(NodeState, 0)
         self.trained = False  # some rank has finished a step since all of them were last started
@@ -69,11 +71,13 @@ class Membership:
         return self.node_counts[NodeState.LEFT] == len(self.nodes)
 
     def free_slots(self, node: NodeRecord) -> int:
-        """How many more workers can be started on this node."""
+        """How many more workers can be started on this node. A place whose device is lost is none."""
         if not node.starts:
             return 0
-        taken = sum(self.ranks[rank].state is not RankState.DEAD for rank in node.ranks)
-        return max(node.slots - taken, 0)
+        lost, name = self.lost_devices, node.name
+        here = [rank for rank in node.ranks if self.ranks[rank].state is not RankState.DEAD]
+        taken = len(here) if not lost.count(name) else sum(lost.at(rank, name) is None for rank in here)
+        return max(node.slots - lost.count(name) - taken, 0)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 

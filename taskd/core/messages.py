@@ -36,7 +36,19 @@ from taskd.core.rails.messages import CountersShown as CountersShown
 from taskd.core.rails.messages import RailOrder as RailOrder
 from taskd.core.rails.messages import RailReport as RailReport
 from taskd.core.rails.messages import RailsFollowed as RailsFollowed
-from taskd.core.types import PROGRESS, Cover, Doing, EvidenceKind, Phase, RankState, Stage, StoreOperation, StoreStatus
+from taskd.core.types import (
+    PROGRESS,
+    Cover,
+    DeviceKind,
+    Doing,
+    EvidenceKind,
+    Harm,
+    Phase,
+    RankState,
+    Stage,
+    StoreOperation,
+    StoreStatus,
+)
 
 # ---- worker and agent -----------------------------------------------------------------------------------------
 
@@ -58,6 +70,7 @@ class WorkerHello:
     updates: Step = -1  # the updates that it held when it reached that stage
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
+    device: Name = ""  # the number or the id of the device at its place; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +269,40 @@ class Stillness:
 
     ranks: Annotated[tuple[Still, ...], AtMost(limits.MAX_RANKS_PER_NODE)]
     places: Annotated[tuple[Place, ...], AtMost(limits.MAX_RANKS_PER_NODE * limits.MAX_PLACES)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvent:
+    """An event that a device of the node has reported, once or several times."""
+
+    device: Annotated[int, Between(-1, limits.MAX_DEVICES - 1)]  # its number on the node; -1: not known
+    uuid: Name
+    kind: DeviceKind
+    code: Count  # the number of the error in its kind; 0: it has none
+    text: Text  # what was reported, in words that follow `reported`
+    harm: Harm
+    times: Count  # how often it was reported to this agent
+    age_ms: Annotated[int, Between(0, 2**62)]  # since the last time
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUser:
+    """A rank that uses the device of an event, as far as is known."""
+
+    event: Annotated[int, Between(0, limits.MAX_DEVICE_EVENTS - 1)]  # its place in the report
+    rank: RankId
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """All events of one node's devices that its agent remembers. Repeated while there are some."""
+
+    events: Annotated[tuple[DeviceEvent, ...], AtMost(limits.MAX_DEVICE_EVENTS)]
+    users: Annotated[tuple[DeviceUser, ...], AtMost(limits.MAX_DEVICE_EVENTS * limits.MAX_RANKS_PER_NODE)] = ()
+
+    def ranks_of(self, place: int) -> tuple[int, ...]:
+        """Return the ranks that use the device of the event at this place of the report."""
+        return tuple(user.rank for user in self.users if user.event == place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,10 +546,11 @@ MESSAGES: tuple[type, ...] = (
     Covered,
     StackAsked,
     StackTold,
+    DeviceReport,
 )
 """All messages that may stand alone on the wire. Their numbers are the indices in this tuple: append, never reorder."""
 
-FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness
+FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness | DeviceReport
 ToAgent = Answer | Order | Stop | RailOrder | Unmended
 FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof | StackTold
 ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | StackAsked

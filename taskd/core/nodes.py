@@ -22,7 +22,7 @@ from taskd.core.events import Sender, Verdict
 from taskd.core.filing import Filed, Filing
 from taskd.core.hangs import Hangs
 from taskd.core.job import Job
-from taskd.core.messages import AgentHello, Answer, Evidence, Goodbye, Report, Stillness
+from taskd.core.messages import AgentHello, Answer, DeviceReport, Evidence, Goodbye, Report, Stillness
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
@@ -92,6 +92,8 @@ class Nodes:
             self._proofs.file(node.name, message.proofs, when.at)
         elif isinstance(message, Stillness):
             self.hangs.file(node, message, when.at)
+        elif isinstance(message, DeviceReport):
+            self._repairs.devices.file(node.name, message, when)
 
     def judged(self, verdict: Verdict, when: Moment) -> None:
         """Apply the detector's verdict about a node's silence."""
@@ -155,6 +157,8 @@ class Nodes:
             self._repairs.roomier(when)
         else:
             self._heard(node, when)
+        if reborn:
+            self._repairs.devices.forget(node.name)
         if reborn and node.spawns:
             self._lose_ranks(node, f"the launcher of node {node.name} was started again", 0, when)
         elif reborn:

@@ -15,6 +15,7 @@ from collections import deque
 
 from taskd.core import limits
 from taskd.core.crew import Crew
+from taskd.core.device_relay import DeviceRelay
 from taskd.core.local import LocalRank
 from taskd.core.messages import AgentHello, Evidence, RailReport, RankReport, Report
 from taskd.core.post import Post
@@ -26,12 +27,15 @@ from taskd.core.still_relay import StillRelay
 class Reporter:
     """Sends beats, and the reports that cannot wait for the next beat."""
 
-    def __init__(self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay, still: StillRelay) -> None:
+    def __init__(
+        self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay, still: StillRelay, devices: DeviceRelay
+    ) -> None:
         self._post = post
         self._crew = crew
         self._rails = rails
         self._proofs = proofs
         self._still = still
+        self._devices = devices
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
         self._beat_at = self._full_at = 0
 
@@ -59,6 +63,8 @@ class Reporter:
             self._post.send(proofs)
         if (still := self._still.due(now)) is not None:
             self._post.send(still)
+        if (seen := self._devices.due(now)) is not None:
+            self._post.send(seen)
 
     def tell(self, record: LocalRank) -> None:
         """Report one rank at once, because the manager should know it before the next beat."""
@@ -78,6 +84,7 @@ class Reporter:
         self._post.send(AgentHello(*named, self._crew.world_size, who.spawns, who.slots, interval_ms))
         self._rails.news.again()
         self._still.again()
+        self._devices.again()
         self.beat(now, full=True)
         while self._evidence:
             self._post.send(self._evidence.popleft())

@@ -29,6 +29,7 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.attention import Attention
 from taskd.core.rails.sightings import Sightings
 from taskd.core.rails.watch import RailWatch
+from taskd.core.repair.devices import Devices
 from taskd.core.rhythm import Rhythm
 from taskd.core.stands import Stands
 
@@ -44,6 +45,7 @@ TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
         "_stopped": bool,
     },
     Stands: {"by_rank": dict, "told_at": dict, "outside": Counter},
+    Devices: {"_last": dict},
     Proofs: {"_open": dict, "_ready": list},
     Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
     Attention: dict.fromkeys(("odd", "_now"), dict),

@@ -125,6 +125,27 @@ class RailFinding(IntEnum):
     ROLL_BACK = 12
 
 
+class DeviceKind(IntEnum):
+    """What kind of event a device of a node (a GPU, an NPU) has reported."""
+
+    XID = 1  # an error that NVIDIA's driver has logged under this name, with its number
+    LOST = 2  # the device does not answer any more: it has fallen off its bus
+    ECC_UNCORRECTED = 3
+    ECC_CORRECTED = 4
+    REMAP_PENDING = 5  # a row of its memory is replaced at its next reset
+    REMAP_FAILED = 6  # a row of its memory cannot be replaced
+    THROTTLED = 7  # heat or power slows it down
+    HEALTH = 8  # an alarm of Ascend's driver
+
+
+class Harm(IntEnum):
+    """The consequence of a device's event."""
+
+    WARNING = 0
+    PROCESS = 1  # a process that uses the device fails; the next one may use it
+    DEVICE = 2  # nothing may rely on the device before it was reset or replaced
+
+
 class ProofFinding(IntEnum):
     """What the manager found in the proofs of the ranks."""
 

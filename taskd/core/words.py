@@ -1,4 +1,4 @@
-"""Words for the core's sentences: lists of ranks, exits of processes, operations that are late, durations.
+"""Words for the core's sentences: lists of ranks, exits of processes, devices, late operations, durations.
 
 Every decision is explained to people in one sentence. These few functions keep the sentences uniform and short. They
 decide nothing.
@@ -104,6 +104,17 @@ def shell_code(exit_code: int) -> int:
     if exit_code < 0:
         return min(128 - exit_code, 255)
     return exit_code if exit_code > 0 else 1
+
+
+def device_words(device: int) -> str:
+    """`device 3`, or `a device` if its number is not known."""
+    return f"device {device}" if device >= 0 else "a device"
+
+
+def seconds(duration_ns: int) -> str:
+    """Return the duration in seconds: with one digit behind the point if it is short."""
+    tenths = max(duration_ns, 0) * 10 // limits.SECOND
+    return f"{tenths // 10}.{tenths % 10}" if tenths < 100 else str(tenths // 10)
 
 
 def milliseconds(duration_ns: int) -> int:

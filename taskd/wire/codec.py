@@ -25,6 +25,7 @@ from taskd.core.messages import (
     Answer,
     CountersShown,
     Covered,
+    DeviceReport,
     Evidence,
     Goodbye,
     Order,
@@ -56,7 +57,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 12
+VERSION = 13
 """Increased whenever a message changes. Two sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -93,6 +94,7 @@ Message = (
     | Covered
     | StackAsked
     | StackTold
+    | DeviceReport
 )
 
 

@@ -18,6 +18,8 @@ from taskd.core import limits
 
 INCARNATION_VARIABLE = "_TASKD_INCARNATION"
 """Set by taskd's own launcher, which numbers the incarnations of each rank itself."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+"""List the devices that a process may use, by number or id. A process counts its devices in this list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,17 @@ def world_size(config: Config, environ: Mapping[str, str] | None = None) -> int:
     if given is not None and "LOCAL_RANK" in environ:
         return given
     return max(config.job.node_nums * config.job.proc_per_node, given or 1)
+
+
+def device_at(environ: Mapping[str, str], local_rank: int) -> str:
+    """Return the number or id of the device at a rank's place: under torchrun a script uses the device of its local
+    rank. A launcher may also give each rank a list of one. Empty: the rank may use no device, or it is not known."""
+    listed = next((environ[name] for name in VISIBLE if name in environ), None)
+    if listed is None:
+        return str(local_rank)
+    names = [name.strip() for name in listed.split(",")]
+    name = names[local_rank] if local_rank < len(names) else names[0] if len(names) == 1 else ""
+    return "" if name.startswith("-") else name[: limits.MAX_NAME]
 
 
 def initialised_distributed() -> Any:

@@ -13,7 +13,7 @@ import os
 from taskd import _native
 from taskd.core.messages import WorkerHello
 from taskd.core.types import Cover, Stage
-from taskd.worker.identity import Identity
+from taskd.worker.identity import Identity, device_at
 
 
 class Introduction:
@@ -54,4 +54,5 @@ class Introduction:
             updates=self.updates,
             part=self.part,
             cover=self.cover,
+            device=device_at(os.environ, self.identity.local_rank),
         )

@@ -13,6 +13,7 @@ from taskd.core.effects import AgentEffect, End, Leave, Refuse, Relay, Send, Spa
 from taskd.core.events import (
     AgentEvent,
     Connected,
+    DeviceSeen,
     Disconnected,
     Gone,
     Heard,
@@ -41,7 +42,7 @@ from taskd.core.messages import (
     WorkerWelcome,
 )
 from taskd.core.post import Identity
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage
+from taskd.core.types import DeviceKind, EvidenceKind, Harm, Phase, RankState, Stage
 
 
 def agent(spawns: bool = True) -> Agent:
@@ -336,6 +337,8 @@ ANY = st.one_of(
         Confirmed(rank, number), refused=(Refused(rank, number, following, "no"),), term=term, want_hello=want),
         ranks, numbers, st.integers(0, 4), numbers, st.booleans()),
     st.builds(Heard, st.builds(Stop, numbers, numbers, st.just("over"))),
+    st.builds(DeviceSeen, st.integers(-1, 2), st.just(""), st.sampled_from(list(DeviceKind)), numbers, st.just("heat"),
+              st.sampled_from(list(Harm)), st.just((1, 2)), st.just((3,))),
     st.sampled_from([Connected(), Disconnected(), Tick(), Tick(), Tick()]),
 )  # fmt: skip
 

@@ -13,8 +13,18 @@ from taskd.core.effects import EndJob, ManagerEffect, Tell
 from taskd.core.events import ConnectionLost, ManagerEvent, Restarted, Said, Sender, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
-from taskd.core.messages import AgentHello, Evidence, Goodbye, Order, RankReport, Report
-from taskd.core.types import EvidenceKind, Phase, RankState, Stage
+from taskd.core.messages import (
+    AgentHello,
+    DeviceEvent,
+    DeviceReport,
+    DeviceUser,
+    Evidence,
+    Goodbye,
+    Order,
+    RankReport,
+    Report,
+)
+from taskd.core.types import DeviceKind, EvidenceKind, Harm, Phase, RankState, Stage
 from tests.core.builders import manager
 
 RANKS, NODES = 3, ["a", "b", "c"]
@@ -37,6 +47,10 @@ rank_reports = st.builds(
     reason=st.sampled_from(["", "why"]),
     ok=st.booleans(),
 )
+device_events = st.builds(
+    DeviceEvent, st.integers(-1, 2), st.just("GPU-1"), st.sampled_from(list(DeviceKind)), st.sampled_from([0, 79]),
+    st.just("its loss"), st.sampled_from(list(Harm)), st.integers(0, 3), st.integers(0, 9),
+)  # fmt: skip
 messages = st.one_of(
     st.builds(Report, st.booleans(), st.integers(0, 4), st.lists(rank_reports, max_size=3).map(tuple)),
     st.builds(Report, st.just(False), st.just(1), st.lists(rank_reports, max_size=3).map(tuple)),
@@ -49,6 +63,10 @@ messages = st.one_of(
         st.integers(-1, RANKS), st.integers(-15, 2), st.just("why"),
     ),
     st.builds(Goodbye, st.just("bye")),
+    st.builds(
+        DeviceReport, st.lists(device_events, max_size=3).map(tuple),
+        st.lists(st.builds(DeviceUser, st.integers(0, 3), st.integers(0, RANKS)), max_size=3).map(tuple),
+    ),
 )  # fmt: skip
 # An agent would not send these, but a network or a stranger may: any life number, any sequence number.
 said = st.builds(lambda node, life, number, message: (node, life, number, message),

@@ -5,6 +5,8 @@ start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,resp
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
+device NODE NUMBER words kind=xid|lost|... harm=warning|process|device [code=79] [of=1, as the driver says]
+devices
 still RANK sleeps|works|compiles|stopped|... [words] | enters RANK | moves RANK | late RANK 51s operation
 raise RANK error | relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
@@ -18,10 +20,10 @@ last-proof | hang
 
 from __future__ import annotations
 
-from taskd.core.events import ConnectionLost, Said, Sender
+from taskd.core.events import ConnectionLost, DeviceSeen, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
-from taskd.core.types import Cover, Doing, EvidenceKind, Phase, RankState, Stage, Strategy
+from taskd.core.types import Cover, DeviceKind, Doing, EvidenceKind, Harm, Phase, RankState, Stage, Strategy
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
@@ -244,6 +246,22 @@ class Story:
 
     def do_still(self, rank: str, doing: str, *words: str) -> None:
         self.process(rank).stands(Doing[doing.upper()], " ".join(words))
+
+    def do_device(
+        self, node: str, number: str, *words: str, kind: str, harm: str, code: str = "0", of: str = ""
+    ) -> None:
+        """A device of a node reports an event. Its driver says that these ranks' processes use it."""
+        pids = tuple(self.process(rank).pid for rank in ranks_of(of)) if of else ()
+        what = (f"GPU-{node}{number}", DeviceKind[kind.upper()], int(code), " ".join(words), Harm[harm.upper()])
+        holders = tuple(process.pid for process in self.world.processes.values())
+        self.world.nodes[node].step(DeviceSeen(int(number), *what, pids, holders))
+
+    def do_devices(self) -> None:
+        assert self.world.manager is not None
+        for row in self.world.manager.facts(self.world.now)["devices"]:
+            what = f"{row['kind']} {row['code']}, {row['text']}, {row['harm']}"
+            often = f"ranks {row['ranks']}, {row['times']} times"
+            self.world.say("facts", f"device {row['device']} of {row['node']}: {what}, {often}, {row['age_ms']} ms ago")
 
     def do_enters(self, rank: str) -> None:
         self.process(rank).enters()

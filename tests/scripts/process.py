@@ -74,6 +74,7 @@ class Process:
                     core.updates,
                     core.part,
                     world.cover,
+                    str(self.rank % max(self.node.slots, 1)),
                 ),
                 self,
             )

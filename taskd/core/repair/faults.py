@@ -44,7 +44,7 @@ class Faults:
             return
         for rank in ranks:
             self._members.ranks[rank].forgive(when.now)
-        losses = {rank: placement.loss_of(self._members.ranks[rank]) for rank in ranks}
+        losses = {rank: placement.loss_of(self._members, self._members.ranks[rank]) for rank in ranks}
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)
         for rank, loss in losses.items():

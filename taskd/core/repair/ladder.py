@@ -36,6 +36,8 @@ class Loss:
     home: bool  # its node's agent lives and can start it again
     watched_only: bool  # its node's agent is (or was) a side process, which starts no ranks
     finished: bool  # its work was done, so nothing is lost
+    device: int = -1  # the device at its place there, if that is lost
+    moves: bool = False  # that device is lost, and another node has room for the rank
 
     @property
     def left(self) -> bool:
@@ -165,8 +167,12 @@ def _climb(now: Situation, what: str) -> Decision:
         return Decision(Strategy.IN_PLACE, f"{what}: recover-in-place")
     if not everybody and not now.state_lost:
         home = all(loss.home for loss in now.losses)
+        if Strategy.RECOVER in open_rungs and any(loss.moves for loss in now.losses):
+            return Decision(Strategy.RECOVER, f"{what}; {_lost_devices(now)}, and another node has room: recover")
         if Strategy.IN_PLACE in open_rungs and home:
-            return Decision(Strategy.IN_PLACE, f"{what}, whose agent can start {_them(now)} again: recover-in-place")
+            on = f", though {_lost_devices(now)}" if any(loss.device >= 0 for loss in now.losses) else ""
+            text = f"{what}, whose agent can start {_them(now)} again{on}: recover-in-place"
+            return Decision(Strategy.IN_PLACE, text)
         if respawn and home and Strategy.IN_PLACE in now.exhausted:
             return Decision(Strategy.RESPAWN, f"{what} and repair in place has failed{ALL_AGAIN}")
         if Strategy.RECOVER in open_rungs:
@@ -184,6 +190,15 @@ def _why_not_home(now: Situation, home: bool) -> str:
     if not home:
         return f"which cannot start {_them(now)} again"
     return "where it has failed" if Strategy.IN_PLACE in now.exhausted else "in place is not an allowed strategy"
+
+
+def _lost_devices(now: Situation) -> str:
+    """Which devices are lost, and why their ranks stay if they do."""
+    lost = [loss for loss in now.losses if loss.device >= 0]
+    names = join(sorted({f"device {loss.device} of node {loss.node}" for loss in lost})[:4])
+    if any(loss.moves for loss in lost):
+        return f"{names} {verb(len(lost), 'is', 'are')} lost"
+    return f"{names} {verb(len(lost), 'is', 'are')} lost and no other node has room"
 
 
 def _its(now: Situation) -> str:

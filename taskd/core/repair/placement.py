@@ -6,6 +6,7 @@ whole job. Only `take_seats` changes something: it gives seats. Not here: which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskd.core import limits
@@ -35,12 +36,43 @@ class Rules:
 
 def losses(members: Membership) -> tuple[Loss, ...]:
     """Every rank that is dead now."""
-    return tuple(loss_of(record) for record in members.ranks if record.state is RankState.DEAD)
+    dead = [record for record in members.ranks if record.state is RankState.DEAD]
+    moving = movers(members, dead)
+    return tuple(loss_of(members, record, record.rank in moving) for record in dead)
 
 
-def loss_of(record: RankRecord) -> Loss:
-    """A dead rank, as the ladder sees it."""
+def movers(members: Membership, starting: Sequence[RankRecord]) -> set[int]:
+    """Those of these ranks whose device is lost and for which another node has room, after all ranks without a node."""
+    lost = [record for record in starting if _at_lost_device(members, record)]
+    if not lost:
+        return set()
+    homes = {record.rank: record.node for record in starting if record.node is not None and record.node.starts}
+    homeless = [record for record in starting if record.rank not in homes]
+    room = _room(members, {rank: node for rank, node in homes.items() if members.ranks[rank] not in lost})
+    found = set()
+    for record in [*homeless, *lost]:
+        best = _roomiest(room, record.where)
+        if best:
+            room[best] -= 1
+            found.add(record.rank)
+    return found.intersection(record.rank for record in lost)
+
+
+def _at_lost_device(members: Membership, record: RankRecord) -> bool:
     node = record.node
+    return node is not None and node.starts and members.lost_devices.at(record.rank, node.name) is not None
+
+
+def _roomiest(room: dict[str, int], but: str) -> str:
+    """The node with the most room, so that ranks lost together come back together. Empty: none has room."""
+    best = max((name for name in room if name != but), key=lambda name: (room[name], name), default="")
+    return best if best and room[best] > 0 else ""
+
+
+def loss_of(members: Membership, record: RankRecord, moves: bool = False) -> Loss:
+    """A dead rank, as the ladder sees it. `moves`: away from a lost device."""
+    node = record.node
+    device = members.lost_devices.at(record.rank, record.where)
     # An incarnation number is never used twice, so a rank that has used them all up cannot be started again.
     spent = record.incarnation >= limits.MAX_INCARNATION
     return Loss(
@@ -52,6 +84,8 @@ def loss_of(record: RankRecord) -> Loss:
         home=node is not None and node.starts,
         watched_only=node is not None and not node.spawns,
         finished=record.done,
+        device=-1 if device is None else device,
+        moves=moves,
     )
 
 
@@ -93,10 +127,11 @@ def last_start(members: Membership, rules: Rules) -> bool:
 def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> tuple[dict[int, NodeRecord], list[int]]:
     """A node for every rank that is to be started, and the ranks without room on any node."""
     starting = members.ranks if strategy is Strategy.RESPAWN else [members.ranks[loss.rank] for loss in losses(members)]
+    moving = movers(members, starting) if strategy in (Strategy.RECOVER, Strategy.RESPAWN) else set()
     chosen: dict[int, NodeRecord] = {}
     homeless: list[RankRecord] = []
     for record in starting:
-        if record.node is not None and record.node.starts and not avoid_home:
+        if record.node is not None and record.node.starts and not avoid_home and record.rank not in moving:
             chosen[record.rank] = record.node
         else:
             homeless.append(record)
@@ -104,11 +139,9 @@ def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> t
         return chosen, []
     room = _room(members, chosen)
     unplaced: list[int] = []
-    for record in homeless:
-        # The node with the most room first, so that ranks lost together come back together.
-        others = [name for name in room if not (avoid_home and name == record.where)]
-        best = max(others, key=lambda name: (room[name], name), default="")
-        if best and room[best] > 0:
+    for record in sorted(homeless, key=lambda one: one.rank in moving):
+        best = _roomiest(room, record.where if avoid_home or record.rank in moving else "")
+        if best:
             room[best] -= 1
             chosen[record.rank] = members.nodes[best]
         else:

@@ -8,7 +8,8 @@ moved, or know a newer epoch. Failure modes, and what follows:
 - *Ranks given up for silence return*: if nothing else is wrong, the attempt continues with them.
 
 Its parts: the open incident (case), the faults (faults), the decision (decider), the next stage of the attempt
-(course), whether the job is over (ending), and which ranks are there at all (attendance).
+(course), whether the job is over (ending), which ranks are there at all (attendance), and what their devices report
+(devices).
 
 Invariants: the epoch grows with every newer epoch that is heard of. An incident has a deadline, or waits for ranks of
 an external launcher. Not here: how an attempt is led (attempts), which ranks are waited for (waiting, attendance), and
@@ -28,6 +29,7 @@ from taskd.core.repair.case import Case
 from taskd.core.repair.course import Course
 from taskd.core.repair.decider import Decider
 from taskd.core.repair.decision import DecisionCause, DecisionState
+from taskd.core.repair.devices import Devices
 from taskd.core.repair.ending import Ending
 from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause, IncidentState
@@ -49,6 +51,7 @@ class Repairs:
         self.ending = Ending(job, rules, self.case, self.attendance)
         self._decider = Decider(job, rules, self.case, self.attendance, self.ending)
         self.faults = Faults(job, rules, self.case, self._decider)
+        self.devices = Devices(job, self.case)
         self._course = Course(job, self.case, self._decider, self.faults)
 
     def left(self, rank: int, when: Moment) -> None:
