@@ -21,10 +21,10 @@ from contextlib import nullcontext
 
 import zmq
 
-from taskd import _native, log
+from taskd import log
 from taskd.agent.deaths import Deaths
 from taskd.agent.desk import Desk
-from taskd.agent.interfaces import InterfaceWatch
+from taskd.agent.hardware import Hardware
 from taskd.agent.memory_kills import MemoryKills
 from taskd.agent.pages import Pages
 from taskd.agent.starter import Spawner, Starter
@@ -36,10 +36,8 @@ from taskd.config import Config
 from taskd.core import effects, events
 from taskd.core.agent import Agent
 from taskd.core.limits import MAX_TEXT, MS
-from taskd.core.messages import Answer, Evidence, Goodbye, Stop
+from taskd.core.messages import Answer, Goodbye, Stop
 from taskd.core.post import Identity
-from taskd.core.types import EvidenceKind
-from taskd.core.words import cut
 from taskd.mistakes import Mistakes
 
 _logger = log.get(__name__)
@@ -86,9 +84,7 @@ class AgentLoop:
         if keepers is not None:
             heirs = Heirs(config.job.id, node, keepers, self.workers.records, self._wake.ring)
         self._starter = Starter(spawner, heirs, self.workers, self._queue.append)
-        self._interfaces = InterfaceWatch()
-        if self._interfaces.fd >= 0:
-            _native.close_on_fork(self._interfaces.fd)
+        self._hardware = Hardware(node, config.agent.devices, self.workers, self._queue.append)
         memory = MemoryKills()
         reap, excuse = (spawner.reap, spawner.excuse) if spawner is not None else (None, None)
         self._deaths = Deaths(self.workers, reap, excuse, memory)
@@ -149,9 +145,12 @@ class AgentLoop:
             if worker.pidfd in ready:
                 with about(f"taking the end of process {worker.pid}"):
                     self._deaths.ended(worker)
-        if self._interfaces.fd in ready:
-            with about("looking at the interfaces"):
-                self._serve_interfaces()
+        for fd, serve in self._hardware.sources().items():
+            if fd in ready:
+                with about("looking at the hardware of this node"):
+                    serve()
+        with about("looking after the watch of the devices"):
+            self._hardware.tend(now)
         for fd, serve in self.others().items():
             if fd in ready:
                 with about("serving the launcher's other children"):
@@ -174,7 +173,7 @@ class AgentLoop:
 
     def _poll(self) -> set[object]:
         poller = zmq.Poller()
-        fds = [self.workers.watch.fd, self._wake.fd, self.desk.fd, self._interfaces.fd]
+        fds = [self.workers.watch.fd, self._wake.fd, self.desk.fd, *self._hardware.sources()]
         for worker in self.workers.by_pid.values():
             fds.append(worker.pidfd)
             if worker.connection is not None:
@@ -182,7 +181,8 @@ class AgentLoop:
         for source in (*fds, *self.others(), *self._upstream.line.sources()):
             if source != -1:
                 poller.register(source, zmq.POLLIN)
-        due = [at for at in (self.core.next_deadline(), self._deaths.next_check_ns()) if at is not None]
+        checks = (self.core.next_deadline(), self._deaths.next_check_ns(), self._hardware.next_check_ns())
+        due = [at for at in checks if at is not None]
         wait_ms = max(0, -(-(min(due, default=0) - time.monotonic_ns()) // MS))
         return {source for source, _ in poller.poll(wait_ms)}
 
@@ -245,19 +245,12 @@ class AgentLoop:
                     self._queue.append(last)
             self._queue.append(end)
 
-    def _serve_interfaces(self) -> None:
-        for name, up in self._interfaces.changes():
-            kind = EvidenceKind.LINK_UP if up else EvidenceKind.LINK_DOWN
-            reason = f"interface {name} of node {self.node} is {'up' if up else 'down'}"
-            _logger.info("%s", reason)
-            self._queue.append(events.WorkerSaid(Evidence(kind, -1, 0, -1, 0, cut(reason))))
-
     def _close(self) -> None:
         if self._stop_reason is not None:
             self._upstream.line.send(Goodbye(self._stop_reason[:MAX_TEXT]))
         self._starter.close()
         self.desk.close()
-        self._interfaces.close()
+        self._hardware.close()
         self.workers.close()
         self._upstream.close()
         self._wake.close()

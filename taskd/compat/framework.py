@@ -305,8 +305,8 @@ def tft_register_decrypt_handler(decryptor: Handler) -> None:
 
 # Calls that ask the original for a decision: they answer as in a job in which nothing is being repaired.
 def tft_report_error(error_type: ReportState, error_code: str = "") -> None:
-    """No effect: the manager learns of faults from processes, beats and collectives."""
-    without_effect("tft_report_error", "the manager learns of faults from processes, beats and collectives")
+    """No effect: the manager learns of faults from processes, beats, collectives and devices."""
+    without_effect("tft_report_error", "the manager learns of faults from processes, beats, collectives and devices")
 
 
 def tft_wait_next_action() -> int:

@@ -138,6 +138,11 @@ class AgentConfig:
         100, "Time between two messages to the manager while ranks move.", low=10, high=60_000
     )
     linger_ms: int = option(2000, "How long an agent stays after its last worker has gone.", low=0, high=600_000)
+    devices: str = option(
+        "auto",
+        "Whose events the agent watches: those of the devices that /dev shows, of one vendor, or none.",
+        choices=("auto", "nvidia", "ascend", "off"),
+    )
 
 
 @dataclass(frozen=True)

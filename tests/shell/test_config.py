@@ -35,6 +35,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "manager.journal": (True, "TASKD_MANAGER_JOURNAL"),
     "agent.beat_interval_ms": (100, "TASKD_AGENT_BEAT_INTERVAL_MS"),
     "agent.linger_ms": (2000, "TASKD_AGENT_LINGER_MS"),
+    "agent.devices": ("auto", "TASKD_AGENT_DEVICES"),
     "worker.beat_period_ms": (50, "TASKD_WORKER_BEAT_PERIOD_MS"),
     "worker.register_wait_ms": (3000, "TASKD_WORKER_REGISTER_WAIT_MS"),
     "worker.inner": ("rail", "TASKD_WORKER_INNER TASKD_INNER"),

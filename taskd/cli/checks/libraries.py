@@ -140,7 +140,7 @@ def _nvidia(stages: Stages) -> Finding:
     found = stages.get("nvidia", {})
     devices = found.get("devices", [])
     if found.get("missing") == "pynvml":
-        return warning(TOPIC, "gpu", "pynvml is not installed: GPU events go unseen", "`pip install pynvml`")
+        return warning(TOPIC, "gpu", "pynvml is not installed: GPU events go unseen", "`pip install nvidia-ml-py`")
     if "error" in found:
         return warning(TOPIC, "gpu", f"NVIDIA's library fails: {found['error']}", "check the driver with `nvidia-smi`")
     if not devices:
