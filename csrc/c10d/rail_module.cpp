@@ -157,6 +157,7 @@ void bind_rail(py::module_& m) {
             py::arg("within"), py::arg("timeout"), free)
         .def("abort", &RailEngine::abort, py::arg("epoch"), py::arg("reason"), free)
         .def("close", &RailEngine::close, free)
+        .def("hear_of_end", &RailEngine::hear_of_end, py::arg("epoch"), py::arg("rank"), py::arg("how"), free)
         .def("set_rail", &RailEngine::set_rail, py::arg("name"), py::arg("in_use"), free)
         .def_property_readonly("counters_fd", &RailEngine::counters_fd);
     py::module_::import("atexit").attr("register")(py::cpp_function(&close_engines, free));

@@ -36,6 +36,9 @@ class RailEngine {
 
     void set_rail(const std::string& name, bool in_use) { engine_->set_rail(name, in_use); }
 
+    // Nothing is awaited from this process any more (engine.hpp).
+    void hear_of_end(int64_t epoch, int rank, const std::string& how) { engine_->hear_of_end(epoch, rank, how); }
+
     int counters_fd() const { return engine_->counters_fd(); }
 
     // Leaves all peers in good order (engine.hpp). Does nothing in a forked child of the process that made the engine.

@@ -17,6 +17,8 @@ from taskd.nics.choice import Rail
 
 Place = tuple[str | None, str | None]
 """A host name or an interface, to use where no rails are named."""
+ENDED = "its process has ended with exit code 0"
+"""Words that follow those of rails about a peer that has left."""
 
 
 class Met:
@@ -83,6 +85,14 @@ def set_in_use(name: str, in_use: bool) -> None:
             own.out.discard(name)
         else:
             own.out.add(name)
+
+
+def ranks_have_ended(epoch: int, ranks: Sequence[int]) -> None:
+    """Wait no longer for what these ranks have not sent: their processes of this epoch have ended with exit code 0."""
+    with own.lock:
+        engine = own.engine
+    for rank in ranks if engine is not None else ():
+        engine.hear_of_end(epoch, rank, ENDED)
 
 
 def end_epochs_before(epoch: int) -> None:

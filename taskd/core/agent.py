@@ -31,12 +31,14 @@ from taskd.core.messages import (
     Proof,
     RailOrder,
     RailsFollowed,
+    RanksEnded,
     Refused,
     StageReached,
     Stop,
     ToAgent,
     Unmended,
     WorkerHello,
+    WorkerLeaving,
     WorkerWelcome,
 )
 from taskd.core.post import Identity, Post
@@ -143,7 +145,7 @@ class Agent:
             self.post.term = message.term
             self._rails.ordered(message)
             self.post.do(*self._rails.due(now))
-        elif isinstance(message, Unmended):
+        elif isinstance(message, Unmended | RanksEnded):
             self.post.do(Relay(tuple(record.rank for record in self.crew.live()), message))
         else:
             self._seating.ordered(message, now)
@@ -206,7 +208,8 @@ class Agent:
         elif isinstance(message, Evidence):
             self.crew.told(message)
             self._reporter.witness(message)
-        # WorkerLeaving needs no answer: its exit code tells whether the end was in good order.
+        elif isinstance(message, WorkerLeaving):
+            self.crew.told(message)
 
     def _hello(self, hello: WorkerHello, now: int) -> None:
         refusal = self.crew.why_not(hello)

@@ -1,4 +1,4 @@
-"""Late and failed collectives: what the manager does when ranks report one.
+"""Late and failed collectives, and those that wait for a rank that has ended: what the manager does about them.
 
 *Late* (far beyond its rhythm): the manager reports it once and does nothing else. A slow rank is not a failed
 collective. The rank that waits reports that it waits. This proves nothing about any other rank, so it is no witness for
@@ -11,17 +11,38 @@ the job in good order. Under another launcher the ranks would have raised the er
 there is no repair: the failure may be reported before the rank's end, or after it. So the manager tells the ranks to
 let go. A message that is lost is not sent again, since a rank holds nothing for ever.
 
+*Waiting for a rank that has ended* with exit code 0 and without a word, as by os._exit. A rank that ends otherwise says
+farewell, or is replaced. This one just disappears, as if a network had failed, and ranks wait for a network. So the
+manager tells them what has happened, and their transports wait no longer. What can go wrong, and what follows:
+
+- *Many ranks end so at once*: there is one message for all that end within a tick, to the nodes of living ranks.
+- *The message is lost*: the ranks wait as for a network, which is bounded.
+- *The rank is replaced, or all start over*: the message names its epoch, and newer connections are left alone.
+- *What it has sent is still on its way*: its bytes arrive first (csrc/rail/session/session.cpp).
+
 Not here: what a rank does about it (worker), which repair helps (repair), and what a failure says of silent nodes
 (detector).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskd.core import limits
 from taskd.core.job import Job
-from taskd.core.messages import Evidence, Unmended
+from taskd.core.messages import Evidence, RanksEnded, Unmended
+from taskd.core.times import long_ago
 from taskd.core.types import RankState
 from taskd.core.words import cut, late_words, rank_words, verb
+
+
+class Collectives:
+    """All that the manager knows about collectives, and about the ranks that they wait for."""
+
+    def __init__(self, job: Job) -> None:
+        self.late = LateCollectives(job)
+        self.failed = FailedCollectives(job)
+        self.ended = EndedRanks(job)
 
 
 class LateCollectives:
@@ -77,3 +98,36 @@ class FailedCollectives:
             job.tell(node, Unmended(job.term, job.epoch, cut(text)))
         job.note("unmended", f"{rank_words(waiting)} {verb(len(waiting), 'raises', 'raise')} what has failed: {text}")
         return True
+
+
+class EndedRanks:
+    """The ranks that have ended without a word, and that the others have yet to be told of."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._untold: set[int] = set()
+        self._told_at: int | None = None
+
+    def left(self, ranks: Iterable[int]) -> None:
+        """These ranks have ended with exit code 0."""
+        self._untold.update(rank for rank in ranks if self._job.members.ranks[rank].left_unsaid)
+
+    def restarted(self) -> None:
+        """The manager was away, and perhaps its last message has not been sent."""
+        self._told_at = None
+        self._untold.update(record.rank for record in self._job.members.ranks if record.left_unsaid)
+
+    def tell(self, at: int) -> bool:
+        """Tell the nodes of living ranks, at most once per tick. Return whether any was told. To be called outside
+        repairs: a repair makes all connections anew."""
+        if not self._untold or not long_ago(self._told_at, at, limits.TICK_NS):
+            return False
+        job, ranks = self._job, self._job.members.ranks
+        ended = tuple(rank for rank in sorted(self._untold) if ranks[rank].left_unsaid)
+        self._untold, self._told_at = set(), at
+        nodes = sorted({record.where for record in ranks if record.live}) if ended else []
+        for node in nodes:
+            job.tell(node, RanksEnded(job.term, job.epoch, ended))
+        if nodes:
+            job.note("ended", f"no rank waits any longer for {rank_words(ended)}, which left without a word")
+        return bool(nodes)

@@ -17,11 +17,11 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Gone, Readings, Started, StartFailed
-from taskd.core.local import LocalCause, LocalRank
-from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello
+from taskd.core.local import LastWord, LocalCause, LocalRank
+from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello, WorkerLeaving
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
-from taskd.core.words import LEFT_EARLY, cut, follows
+from taskd.core.words import LEFT_EARLY, LEFT_UNSAID, cut, follows
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
 """Phases in which no process ends in good order. APPLIED is not one: a script without a session ends in it."""
@@ -49,7 +49,7 @@ class Crew:
     def raised(self, rank: int) -> bool:
         """Whether this rank is ending, or has ended, by an exception of its own."""
         record = self.ranks.get(rank)
-        return record is not None and record.raised and not follows(record.reason)
+        return record is not None and record.last_word is LastWord.RAISED and not follows(record.reason)
 
     def _fails(self, record: LocalRank) -> None:
         if not record.failed and not record.ending:
@@ -220,16 +220,21 @@ class Crew:
         record.exit_code, record.reason = event.exit_code, cut(event.reason) or record.reason
         if early:
             record.reason = f"{LEFT_EARLY} {record.step}"
+        elif record.state is RankState.LEFT and record.last_word is not LastWord.FAREWELL and not event.reason:
+            record.reason = LEFT_UNSAID
         return record
 
-    def told(self, evidence: Evidence) -> None:
-        """A process that ends by an exception reports it first, because its exit code alone does not tell why."""
-        record = self.ranks.get(evidence.rank)
-        if record is None or not record.live or record.incarnation != evidence.incarnation:
+    def told(self, said: Evidence | WorkerLeaving) -> None:
+        """A process that ends by an exception reports it first, because its exit code alone does not tell why. A
+        process that ends in good order reports that."""
+        record = self.ranks.get(said.rank)
+        if record is None or not record.live or record.incarnation != said.incarnation:
             return
-        if evidence.kind is EvidenceKind.EXCEPTION:
-            record.reason = cut(evidence.reason.removeprefix(f"rank {evidence.rank} raised "))
-            record.raised = True
+        if isinstance(said, WorkerLeaving):
+            record.last_word = LastWord.FAREWELL
+        elif said.kind is EvidenceKind.EXCEPTION:
+            record.reason = cut(said.reason.removeprefix(f"rank {said.rank} raised "))
+            record.last_word = LastWord.RAISED
             self._fails(record)
 
     def read(self, event: Readings) -> None:

@@ -22,6 +22,14 @@ class LocalCause(Enum):
     START_FAILED = auto()
 
 
+class LastWord(Enum):
+    """What a process has said of its own end, which follows."""
+
+    NONE = auto()
+    FAREWELL = auto()  # it ends in good order
+    RAISED = auto()  # it ends by an uncaught exception
+
+
 _R, _C = RankState, LocalCause
 LOCAL = Table(
     "local rank",
@@ -83,7 +91,7 @@ class LocalRank:
     compiling: Compiling = field(default_factory=Compiling)
     ending: bool = False
     failed: int = 0  # its place in the order in which ranks of this node failed, from 1; 0: it has not failed
-    raised: bool = False  # it has raised an uncaught exception: its process is ending by itself
+    last_word: LastWord = LastWord.NONE
     next_incarnation: int = 0  # to be started here as soon as this one has gone; 0: none
     order_told_at: int | None = None
     rails: RailsAnswer = field(default_factory=RailsAnswer)

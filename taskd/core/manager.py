@@ -188,6 +188,7 @@ class Manager:
             self._nodes.said(event.sender, event.message, when)
         elif isinstance(event, Tick):
             self._job.mattered = self._job.over is None and self._repairs.tick(when)
+            self._nodes.tell_of_ends(when)
         elif isinstance(event, ConnectionLost):
             node = self._members.nodes.get(event.node)
             if node is not None and node.state in (NodeState.UP, NodeState.SILENT):

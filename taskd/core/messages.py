@@ -203,7 +203,7 @@ class RankReport:  # large: a message has as many fields as it tells
     phase: Phase
     beat_age_ms: Annotated[int, Between(0, 2**31)]
     step_ms: Annotated[int, Between(0, 2**31)]  # duration of its last full step; 0: none yet
-    reason: Text  # of a refusal or a death; empty otherwise
+    reason: Text  # of a refusal, a death, or an end that is not an ordinary one; empty otherwise
     ok: bool = True  # False: `stage` could not be done; with PARKED: it waits, but the state it holds is of no use
     rail_order: Count = 0  # the number of the last rail order that it has answered; 0: none
     rail_trouble: Text = ""  # why it cannot follow that order
@@ -409,6 +409,16 @@ class Unmended:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class RanksEnded:
+    """The processes that these ranks had in this epoch have ended with exit code 0, and have said farewell to nobody.
+    Other ranks need not wait for them any longer. It is sent once: a rank that does not hear it waits for a while."""
+
+    term: Count
+    epoch: Epoch
+    ranks: Annotated[tuple[RankId, ...], AtMost(limits.MAX_RANKS)]
+
+
 # ---- the job's store (between an agent's relay and the manager's values; the machines of the core never see it) ----
 
 
@@ -547,13 +557,15 @@ MESSAGES: tuple[type, ...] = (
     StackAsked,
     StackTold,
     DeviceReport,
+    RanksEnded,
 )
 """All messages that may stand alone on the wire. Their numbers are the indices in this tuple: append, never reorder."""
 
 FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness | DeviceReport
-ToAgent = Answer | Order | Stop | RailOrder | Unmended
+ToAgent = Answer | Order | Stop | RailOrder | Unmended | RanksEnded
 FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof | StackTold
-ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | StackAsked
+ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | RanksEnded | StackAsked
 ToSession = WorkerWelcome | Order | Stop | Unmended
-"""The messages that a worker's state machine takes. Rail orders and questions are for the link."""
+"""The messages that a worker's state machine takes. Rail orders, the ends of other ranks and
+questions are for the link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

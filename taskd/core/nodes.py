@@ -16,7 +16,7 @@ is new; when the job is over, Stop is the only message left. This module files n
 from __future__ import annotations
 
 from taskd.core import limits
-from taskd.core.collectives import FailedCollectives, LateCollectives
+from taskd.core.collectives import Collectives
 from taskd.core.detector import Detector
 from taskd.core.events import Sender, Verdict
 from taskd.core.filing import Filed, Filing
@@ -31,7 +31,7 @@ from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment, long_ago
 from taskd.core.types import EvidenceKind, RankState
-from taskd.core.words import cut, milliseconds, rank_words
+from taskd.core.words import LEFT_UNSAID, cut, milliseconds, rank_words
 
 
 class Nodes:
@@ -58,8 +58,7 @@ class Nodes:
         self._rails = rails
         self._watch = watch
         self._proofs = proofs
-        self._late = LateCollectives(job)
-        self._failed = FailedCollectives(job)
+        self._collectives = Collectives(job)
         self.hangs = Hangs(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
         self._idle_said = False  # whether it was reported that recovery is on but impossible
@@ -119,9 +118,15 @@ class Nodes:
     def restarted(self) -> None:
         """The manager was away: every node may be told everything again."""
         self._strangers.clear()
+        self._collectives.ended.restarted()
         self.hangs.restarted()
         for node in self._members.nodes.values():
             node.order_told_at = None
+
+    def tell_of_ends(self, when: Moment) -> None:
+        """Tell ranks of others that have ended without a word, if there are any and no repair is under way."""
+        if self._repairs.case.incident is None and self._job.over is None and self._collectives.ended.tell(when.at):
+            self._job.mattered = True
 
     def _say_what_cannot_be(self, node: NodeRecord) -> None:
         """Report once that recovery is on, but that the launcher of this node's ranks will not start them again."""
@@ -252,7 +257,9 @@ class Nodes:
             if filed.confirmed or filed.refused:
                 self._answer(node, filed)
             if filed.left:
+                self._collectives.ended.left(filed.left)
                 self._let_go()
+        self.tell_of_ends(when)
         if report.full and self._repairs.told_all(node.name, when.at):
             job.mattered = True
         self._watch.file(node.name, report.rails, when.at)
@@ -294,8 +301,11 @@ class Nodes:
             repairs.moved(filed.moved, when)
         if job.over is not None:
             return
-        if filed.left:
-            job.note("left", f"{rank_words(filed.left)} ended in good order", node=node.name)
+        unsaid = [rank for rank in filed.left if self._members.ranks[rank].left_unsaid]
+        if well := sorted({*filed.left} - {*unsaid}):
+            job.note("left", f"{rank_words(well)} ended in good order", node=node.name)
+        if unsaid:
+            job.note("left", f"{rank_words(unsaid)} {LEFT_UNSAID}", node=node.name)
         for rank in filed.left:
             if job.over is None:
                 repairs.left(rank, when)
@@ -342,7 +352,7 @@ class Nodes:
         if kind is EvidenceKind.COMPILING and self._repairs.case.incident is not None:
             self._repairs.case.incident.note(reason)
         if kind is EvidenceKind.COLLECTIVE_LATE:
-            self._late.told(evidence, seen_by, node.name)
+            self._collectives.late.told(evidence, seen_by, node.name)
             return
         failed = kind is EvidenceKind.COLLECTIVE_ERROR or (kind is EvidenceKind.LINK_DOWN and record is not None)
         if failed and not (record is not None and record.state is RankState.DEAD):
@@ -351,10 +361,10 @@ class Nodes:
         about = f" about rank {evidence.rank}" if record is not None else ""
         self._job.note("evidence", f"{seen_by} says{about}: {reason}", evidence.rank, node.name)
         if kind is EvidenceKind.COLLECTIVE_ERROR and evidence.witness in node.ranks:
-            self._failed.told(evidence.witness)
+            self._collectives.failed.told(evidence.witness)
             self._let_go()
 
     def _let_go(self) -> None:
         """Tell ranks to raise their failed collective, if no repair can come for it."""
-        if self._repairs.case.incident is None and self._job.over is None and self._failed.let_go():
+        if self._repairs.case.incident is None and self._job.over is None and self._collectives.failed.let_go():
             self._job.mattered = True

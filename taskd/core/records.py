@@ -15,7 +15,7 @@ from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
 from taskd.core.types import Cover, Phase, RankState
-from taskd.core.words import LEFT_EARLY
+from taskd.core.words import LEFT_EARLY, LEFT_UNSAID
 
 
 class RankCause(Enum):
@@ -161,6 +161,12 @@ class RankRecord:
     def left(self) -> bool:
         """Whether it counts as dead because it ended with exit code 0 inside a step."""
         return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def left_unsaid(self) -> bool:
+        """Whether it ended with exit code 0 outside of a step, and has said so to no rank that may wait for it."""
+        report = self.report or self.last
+        return self.state is RankState.LEFT and report is not None and report.reason == LEFT_UNSAID
 
     @property
     def done(self) -> bool:

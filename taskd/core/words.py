@@ -15,6 +15,8 @@ from taskd.core import limits
 _MOST_SPANS = 8
 LEFT_EARLY = "left with exit code 0 in the middle of step"
 """The reason of a death that looks like a good end. The step's number follows it."""
+LEFT_UNSAID = "left with exit code 0 and without a word"
+"""The reason of a good end that was not announced: the process called os._exit, for example."""
 RAISED_AGAIN = "raised once more when the step was done again: "
 """The beginning of an error's words if a repair did not help."""
 WOULD_BE_WRONG = "going on would be wrong: "

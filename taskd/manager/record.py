@@ -38,6 +38,7 @@ from taskd.core.messages import (
     Order,
     Proofs,
     RailOrder,
+    RanksEnded,
     Report,
     ToAgent,
     Unmended,
@@ -223,6 +224,8 @@ def _words(message: ToAgent) -> str:
     if isinstance(message, RailOrder):
         out = f"without {', '.join(message.out)}" if message.out else "all in use"
         return f"rails: {out} ({message.reason})"
+    if isinstance(message, RanksEnded):
+        return f"nobody is to wait for {rank_words(message.ranks)} in epoch {message.epoch}"
     if isinstance(message, Unmended):
         return f"nothing that failed in epoch {message.epoch} is repaired ({message.reason})"
     return f"stop with exit code {message.exit_code} ({message.reason})"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
-from taskd.core.messages import Covered, Order, RailOrder, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import Covered, Order, RailOrder, RanksEnded, WorkerHello, WorkerLeaving, WorkerWelcome
 from taskd.core.types import Cover, Phase, Stage
 from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.crowd import Group, Member
@@ -117,6 +117,8 @@ class SimWorker(Member):
             if not self.rails.deaf:
                 self.home.worker_says(self, self.rails.follow(self.rank, self.incarnation, message))
             return
+        if isinstance(message, RanksEnded):
+            return  # no transport is simulated
         if isinstance(message, WorkerWelcome):
             self.acknowledged = message.accepted and message.acknowledged
             if message.accepted:

@@ -34,6 +34,7 @@ from taskd.core.messages import (
     Question,
     RailOrder,
     RailsFollowed,
+    RanksEnded,
     RecordsAnswer,
     RecordsAsk,
     Reply,
@@ -95,6 +96,7 @@ Message = (
     | StackAsked
     | StackTold
     | DeviceReport
+    | RanksEnded
 )
 
 

@@ -19,8 +19,18 @@ import time
 from collections.abc import Callable
 
 from taskd import _native, log
+from taskd.comm import rail_engine
 from taskd.config import Config
-from taskd.core.messages import RailOrder, StackAsked, StackTold, ToSession, ToWorker, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import (
+    RailOrder,
+    RanksEnded,
+    StackAsked,
+    StackTold,
+    ToSession,
+    ToWorker,
+    WorkerLeaving,
+    WorkerWelcome,
+)
 from taskd.core.types import Phase
 from taskd.core.words import cut
 from taskd.wire import local
@@ -184,6 +194,9 @@ class Link:
             return
         if isinstance(message, StackAsked):
             self.channel.say(StackTold(message.rank, self.introduction.incarnation, whereabouts.of_training()))
+            return
+        if isinstance(message, RanksEnded):
+            rail_engine.ranks_have_ended(message.epoch, message.ranks)
             return
         if isinstance(message, WorkerWelcome):
             self._welcomed(message)

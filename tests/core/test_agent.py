@@ -32,6 +32,7 @@ from taskd.core.messages import (
     Evidence,
     Order,
     RankReport,
+    RanksEnded,
     Refused,
     Report,
     Seat,
@@ -43,6 +44,7 @@ from taskd.core.messages import (
 )
 from taskd.core.post import Identity
 from taskd.core.types import DeviceKind, EvidenceKind, Harm, Phase, RankState, Stage
+from taskd.core.words import LEFT_UNSAID
 
 
 def agent(spawns: bool = True) -> Agent:
@@ -247,7 +249,25 @@ def test_exit_code_0_inside_a_step_is_no_good_end() -> None:
         (report,) = reports(core.step(0, Gone(0, 1, 0, "")))
         assert (report.ranks[0].state, report.ranks[0].exit_code) == (state, 0)
         early = "left with exit code 0 in the middle of step 6"
-        assert report.ranks[0].reason == (early if state is RankState.DEAD else "")
+        assert report.ranks[0].reason == (early if state is RankState.DEAD else LEFT_UNSAID)
+
+
+def test_a_good_end_that_was_announced_needs_no_reason() -> None:
+    """What a late or strange process says is not this one's farewell."""
+    for said, reason in ((WorkerLeaving(0, 1, ""), ""), (WorkerLeaving(0, 2, ""), LEFT_UNSAID)):
+        core = joined()
+        core.step(0, WorkerSaid(said))
+        (report,) = reports(core.step(0, Gone(0, 1, 0, "")))
+        assert (report.ranks[0].state, report.ranks[0].reason) == (RankState.LEFT, reason)
+    core = joined()
+    (report,) = reports(core.step(0, Gone(0, 1, 0, "it goes on without taskd")))
+    assert report.ranks[0].reason == "it goes on without taskd"
+
+
+def test_ends_of_other_ranks_reach_all_processes() -> None:
+    core = joined()
+    message = RanksEnded(1, 1, (3,))
+    assert of(Relay, core.step(0, Heard(message))) == [Relay((0,), message)]
 
 
 def test_an_end_before_the_start_has_happened_is_made_up_for() -> None:

@@ -113,7 +113,14 @@ class Story:
 
     def do_leave(self, ranks: str) -> None:
         for rank in ranks_of(ranks):
-            self.process(rank).phase = Phase.DONE
+            process = self.process(rank)
+            process.phase = Phase.DONE
+            process.node.leaves(process)
+
+    def do_vanish(self, ranks: str) -> None:
+        """They end with exit code 0 between two steps, and say so to nobody."""
+        for rank in ranks_of(ranks):
+            self.process(rank).phase = Phase.APPLIED
             self.process(rank).die(0, "")
 
     def do_finish(self) -> None:

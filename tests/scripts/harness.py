@@ -33,7 +33,7 @@ from taskd.core.events import (
 )
 from taskd.core.limits import MS
 from taskd.core.manager import Manager
-from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerWelcome
+from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerLeaving, WorkerWelcome
 from taskd.core.post import Identity
 from taskd.core.snapshot import restored, taken
 from taskd.core.types import Cover
@@ -251,6 +251,11 @@ class Node:
         process = Process(self.world, self, effect.rank, effect.incarnation, effect.epoch, effect.newcomer)
         self._adopt(process)
         self.step(Started(effect.rank, effect.incarnation, process.pid))
+
+    def leaves(self, process: Process) -> None:
+        """A process says that it ends in good order, and does so."""
+        self.hear(WorkerLeaving(process.rank, process.incarnation, ""), process)
+        self.world.after(DOWN_NS, process.die, 0, "")
 
     def gone(self, process: Process, exit_code: int, reason: str) -> None:
         if self.agent is not None and process.incarnation:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, Raised, Reading, WorkerEvent
 from taskd.core.limits import MS, SECOND, STILL_NS
-from taskd.core.messages import Order, Place, RailOrder, Still, WorkerHello
+from taskd.core.messages import Order, Place, RailOrder, RanksEnded, Still, WorkerHello
 from taskd.core.types import Doing, Phase, Stage
 from taskd.core.waits import digest
-from taskd.core.words import RAISED_AGAIN, WOULD_BE_WRONG
+from taskd.core.words import RAISED_AGAIN, WOULD_BE_WRONG, rank_words
 from taskd.core.worker import Worker
 from taskd.sim.rails import RailHands
 
@@ -89,8 +89,10 @@ class Process:
 
     # ---- orders -----------------------------------------------------------------------------------------------
 
-    def hear(self, message: WorkerEvent | RailOrder) -> None:
-        if self.alive and isinstance(message, RailOrder):
+    def hear(self, message: WorkerEvent | RailOrder | RanksEnded) -> None:
+        if self.alive and isinstance(message, RanksEnded):
+            self.world.say(f"rank {self.rank}", f"waits no longer for {rank_words(message.ranks)}")
+        elif self.alive and isinstance(message, RailOrder):
             how = self.planted.get("rails", "")
             if how != "hang":
                 self.rails.false = how == "false"

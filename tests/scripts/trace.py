@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.effects import LetGo, Park, Quit, Rebuild, Restore, Resume, Tell
-from taskd.core.messages import Order, RailOrder, Stop, Unmended
+from taskd.core.messages import Order, RailOrder, RanksEnded, Stop, Unmended
 from taskd.core.words import rank_words
 
 
@@ -30,6 +30,8 @@ def tell(effect: Tell) -> str:
         return f"-> {effect.node} | stop, exit code {message.exit_code}"
     if isinstance(message, Unmended):
         return f"-> {effect.node} | what failed in epoch {message.epoch} is not repaired"
+    if isinstance(message, RanksEnded):
+        return f"-> {effect.node} | {rank_words(message.ranks)} ended in epoch {message.epoch}"
     if isinstance(message, RailOrder):
         out = f"without {' '.join(message.out)}" if message.out else "all in use"
         return f"-> {effect.node} | rail order {message.number}: {out}"

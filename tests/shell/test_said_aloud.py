@@ -62,6 +62,19 @@ for step in range(9):
         sys.exit(0)
     dist.all_reduce(torch.ones(1))
 """
+VANISHES = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, weight = dist.get_rank(), torch.nn.Parameter(torch.zeros(1 << int(os.environ["SIZE"])))
+optimizer = torch.optim.SGD([weight], 0.1)
+for step in range(9):
+    if step == 5 and rank == 1:
+        os._exit(0)
+    weight.grad = torch.ones_like(weight)
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+"""
+"""One rank ends without a farewell while the others wait for it. Each of the others has dialled it or was dialled."""
 SESSION_QUITS = """
 import sys, torch, torch.distributed as dist, taskd
 dist.init_process_group("gloo")
@@ -212,3 +225,22 @@ def test_a_rank_that_leaves_a_plain_script_early_ends_the_job(start: Start, tmp_
     (line,) = [line for line in launched.lines if line.startswith("taskd[launcher]: the job ends: ")]
     assert "rank 0 died (exit code 1: DistBackendError: " in line and OVER not in launched.text, launched.text
     assert "rank 1 has left with exit code 0 before and can repair nothing: exit" in line, launched.text
+
+
+@pytest.mark.parametrize("size", [4, 20])
+def test_a_rank_that_vanishes_from_a_plain_script_ends_the_job(start: Start, tmp_path: Path, size: int) -> None:
+    """Its node has seen how it ended, so no rank waits for its network. Such a wait would take longer than the test."""
+    (tmp_path / "vanishes.py").write_text(VANISHES)
+    waits = {
+        "TASKD_RETRY": "MaxCnt:10, HoldTime:60000, IntervalTime:60000",
+        "TASKD_RECOVER_UNREPAIRED_MS": str(int(PATIENCE_S * 2000)),
+    }
+    with start("--nproc-per-node", "3", "vanishes.py", SIZE=str(size), **waits) as launched:
+        launched.end(1)
+    (line,) = [line for line in launched.lines if line.startswith("taskd[launcher]: the job ends: ")]
+    assert re.search(r"ranks? [02].* died \(exit code 1: DistBackendError: ", line), launched.text
+    assert "rank 1 has left with exit code 0 before and can repair nothing: exit" in line, launched.text
+    lost = r"rank 1 \(.*\) is lost: it has left: its process has ended with exit code 0"
+    assert re.search(lost, launched.text), launched.text
+    assert "no rail came back" not in launched.text, launched.text
+    assert OVER not in launched.text and "under taskd-run" not in launched.text, launched.text

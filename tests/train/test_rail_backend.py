@@ -59,8 +59,11 @@ def test_compiled_collectives_without_a_guard(tmp_path: Path) -> None:
     assert run(tmp_path, "rail", *names, env=env) == {name: ["ok"] * 2 for name in [*names, "the end"]}
 
 
-def test_what_a_rank_gave_outlives_its_process(tmp_path: Path) -> None:
-    with Ranks("rail_leave", 3, tmp_path, env=RAILS) as ranks:
+@pytest.mark.parametrize("how", ["leave", "vanish"])
+def test_what_a_rank_gave_outlives_its_process(tmp_path: Path, how: str) -> None:
+    """Rails that are merely lost would be waited for longer than the test lasts."""
+    env = {**RAILS, "TASKD_RETRY": "MaxCnt:10, HoldTime:60000, IntervalTime:60000"}
+    with Ranks("rail_leave", 3, tmp_path, how, env=env) as ranks:
         none, *others = ranks.results()
     assert none == []
     for rank, (said,) in enumerate(others, start=1):

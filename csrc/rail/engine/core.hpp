@@ -82,6 +82,7 @@ class EngineCore : public Gate, public SessionHost, public DoorKeeper {
     void give_up(int64_t epoch, const std::string& reason, Failure::Code code = Failure::Code::kAborted);
     void end_epoch(int64_t epoch, const std::string& reason);
     void set_rail(const std::string& name, bool in_use);
+    void hear_of_end(int64_t epoch, int rank, const std::string& how);
 
     void seated(Seat& seat) { seats_.push_back(&seat); }
 

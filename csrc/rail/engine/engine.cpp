@@ -122,6 +122,12 @@ void Engine::set_rail(const std::string& name, bool in_use) {
     state_->core->call(kEveryEpoch, std::cref(order));
 }
 
+void Engine::hear_of_end(int64_t epoch, int rank, const std::string& how) {
+    state_->core->check_process();
+    const auto tell = [&] { state_->core->hear_of_end(epoch, rank, how); };
+    state_->core->call(kEveryEpoch, std::cref(tell));
+}
+
 int Engine::counters_fd() const {
     return state_->core->counters_fd();
 }

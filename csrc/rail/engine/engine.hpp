@@ -85,6 +85,12 @@ class Engine {
     // name.
     void set_rail(const std::string& name, bool in_use);
 
+    // Says that the process with this number, as join() was given it, has ended in this epoch or before: `how`, in
+    // words that follow "it has left: ". What it sent still arrives. Once no connection with it is left, operations
+    // that wait for it fail at once; no rail is dialled and nothing is held. A process that lives after all loses
+    // nothing.
+    void hear_of_end(int64_t epoch, int rank, const std::string& how);
+
     // The counters of every rail and peer (counters.hpp), in memory that other processes may map. The engine keeps
     // ownership of the descriptor.
     int counters_fd() const;

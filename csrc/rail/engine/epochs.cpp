@@ -336,6 +336,13 @@ void EngineCore::set_rail(const std::string& name, bool in_use) {
         throw Trouble("There is no rail " + name + " here: see the names with `taskd rail list`.");
 }
 
+void EngineCore::hear_of_end(int64_t epoch, int rank, const std::string& how) {
+    for (const auto& [name, session] : sessions_) {
+        if (name.first <= epoch && session->pair().peer_rank == rank)
+            attempt(name.first, [&, &ended = *session] { ended.hear_of_end(how); });
+    }
+}
+
 void EngineCore::stop() {
     lock();
     if (is_closed()) {

@@ -4,7 +4,7 @@
 //
 // It owns that stage, why the session is over, and in which manner the other side has left. Failure modes: both sides
 // may leave at the same moment. A session that fails may hear afterwards that the other side has ended the epoch; then
-// that is the reason that counts.
+// that is the reason that counts. A process may end without a last word; then its node says that it has ended.
 //
 // Pure: it is told what happened. Does not: close anything, or tell anybody (Session does).
 #pragma once
@@ -23,7 +23,7 @@ enum class Life {
 
 class Lifecycle {
   public:
-    enum class Parting { kNone, kAtOnce, kInGoodOrder };
+    enum class Parting { kNone, kAtOnce, kInGoodOrder, kUnsaid };
 
     Life stage() const { return stage_; }
 
@@ -37,12 +37,18 @@ class Lifecycle {
 
     bool has_been_connected() const { return has_been_connected_; }
 
-    // It is over because the other side has left in good order: all that it sent has arrived, and it needs nothing any
-    // more.
-    bool peer_has_left() const { return is_over() && parting_ == Parting::kInGoodOrder; }
+    // How the other process has ended, if somebody else has said so. Empty: nobody has. What it sent may still be on
+    // its way, as long as there is a connection.
+    const std::string& ended() const { return ended_; }
 
-    // It is over because the other side has left, in good order or by ending the epoch. So the other side had been in
-    // it.
+    // The other side needs nothing any more, and nothing that it sent is on its way. That is no fault of a rail.
+    bool has_parted_well() const { return parting_ == Parting::kInGoodOrder || parting_ == Parting::kUnsaid; }
+
+    // It is over because the other side has left so.
+    bool peer_has_left() const { return is_over() && has_parted_well(); }
+
+    // It is over because the other side has left: in good order, by ending the epoch, or by ending its process. So the
+    // other side had been in it.
     bool heard_farewell() const { return is_over() && parting_ != Parting::kNone; }
 
     // The answer to a farewell may still come.
@@ -51,6 +57,12 @@ class Lifecycle {
     void connected() { has_been_connected_ = true; }
 
     void leave() { advance(Life::kLeaving); }
+
+    // The first word counts.
+    void hear_of_end(const std::string& how) {
+        if (ended_.empty())
+            ended_ = how;
+    }
 
     void part(Parting manner) {
         parting_ = manner;
@@ -76,6 +88,7 @@ class Lifecycle {
     Parting parting_ = Parting::kNone;
     bool has_been_connected_ = false;
     std::string failure_;
+    std::string ended_;
 };
 
 }  // namespace taskd::rail

@@ -61,6 +61,9 @@ class LossWatch {
     int refusals_needed(bool is_leaving) const;
     Verdict judge(bool all_refuse, bool is_leaving, int64_t now_ns) const;
 
+    // Whether all connections are lost, or silent.
+    bool is_lost() const { return since_ns() != 0; }
+
     // For how long nothing has come through; 0: something does come through.
     int64_t lost_for_ns(int64_t now_ns) const { return since_ns() == 0 ? 0 : now_ns - since_ns(); }
 

@@ -49,7 +49,7 @@ Session::~Session() {
         if (path.link())
             host_.unwatch(*path.link());
         path.detach();
-        if (life_.parting() != Lifecycle::Parting::kInGoodOrder)
+        if (!life_.has_parted_well())
             counters_.close(path.record, pair_.epoch);
     }
 }
@@ -123,7 +123,7 @@ void Session::lose(Path& path, int error, const char* fault) {
     const uint64_t connection = path.detach();
     path.trouble = fault != nullptr ? fault : std::strerror(error);
     // If the peer has left in good order, that is no reason to call a rail bad.
-    const bool has_left = life_.parting() == Lifecycle::Parting::kInGoodOrder;
+    const bool has_left = life_.has_parted_well();
     if (!has_left)
         set_error(path.record, error, now);
     sender_.send_again(path);
@@ -184,6 +184,12 @@ int64_t Session::next_ns(int64_t now) const {
 void Session::check_hold(int64_t now) {
     if (life_.is_over())
         return;
+    if (!life_.ended().empty() && loss_watch_.is_lost()) {
+        // Nothing more can come, so there is nothing to wait for.
+        part(Lifecycle::Parting::kUnsaid);
+        fail("it has left: " + life_.ended());
+        return;
+    }
     const bool is_leaving = life_.stage() == Life::kLeaving;
     const bool is_refused = connections_.is_refused(loss_watch_.refusals_needed(is_leaving));
     switch (loss_watch_.judge(is_refused, is_leaving, now)) {
@@ -258,12 +264,7 @@ void Session::control(Link& link, const FrameHeader& header, const char* payload
             host_.dirty();
             return;
         case FrameType::kBye:
-            life_.part(farewell_.hear(path, header, payload, acknowledger_));
-            if (life_.parting() == Lifecycle::Parting::kInGoodOrder) {
-                for (Path& each : paths_)
-                    counters_.close(each.record,
-                                    pair_.epoch);  // before its links go: no rail is down because of this
-            }
+            part(farewell_.hear(path, header, payload, acknowledger_));
             host_.dirty();
             return;
         default:
@@ -289,6 +290,19 @@ void Session::leave(const std::string& reason) {
     life_.leave();
     farewell_.prepare(reason);
     host_.dirty();
+}
+
+void Session::part(Lifecycle::Parting manner) {
+    life_.part(manner);
+    if (!life_.has_parted_well())
+        return;
+    for (Path& path : paths_)
+        counters_.close(path.record, pair_.epoch);  // before its links go: no rail is down because of this
+}
+
+void Session::hear_of_end(const std::string& how) {
+    life_.hear_of_end(how);
+    check_hold(host_.now_ns());
 }
 
 void Session::end(const std::string& reason) {

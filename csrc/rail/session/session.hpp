@@ -86,6 +86,8 @@ class Session : public LinkReader {
     int64_t next_ns(int64_t now_ns) const;
     // Says farewell in good order as soon as everything that was sent has been acknowledged.
     void leave(const std::string& reason);
+    // The other process has ended, which somebody else has seen. What it sent still arrives; nothing is dialled for.
+    void hear_of_end(const std::string& how);
     // Says farewell and closes everything. After that no memory is touched any more.
     void end(const std::string& reason);
 
@@ -97,6 +99,7 @@ class Session : public LinkReader {
   private:
     void lose(Path& path, int error, const char* fault);
     void check_hold(int64_t now_ns);
+    void part(Lifecycle::Parting manner);
     void fail(const std::string& text);
 
     const BoundHost host_;

@@ -294,6 +294,13 @@ void a_life_only_moves_forward(uint64_t) {
     failed.fail("it has ended the epoch");
     CHECK(failed.is_over() && failed.heard_farewell() && !failed.peer_has_left());
     CHECK(failed.failure() == "it has ended the epoch");
+    Lifecycle silent;
+    silent.hear_of_end("its process has ended");
+    silent.hear_of_end("somebody else says so, too");
+    CHECK(silent.stage() == Life::kOpen && !silent.has_parted_well());  // what it sent may still arrive
+    silent.part(Parting::kUnsaid);
+    silent.fail(silent.ended());
+    CHECK(silent.peer_has_left() && silent.heard_farewell() && silent.failure() == "its process has ended");
 }
 
 void what_has_come_is_said_in_time(uint64_t) {

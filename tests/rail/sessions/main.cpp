@@ -363,6 +363,8 @@ int main(int count, char** arguments) {
         {"a starved process costs no rail", a_starved_process_costs_no_rail, true},
         {"a rail that nobody hears is taken down", a_rail_that_nobody_hears_is_taken_down, false},
         {"silence on all rails is held for a while", silence_on_all_rails_is_held_for_as_long_as_may_be, false},
+        {"who has ended is not waited for", who_has_ended_is_not_waited_for, false},
+        {"who lives after all loses nothing", who_lives_after_all_loses_nothing, false},
         {"silence that is over counts no more", silence_that_is_over_counts_no_more, false},
         {"a rail out of use at one end is left by both", a_rail_out_of_use_at_one_end_is_left_by_both, false},
         {"a rail put back is proved by the next bytes", a_rail_that_is_put_back_is_proved_by_the_next_bytes, false},

@@ -325,6 +325,55 @@ void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t) {
     }
 }
 
+// A process ends without a farewell, and its node says so: before the connections are gone, after that, or while its
+// host falls silent. One side dials, the other one only waits.
+void who_has_ended_is_not_waited_for(uint64_t) {
+    enum class Word { kBefore, kAfter, kInSilence };
+    for (const int side : {0, 1}) {
+        for (const Word word : {Word::kBefore, Word::kAfter, Word::kInSilence}) {
+            World world;
+            begin(world, kLarge);
+            Session& mine = world.sides[side]->session();
+            world.sides[1 - side]->stopped_until_ns = INT64_MAX;
+            for (auto& each : world.sides)
+                each->may_fail = true;
+            if (word != Word::kAfter)
+                mine.hear_of_end("its process has ended");
+            world.run(300 * kMs);
+            CHECK(!mine.life().is_over());  // what it sent would still arrive
+            for (size_t rail = 0; rail < 2; ++rail) {
+                world.rails[rail].is_there = false;
+                if (word == Word::kInSilence)
+                    world.set_rate(rail, 0);
+                else
+                    world.reset(rail);
+            }
+            world.run(word == Word::kInSilence ? 7000 * kMs : 50 * kMs);
+            if (word == Word::kAfter) {
+                CHECK(!mine.life().is_over());  // its rails may come back
+                mine.hear_of_end("its process has ended");
+            }
+            CHECK(mine.life().peer_has_left() && mine.life().failure() == "it has left: its process has ended");
+            for (const Path& path : mine.paths())
+                CHECK(path.record.used.load() == 0);  // no rail is lost
+        }
+    }
+}
+
+// The word was wrong, or about another process.
+void who_lives_after_all_loses_nothing(uint64_t) {
+    World world;
+    begin(world, kLarge);
+    world.sides[0]->session().hear_of_end("its process has ended");
+    world.sides[1]->session().hear_of_end("its process has ended");
+    world.reset(0);
+    world.run(300 * kMs);
+    const size_t before = world.sides[0]->operations.size();
+    world.reset(1);
+    world.run(300 * kMs);
+    CHECK(world.sides[0]->operations.size() > before + 5);
+}
+
 // Only the side that does not dial has seen the silence, and nothing is sent afterwards.
 void silence_that_is_over_counts_no_more(uint64_t) {
     World world(1);

@@ -17,6 +17,8 @@ void a_stopped_process_costs_no_rail(uint64_t);
 void a_starved_process_costs_no_rail(uint64_t);
 void a_rail_that_nobody_hears_is_taken_down(uint64_t);
 void silence_on_all_rails_is_held_for_as_long_as_may_be(uint64_t);
+void who_has_ended_is_not_waited_for(uint64_t);
+void who_lives_after_all_loses_nothing(uint64_t);
 void silence_that_is_over_counts_no_more(uint64_t);
 
 }  // namespace taskd::rail::test

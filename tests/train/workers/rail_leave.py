@@ -1,7 +1,8 @@
 """One rank ends as soon as its last operation is over. The others begin their operations when it is gone.
 
-Arguments: RANK SIZE FOLDER. Rank 0 sends its data, and its interpreter ends without destroying a group. The others wait
-for the end of its process. Then they report what they received and which errors they got.
+Arguments: RANK SIZE FOLDER HOW. Rank 0 sends its data, and its interpreter ends without destroying a group. With HOW
+"vanish" it ends by os._exit: its transport says no farewell. The others wait for the end of its process, which they are
+then told as if their node had seen it. Then they report what they received and which errors they got.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from taskd.comm import rail
+from taskd import _c10d
+from taskd.comm import rail, rail_engine
 from tests.patience import PATIENCE, PATIENCE_S
 
-RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+RANK, SIZE, FOLDER, HOW = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 
 
 def main() -> None:
@@ -35,10 +37,14 @@ def main() -> None:
         dist.broadcast(told, 0)
         for rank in range(1, SIZE):
             dist.send(torch.full((3,), float(rank)), rank)
+        if HOW == "vanish":
+            os._exit(0)
         return
     gone = select.poll()
     gone.register(os.pidfd_open(pids[0]), select.POLLIN)
     assert gone.poll(PATIENCE_S * 1000), "rank 0 does not end"
+    if HOW == "vanish":
+        rail_engine.ranks_have_ended(_c10d.control.epoch, [0])
     dist.broadcast(told, 0)
     message = torch.zeros(3)
     sender = dist.recv(message)
