@@ -151,7 +151,9 @@ class Connections:
 
     def wait_ms(self, longest_ms: int) -> int:
         """How long to wait at most before `bound` is called again."""
-        return min(longest_ms, LOOK_MS) if self._strangers and longest_ms >= 0 else longest_ms
+        if not self._strangers:
+            return longest_ms
+        return LOOK_MS if longest_ms < 0 else min(longest_ms, LOOK_MS)
 
     def bound(self) -> None:
         """Close strangers that are too many, or send too much. Call it when all messages that came have been taken."""

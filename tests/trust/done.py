@@ -31,8 +31,6 @@ def here(place: str) -> None:
     signal.pause()
 
 
-
-
 class Late:
     """Reads a folder at the very end of the interpreter, when the modules that were imported later are cleared."""
 
