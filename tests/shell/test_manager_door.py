@@ -284,7 +284,7 @@ def test_who_has_proved_the_key_is_no_stranger_though_it_says_nothing(manager: M
         poller = zmq.Poller()
         for source in line.sources():
             poller.register(source, zmq.POLLIN)
-        poller.poll(50)
+        poller.poll(50)  # expires: nothing is new, and the caller asks again
         return [*line.changes()]
 
     try:
