@@ -8,7 +8,8 @@ DistributedDataParallel around registered modules. The last is not a mistake. Bu
 are part of the state, and its hook may keep state of its own. All are found once, when a loop begins, among all objects
 that exist then.
 What is registered must also be the same on every rank. Otherwise no rank could give a newcomer what the dead rank had.
-Shards are recognized by their types, and by the ranks of a DistributedDataParallel's process group.
+Shards are recognized by their types, and which ranks have the same by the ranks of a DistributedDataParallel's process
+group or by the mesh of the shards.
 
 What it does NOT see: tensors that a loop keeps where flow.py does not look, and modules made later in the loop whose
 optimizer is registered. It repairs nothing.
@@ -26,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.state import movers, parts
+from taskd.state import fully_sharded, movers, parts, shards
 from taskd.state.held import Held, is_array, leaves_of, place_of
 from taskd.state.living import living
 from taskd.state.movers import Mover
@@ -95,7 +96,7 @@ class Coverage:
     _told: set[int] = field(default_factory=set)
     _held: dict[str, Held] = field(default_factory=dict)
     """What the loop hands on, by its name in the loop."""
-    _put_back: set[str] = field(default_factory=set)
+    put_back: set[str] = field(default_factory=set)
     """Names of things handed on that were registered."""
     _unsure: set[str] = field(default_factory=set)
     """Names of things handed on that may have moved and were not registered."""
@@ -155,11 +156,22 @@ class Coverage:
         """Return what is new since the last check: things that were changed or have moved without being registered."""
         if self.flaws:
             return []  # one flaw is enough, and others may follow from it
-        found = self._changed("the step")
+        found = [*self._changed("the step"), *self._own_shards()]
         for kind in filter(None, (mover.moved() for mover in self._movers)):
             found.append(f"the step moves a {kind} that is not registered: {_CONSEQUENCE}")
         self.flaws += found
         return found
+
+    def _own_shards(self) -> list[str]:
+        """Return a sentence, at most one, about a state of an optimizer that is split in another way than the model, so
+        that the ranks with this rank's part have other shards of it."""
+        ranks = shards.alike(tensor for _, tensor in self.replica.tensors())
+        for name, optimizer in self.replica.optimizers.items():
+            for state in optimizer.state.values() if ranks is not None else ():
+                for key, value in state.items():
+                    if shards.is_shard(value) and ranks is not None and not ranks <= shards.twins(value):
+                        return [f"{name} keeps {key} in shards that have no copy: {STARTS_OVER}"]
+        return []
 
     def _changed(self, who: str, known: Set[int] = frozenset()) -> list[str]:
         """Return a sentence for each unregistered module whose contents have changed since this loop began. `known`:
@@ -192,10 +204,10 @@ class Coverage:
         if self.flaws:
             return []  # one flaw rules out a repair, and looking would copy from the device
         if closely:
-            self._look_again({name: value for name, value in held.items() if name in self._put_back})
+            self._look_again({name: value for name, value in held.items() if name in self.put_back})
         moved, unsure = list[str](), list[str]()
         for name, value in held.items():
-            if name not in self._put_back:
+            if name not in self.put_back:
                 one = self._held.setdefault(name, Held(self._looks))
                 one.look(value, closely, again)
                 moved += [name] if one.moved else []
@@ -204,19 +216,21 @@ class Coverage:
         fresh = {name: held[name] for name in unsure if name not in self._unsure}
         self._unsure.update(self.unknown(fresh), (name for name, value in fresh.items() if not leaves_of(value)))
         new = self.unknown({name: held[name] for name in moved})
-        self._put_back |= {name for name in moved if name not in new and leaves_of(held[name])}
+        self.put_back |= {name for name in moved if name not in new and leaves_of(held[name])}
         if new:
             self.flaws.append(_HANDED_ON.format(names=listed(new), over=STARTS_OVER))
         return self.flaws[-1:] if new else []
 
     def handed(self) -> dict[str, int]:
-        """Return, by name, a digest of each handed-on thing that the beginning step finds."""
-        return {name: held.digest for name, held in self._held.items() if held.looks} if not self.flaws else {}
+        """Return, by name, a digest of each handed-on thing that the beginning step finds, unless a repair puts it back
+        (then nobody looks at it any more)."""
+        held = {name: held for name, held in self._held.items() if held.looks and name not in self.put_back}
+        return {name: one.digest for name, one in held.items()} if not self.flaws else {}
 
     def _look_again(self, put_back: dict[str, Any]) -> None:
         """A name that stood for something registered may stand for something else by now."""
         for name in self.unknown(put_back):
-            self._put_back.remove(name)
+            self.put_back.remove(name)
             self._held.pop(name)
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:
@@ -271,7 +285,7 @@ def _kind(module: str, name: str) -> type | tuple[()]:
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Return the tensors of this module that have contents to compare."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in map(shards.shard_of, (*fully_sharded.parameters_of(module), *module.buffers())):
         if not torch.nn.parameter.is_lazy(tensor) and not strange(tensor) and tensor.numel():
             yield tensor
 

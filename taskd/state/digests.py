@@ -28,6 +28,7 @@ from taskd.errors import UsageError
 from taskd.state import tree
 from taskd.state.parts import WHOLE
 from taskd.state.replica import Replica, follows
+from taskd.state.shards import shard_of
 
 _ODD = 0x1E3779B97F4A7C15
 _PLAIN_WEIGHT = 32 << 10
@@ -100,7 +101,7 @@ class Digests:
         each = -(-len(pieces) // limits.PROOF_UNITS)
         self.harmless = sum(piece.whole in harmless for piece in pieces) // max(each, 1)
         self.units = [pieces[at : at + each] for at in range(0, len(pieces), each or 1)]
-        values = (piece.fetch(states) for piece in pieces if piece.form)
+        values = (shard_of(piece.fetch(states)) for piece in pieces if piece.form)
         self.on_device = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
         forms = [[piece.name, piece.form, piece.begin, piece.length] for piece in pieces]
         text = json.dumps([each, forms, *([replica.part] if replica.part > WHOLE else [])]).encode()
@@ -124,7 +125,7 @@ class Digests:
         places: list[tuple[int, int]] = []
         holders: list[torch.Tensor] = []  # keeps the tensors alive while they are read
         for piece in (piece for unit in self.units[first:end] for piece in unit):
-            value = piece.fetch(states)
+            value = shard_of(piece.fetch(states))
             if not isinstance(value, torch.Tensor):
                 words.append(_plain(value))
                 continue
@@ -253,6 +254,7 @@ def _has_tensors(value: Any, depth: int) -> bool:
 
 
 def _tensor(name: str, tensor: torch.Tensor, fetch: Callable[[States], Any]) -> Piece:
+    tensor = shard_of(tensor)  # a digest is made of what this rank has, and compared with its twins
     form = f"{tensor.dtype}{list(tensor.shape)}"
     try:
         size = tensor.numel() * tensor.element_size()
@@ -278,7 +280,7 @@ def _parts(piece: Piece, most: int, states: States) -> Iterator[Piece]:
 
 def _unreadable(piece: Piece, states: States) -> str:
     """Return why no digest of this can be computed. Empty: it can."""
-    value = piece.fetch(states)
+    value = shard_of(piece.fetch(states))
     if isinstance(value, torch.Tensor):
         if type(value) not in _KINDS:
             return f"a {type(value).__name__}"

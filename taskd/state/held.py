@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 from taskd.state.places import NUMBERS, attribute_of
+from taskd.state.shards import shard_of, version_of
 from taskd.state.strange import strange
 from taskd.state.tree import bytes_of
 
@@ -63,7 +64,7 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, leaf: Leaf) -> Mark:
         counted = isinstance(leaf, torch.Tensor) and not leaf.is_inference()
-        return cls(weakref.ref(leaf), leaf._version if counted else _UNKNOWN, place_of(leaf))
+        return cls(weakref.ref(leaf), version_of(leaf) if counted else _UNKNOWN, place_of(leaf))
 
     def is_still(self, other: Mark) -> bool:
         """Whether it is the same tensor, or another view of the same memory, and was not written to."""
@@ -176,11 +177,11 @@ def place_of(leaf: Leaf) -> int:
     if not isinstance(leaf, torch.Tensor):
         place: int = leaf.__array_interface__["data"][0]
         return place
-    return _NOWHERE if _has_no_contents(leaf) else leaf.data_ptr()
+    return _NOWHERE if _has_no_contents(leaf) else shard_of(leaf).data_ptr()
 
 
 def _has_no_contents(tensor: torch.Tensor) -> bool:
-    return torch.nn.parameter.is_lazy(tensor) or bool(strange(tensor))
+    return torch.nn.parameter.is_lazy(tensor) or bool(strange(shard_of(tensor)))
 
 
 def _shape(leaf: Leaf) -> Any:
@@ -213,7 +214,7 @@ def _some_of(leaf: Leaf) -> bytes:
         return found
     if _has_no_contents(leaf):
         return b""
-    row = leaf.detach()
+    row = shard_of(leaf).detach()
     if row.is_contiguous():
         row = row.view(-1)
     while row.dim() > 1:

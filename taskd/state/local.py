@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from taskd.errors import PeerError
-from taskd.state import rng, tree
+from taskd.state import fully_sharded, rng, shards, tree
 from taskd.state.attributes import Own
 from taskd.state.averages import Averages
+from taskd.state.fully_sharded import Unreduced
 from taskd.state.modules import Modules, Noted
 from taskd.state.replica import Replica
 from taskd.state.variables import Variables
@@ -60,6 +61,7 @@ class Captured:
     own: dict[str, Own]
     """The attributes of each optimizer."""
     gradients: list[torch.Tensor | bool | None]
+    unreduced: Unreduced
     modules: Noted
 
 
@@ -101,6 +103,7 @@ class LocalState:
             ],
             self.replica.attributes.note(),
             gradients,
+            self.replica.fully_sharded.note(carried),
             self.modules.note(),
         )
 
@@ -127,6 +130,7 @@ class LocalState:
                 parameter.grad.detach().zero_()
             else:
                 parameter.grad.detach().copy_(torch.as_tensor(gradient))
+        self.replica.fully_sharded.put_back(moment.unreduced)
 
     def buffers(self) -> Buffers:
         """Return a copy of what the modules' buffers hold now."""
@@ -149,6 +153,11 @@ class LocalState:
         objects = zlib.crc32(b"".join(tree.pack(own, "what is registered as local"))) if own else 0
         return Left(self.loop, rng.capture(), versions, objects)
 
+    def accumulates(self) -> bool:
+        """Whether there are any gradients, reduced or not."""
+        found = [one.grad for one in self.parameters()] + self.replica.fully_sharded.note(True).gradients
+        return any(gradient is not None for gradient in found)
+
     def carried_gradients(self) -> dict[str, torch.Tensor]:
         """Return all existing gradients, by the parameter's number."""
         found = {str(at): one.grad for at, one in enumerate(self.parameters())}
@@ -168,6 +177,7 @@ class LocalState:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.detach().zero_()
+        self.replica.fully_sharded.clear()
 
     def pack(
         self, moment: Captured, generators: bytes, opened: bytes, habits: dict[str, Any], late: bool, whole: bool = True
@@ -183,7 +193,8 @@ class LocalState:
             "buffers": moment.buffers.models,
             "averages": moment.buffers.averages,
             "local": moment.local,
-            "gradients": carried,
+            "gradients": shards.plain(carried),
+            "unreduced": shards.plain(fully_sharded.pack(moment.unreduced)),
             "habits": habits,
             "whole": whole,
             "modules": self.modules.pack(moment.modules, late),
@@ -201,7 +212,9 @@ class LocalState:
             self.put_back(Buffers(parts["buffers"], parts["averages"]))
             for name, item in self.objects.items():
                 _load(item, parts["local"][name])
-            self.put_gradients(parts["gradients"])
+            self.put_gradients(self.replica.split(parts["gradients"]))
+            unreduced = fully_sharded.unpack(self.replica.split(parts["unreduced"]))
+            self.replica.fully_sharded.put_back(unreduced)
             rng.restore(parts["generators"])
             self.variables.adopt(parts["variables"])
             return parts["opened"], parts["habits"], parts["whole"]

@@ -19,6 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.state.replica import Replica
+from taskd.state.shards import shard_of
 from taskd.state.tree import bytes_of
 
 Manifest = dict[str, Any]
@@ -145,7 +146,7 @@ def contents(replica: Replica) -> int:
 
 
 def _sample(tensor: torch.Tensor, start: int) -> int:
-    flat = tensor.detach().reshape(-1)
+    flat = shard_of(tensor).detach().reshape(-1)
     return zlib.crc32(bytes_of(flat[:: max(1, flat.numel() // _SAMPLES)]), start)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from taskd.errors import PeerError, UsageError
-from taskd.state import tree
+from taskd.state import fully_sharded, tree
 
 LATE = "attributes of modules change after a step's backward has begun: those of a rank that died are lost"
 _PLAIN = (bool, int, float, str, type(None))
@@ -76,7 +76,8 @@ class Modules:
                 found.setdefault(id(module), (f"{label}.{name}".rstrip("."), module))
         self._modules = [module for _, module in found.values()]
         self._attributes = [vars(module) for module in self._modules]
-        self._parameters = list({id(one): one for model in models.values() for one in model.parameters()}.values())
+        every = [one for model in models.values() for one in fully_sharded.parameters_of(model)]
+        self._parameters = list({id(one): one for one in every}.values())
         usual = torch.nn.Module.get_extra_state
         unfit: list[str] = []
         for name, module in found.values():
@@ -167,7 +168,7 @@ class Modules:
 
 def _wraps(module: torch.nn.Module) -> bool:
     """Whether it is one of torch's wrapper modules, which track their own state."""
-    return type(module).__module__.startswith(_WRAPPERS)
+    return fully_sharded.own_class(module).__module__.startswith(_WRAPPERS)
 
 
 def _set(module: torch.nn.Module, values: Iterable[tuple[str, Any]]) -> None:

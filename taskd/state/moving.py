@@ -11,14 +11,13 @@ It decides nothing about the step.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import torch
 
 from taskd.state.replica import Replica
+from taskd.state.shards import is_shard, shard_of, version_of
 
-_VERSION = attrgetter("_version")
 _DATA: Any = torch.Tensor.data
 """torch's own `.data`, which is replaced while a loop runs."""
 
@@ -61,7 +60,7 @@ class Moving:
 
     def begin(self) -> bool:
         """A step begins. Return whether parameters have moved since the step before."""
-        before, self._versions = self._versions, list(map(_VERSION, self._all))
+        before, self._versions = self._versions, list(map(version_of, self._all))
         moved = self._now_known and before != self._versions
         self._kept, self._stepped, self._lost, self.late = {}, set(), set(), False
         for at in self.usual:
@@ -79,7 +78,7 @@ class Moving:
         if at is None:
             return
         self.late |= bool(self._stepped)
-        if at not in self._kept and at not in self._stepped and self._all[at]._version == self._versions[at]:
+        if at not in self._kept and at not in self._stepped and version_of(self._all[at]) == self._versions[at]:
             self._keep(at)
 
     def optimizer_begins(self) -> None:
@@ -89,7 +88,7 @@ class Moving:
     def optimizer_ended(self, name: str) -> None:
         """Note what this optimizer has moved."""
         self._stepped.update(self._by_optimizer.get(name, ()))
-        self._versions = list(map(_VERSION, self._all))
+        self._versions = list(map(version_of, self._all))
 
     def end(self) -> bool:
         """The step ends, normally or not. Return whether parameters moved after an update."""
@@ -100,13 +99,15 @@ class Moving:
     def put_back(self) -> bool:
         """Set all back to what the step found, after optimizers are undone. Return False if something is lost."""
         for at, (place, contents) in self._kept.items():
-            if _DATA.__get__(self._all[at]).data_ptr() != place.data_ptr():
+            if _memory_of(self._all[at]).data_ptr() != place.data_ptr():
+                if is_shard(self._all[at]):
+                    return False  # another shard was put in its place, and its framework knows the old one
                 _DATA.__set__(self._all[at], place)
             place.copy_(contents)
         return not self._lost
 
     def _compare(self) -> None:
-        now = list(map(_VERSION, self._all))
+        now = list(map(version_of, self._all))
         if now == self._versions:
             return
         for at, (new, old) in enumerate(zip(now, self._versions, strict=True)):
@@ -118,7 +119,7 @@ class Moving:
         self._versions = now
 
     def _keep(self, at: int) -> None:
-        place = _DATA.__get__(self._all[at])
+        place = _memory_of(self._all[at])
         room = self._room.get(at)
         if room is None or room.shape != place.shape or room.dtype != place.dtype or room.device != place.device:
             room = self._room[at] = torch.empty_like(place)
@@ -128,3 +129,7 @@ class Moving:
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _memory_of(parameter: torch.Tensor) -> Any:
+    return shard_of(parameter).detach() if is_shard(parameter) else _DATA.__get__(parameter)

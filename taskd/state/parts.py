@@ -1,14 +1,16 @@
 """Tells which part of the model this rank holds, if ranks hold different parts, and which ranks hold the same part.
 
-A part is a pipeline stage, or a slice of layers. A DistributedDataParallel trains it over the ranks that hold the same
-part. These ranks can replace each other. The first of them gives the part its number. Not seen: parts that a script
-averages by itself, and shards of other kinds (FSDP, ZeRO, DTensor); see coverage.py.
+A part is a pipeline stage, a slice of layers, or the shards of a replica. A DistributedDataParallel trains it over the
+ranks that hold the same part, or the mesh of its tensors says which ranks these are (HSDP). These ranks can replace
+each other. The first of them gives the part its number. Not seen: parts that a script averages by itself, and shards
+that are no DTensors (ZeRO); see coverage.py.
 """
 
 from __future__ import annotations
 
 import torch.distributed as dist
 
+from taskd.state import shards
 from taskd.state.replica import Replica
 
 WHOLE = 0
@@ -21,7 +23,12 @@ def part_of(replica: Replica) -> int:
     """Return the number of this rank's part: 1 plus the first rank that holds it."""
     models = replica.parallel()
     spans = {frozenset(dist.get_process_group_ranks(model.process_group)) for model in models}
-    if spans <= {frozenset(range(dist.get_world_size()))}:
+    world = frozenset(range(dist.get_world_size()))
+    if (twins := shards.alike(tensor for _, tensor in replica.tensors())) is not None:
+        if twins == world and spans <= {world}:
+            return WHOLE
+        return 1 + min(twins) if len(twins) > 1 and spans <= {world, twins} else UNKNOWN
+    if spans <= {world}:
         return WHOLE
     shared = {id(parameter) for model in models for parameter in model.parameters()}
     alone = any(id(one) not in shared for model in replica.models.values() for one in model.parameters())

@@ -26,8 +26,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.errors import PeerError, UsageError
-from taskd.state import exact, tree
+from taskd.state import exact, shards, tree
 from taskd.state.attributes import Attributes
+from taskd.state.fully_sharded import FullySharded
 from taskd.state.nearby import Memory, Shown
 
 CHUNK_BYTES = 4 << 20
@@ -61,16 +62,20 @@ class Replica:
     """The part of the model, if ranks have different parts: see parts.py."""
     attributes: Attributes = field(init=False)
     """The attributes of the optimizers."""
+    fully_sharded: FullySharded = field(init=False)
+    """What `fully_shard` keeps of the models."""
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(self.optimizers)
+        self.fully_sharded = FullySharded(self.models)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Return every tensor of the models, and other tensors that optimizers train. Each comes once, with its name.
         The order is the same on all ranks."""
         seen: set[int] = set()
         for label, model in self.models.items():
-            named: Iterable[tuple[str, torch.Tensor]] = (*model.named_parameters(), *model.named_buffers())
+            parameters = self.fully_sharded.parameters(model)
+            named: Iterable[tuple[str, torch.Tensor]] = (*parameters, *model.named_buffers())
             for name, tensor in named:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
@@ -87,13 +92,15 @@ class Replica:
         return [model for model in found if isinstance(model, DistributedDataParallel)]
 
     def small(self) -> dict[str, Any]:
-        """The state of the optimizers and the other objects."""
+        """The state of the optimizers and the other objects. Shards in it are in their plain form."""
         parts = {f"optimizer {name}": item.state_dict() for name, item in self.optimizers.items()}
         parts |= {f"object {name}": item.state_dict() for name, item in self.others.items()}
-        return parts | {_ATTRIBUTES: self.attributes.tell()}
+        found: dict[str, Any] = shards.plain(parts | {_ATTRIBUTES: self.attributes.tell()})
+        return found
 
     def load_small(self, parts: dict[str, Any]) -> None:
         """Put back what `small` gave, here or on another rank. Raises PeerError."""
+        parts = self.split(parts)
         for name, optimizer in self.optimizers.items():
             exact.load(name, optimizer, parts[f"optimizer {name}"])
         for name, item in self.others.items():
@@ -101,8 +108,13 @@ class Replica:
         self.attributes.take(parts[_ATTRIBUTES])
 
     def describe(self) -> list[list[Any]]:
-        """Name, dtype and shape of every model tensor: two ranks must agree on it before anything is moved."""
-        return [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in self.tensors()]
+        """Name, dtype and shape of what this rank has of every model tensor. Two ranks must agree on it before anything
+        is moved."""
+        return [[name, str(tensor.dtype), list(shards.shard_of(tensor).shape)] for name, tensor in self.tensors()]
+
+    def split(self, value: Any) -> Any:
+        """Return a value with the shards that it has in their plain form (shards.py). Raises PeerError."""
+        return shards.split(value, (tensor for _, tensor in self.tensors()))
 
 
 def follows(module: torch.nn.Module) -> bool:
@@ -199,9 +211,9 @@ def give(
     """Send the whole state, with the session's `extra` and gradients, to `peers` (ranks of the default group)."""
     for peer in peers:
         stream = _Stream(peer)
-        text, small = tree.flatten(replica.small() | {_GRADIENTS: gradients or {}}, "replicated state")
+        text, small = tree.flatten(replica.small() | {_GRADIENTS: shards.plain(gradients or {})}, "replicated state")
         names, _ = tree.flatten(replica.describe(), "model")
-        tensors = [*(tensor for _, tensor in replica.tensors()), *small]
+        tensors = [*(shards.shard_of(tensor) for _, tensor in replica.tensors()), *small]
         shown = Shown(tensors)
         for part in (extra, names, text, shown.text):
             stream.send_bytes(part)
@@ -224,7 +236,7 @@ def take(replica: Replica, source: int) -> tuple[bytes, dict[str, torch.Tensor]]
     stream.send_bytes(_WAITS if memory is None else _READS)
     stream.drain()
     small = [torch.empty(shape, dtype=dtype) for dtype, shape, _device in tree.layout(text)]
-    tensors = [tensor.detach() for _, tensor in replica.tensors()]
+    tensors = [shards.shard_of(tensor).detach() for _, tensor in replica.tensors()]
     if memory is None:
         for tensor in (*tensors, *small):
             _receive_into(stream, tensor)
@@ -247,7 +259,7 @@ def take(replica: Replica, source: int) -> tuple[bytes, dict[str, torch.Tensor]]
         raise PeerError(f"the state from rank {source} arrived changed: the checksum of {what} differs")
     parts = tree.unflatten(text, small)
     replica.load_small(parts)
-    return extra, parts[_GRADIENTS]
+    return extra, replica.split(parts[_GRADIENTS])
 
 
 def _receive_into(stream: _Stream, target: torch.Tensor) -> None:

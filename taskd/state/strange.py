@@ -11,14 +11,15 @@ This module does NOT judge what a script does with its objects.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 from taskd.errors import TaskdError
+from taskd.state import fully_sharded
 from taskd.state.replica import Replica
+from taskd.state.shards import alike, is_shard, shard_of
 
 STARTS_OVER = "if a rank dies, this job cannot be healed in place and starts over"
 _MOST = 160
@@ -57,12 +58,15 @@ class Doubts:
 
 def among(replica: Replica) -> str:
     """Return a sentence about a strange tensor among the registered ones. Empty: there is none."""
-    sharded: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
+    ranks = alike(tensor for _, tensor in replica.tensors())
     for name, tensor in replica.tensors():
-        if isinstance(tensor, sharded):
+        if is_shard(tensor) and (ranks is None or len(ranks) < 2):
             return f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {STARTS_OVER}"
-        if not torch.nn.parameter.is_lazy(tensor) and (what := strange(tensor)):
+        shard = shard_of(tensor) if isinstance(tensor, torch.nn.Parameter) else tensor
+        if not torch.nn.parameter.is_lazy(shard) and (what := strange(shard)):
             return f"{name} is {what}, which taskd does not copy: {STARTS_OVER}"
+    if ranks is not None and not fully_sharded.is_known():
+        return f"this torch cannot reset a sharded model whose step is given up: {STARTS_OVER}"
     return ""
 
 

@@ -28,6 +28,8 @@ MAX_BYTES = 64 << 20
 
 _PLAIN = frozenset((bool, float, str, bytes, type(None)))
 _MADE_OF: dict[str, Callable[[list[Any]], Any]] = {"l": list, "t": tuple, "S": set, "F": frozenset}
+_PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
+"""Tensors with another one are not where their address is: shards (see shards.py), quantized ones."""
 
 
 class _Writer:
@@ -48,7 +50,7 @@ class _Writer:
             return ["p", value]
         if isinstance(value, int):
             return ["p", value] if -(2**63) <= value < 2**64 else ["i", hex(value)]
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ is _PLAIN_TENSOR:
             self.tensors.append(value)
             return ["T", len(self.tensors) - 1, str(value.dtype), list(value.shape), str(value.device.type)]
         if isinstance(value, dict):

@@ -194,14 +194,15 @@ class Variables:
         self._before = last.handed if last.is_beside(look) else {}
         self._inherited = []
 
-    def handed_on(self, digests: dict[str, int]) -> list[str]:
+    def handed_on(self, digests: dict[str, int], put_back: Set[str]) -> list[str]:
         """Note the digests of what the current step finds. Return the names of values that its first attempt found
-        different, on this rank or in a newcomer's predecessor."""
+        different, on this rank or in a newcomer's predecessor. `put_back`: names of what a repair puts back anyway."""
         before, self._before = self._before, {}
         if self.looks and self.looks[-1].packed is None:
             self.looks[-1].handed = digests
         elif self.looks:
             before = before or self.looks[-1].handed
+        before = {name: digest for name, digest in before.items() if name not in put_back}
         return sorted(name for name, digest in before.items() if digests.get(name, 0) != digest)
 
     # ---- after a repair ---------------------------------------------------------------------------------------

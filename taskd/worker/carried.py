@@ -30,7 +30,8 @@ class Carried:
 
     def forward_ended(self) -> None:
         """Note whether this backward reduces its gradients across ranks."""
-        self._synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
+        synced = all(model.require_backward_grad_sync for model in self._replica.parallel())
+        self._synced = synced and self._replica.fully_sharded.reduces()
 
     def committed(self) -> None:
         """Note that a step is done."""
@@ -39,6 +40,7 @@ class Carried:
     def give(self) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return the kind of the carried gradients, and the gradients."""
         covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
+        covered |= self._replica.fully_sharded.managed()
         alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
         return ALIKE if alike else OWN, self._local.carried_gradients()
 

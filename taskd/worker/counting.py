@@ -117,7 +117,8 @@ class Counting:
         this rank is a newcomer, so a difference is refused."""
         held = self._doubts.look(WHAT, self._variables.held, self._local.known)
         found = [] if held is None else self._registered.hands_on(held, closely, again)
-        unlike = self._variables.handed_on(self._registered.coverage.handed())
+        coverage = self._registered.coverage
+        unlike = self._variables.handed_on(coverage.handed(), coverage.put_back)
         if again and (found or unlike):
             self._refuse(found[0] if found else UNLIKE.format(names=listed(unlike)))
 

@@ -29,15 +29,14 @@ class Gate:
 
     def __init__(self, repair: Repair, habits: Habits) -> None:
         self._repair, self._habits = repair, habits
-        self._asked = False
         self._passed = True
 
     def agree(self, part: int) -> str:
         """Agree with all ranks, at the first loop, whether there is a gate. Return why a death would make all start
         over, or an empty text."""
-        if self._asked or self._repair.newcomer or not self._repair.together.has_groups():
+        if self._habits.asked or self._repair.newcomer or not self._repair.together.has_groups():
             return ""
-        self._asked = True
+        self._habits.asked = True
         parts = [_PART.unpack(one)[0] for one in self._repair.together.everyone(_PART.pack(part))[0]]
         self._habits.gated = all(one > WHOLE for one in parts)
         return MIXED if not self._habits.gated and part > WHOLE else ""

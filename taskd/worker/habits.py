@@ -33,6 +33,8 @@ class Habits:
     """Steps draw, or write into this rank's own buffers or objects, after their forward has ended."""
     moves_between: bool = False
     """The loop does the same between two steps."""
+    asked: bool = False
+    """All ranks have told each other whether there is a gate. A newcomer must not ask again in its next loop."""
     gated: bool = False
     """No rank updates its part of the model before all ranks have reached the gate (gate.py)."""
     called: set[str] = field(default_factory=set)
@@ -53,6 +55,7 @@ class Habits:
             "late": self.late,
             "moves_on": self.moves_on,
             "moves_between": self.moves_between,
+            "asked": self.asked,
             "gated": self.gated,
             "called": self.called,
             "with_arguments": self.with_arguments,
@@ -68,6 +71,7 @@ class Habits:
         self.late |= packed["late"]
         self.moves_on |= packed["moves_on"]
         self.moves_between |= packed["moves_between"]
+        self.asked |= packed["asked"]
         self.gated |= packed["gated"]
         self.called |= packed["called"]
         self.with_arguments |= packed["with_arguments"]

@@ -63,9 +63,15 @@ class Newcomer:
             yield self._transaction.hand_out_rehearsal(0, feed.sample())
             self._transaction.check_used()
             self._transaction.variables.rehearsed()
-        for model in replica.models.values():
-            for parameter in model.parameters():
-                parameter.grad = None
+        self._registered.doubts.look("what a rehearsal has left", self._forget_gradients)
+        if self._registered.doubts.sentence:
+            self._refusal.refuse(self._registered.doubts.sentence)
+
+    def _forget_gradients(self) -> None:
+        self._registered.replica.fully_sharded.reset()
+        self._registered.replica.fully_sharded.clear()
+        for parameter in self._registered.local.parameters():
+            parameter.grad = None
 
     def pay(self, feed: Feed) -> Iterator[Step]:
         """Do what the step before was to do when its update was agreed, and what this newcomer still owes."""

@@ -21,6 +21,7 @@ import torch
 
 from taskd.errors import StepAbandoned
 from taskd.state.replica import Replica
+from taskd.state.shards import shard_of
 from taskd.worker.heal import Repair
 from taskd.worker.patches import Patches
 from taskd.worker.writes import WriteGuard
@@ -48,7 +49,7 @@ class Passage:
 
     def go_after(self) -> None:
         """Begin to catch up: the rank that gave the state is further on, so the state already contains that work."""
-        tensors = [tensor.detach().clone() for _, tensor in self._replica.tensors()]
+        tensors = [shard_of(tensor).detach().clone() for _, tensor in self._replica.tensors()]
         self._aside = tensors, copy.deepcopy(self._replica.small())
         self.under_way = self.patched.loaders.as_always = True
         self._alone.enter_context(self.patched)
@@ -63,7 +64,7 @@ class Passage:
             self._alone.close()
         if aside is not None:
             for (_, tensor), kept in zip(self._replica.tensors(), aside[0], strict=True):
-                tensor.detach().copy_(kept)
+                shard_of(tensor).detach().copy_(kept)
             self._replica.load_small(aside[1])
         if self._writes.found:
             self._stop(self._writes.found)

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from taskd.state import shards
 from taskd.worker.loaders import Loaders
 
 
@@ -56,6 +57,7 @@ class _Torch:
         """The active patches, the newest last."""
         self._kept: list[tuple[Any, str, Any]] = []
         self._hook: Any = None
+        self._kinds: list[Any] = []
 
     def enters(self, one: Patches) -> None:
         """Note that the loop of `one` begins."""
@@ -115,14 +117,18 @@ class _Torch:
         signal_handling._error_if_any_worker_fails = process_of_loader_ended
         torch.autograd.backward = backward_of_step  # type: ignore[assignment]
         torch.save = save_of_step
-        torch.nn.Parameter.data = property(get, put)  # type: ignore[assignment]
+        # A parameter that is split over ranks is of a class of its own.
+        self._kinds = [kind for kind in (torch.nn.Parameter, shards.kind()) if kind]
+        for kind in self._kinds:
+            kind.data = property(get, put)
         self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(steps))  # see following.py
 
     def _take_out(self) -> None:
         for owner, name, original in self._kept:
             setattr(owner, name, original)
         self._kept = []
-        del torch.nn.Parameter.data
+        for kind in self._kinds:
+            del kind.data
         self._hook.remove()
 
 

@@ -94,6 +94,7 @@ class Registered:
         self.doubts.look("the registered objects", self._look_round)
 
     def _look_round(self) -> None:
+        self.replica.fully_sharded.look()
         if sentence := among(self.replica):
             self.doubts.begin(sentence)
             return

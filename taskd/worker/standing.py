@@ -73,6 +73,10 @@ class Standing:
         """How many pieces of work between loops are over on all ranks, as far as this rank knows."""
         return self._between.passed
 
+    def operations_ended(self) -> None:
+        """Note that no operation of the step that was given up touches a tensor any more."""
+        self._registered.doubts.look("sharded models", self.replica.fully_sharded.reset)
+
     def refusal(self, updates: int) -> str:
         """Return why going on after this number of updates would be wrong, or an empty text."""
         return self._refusal.of(updates)
@@ -163,7 +167,7 @@ class Standing:
         self._own_buffers = None
         transaction.updates, transaction.variables.restored = updates, True
         transaction.carried.updated = True
-        transaction.carried.lacking = not registered.local.carried_gradients()
+        transaction.carried.lacking = not registered.local.accumulates()
 
     def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Take over what the giver of this rank's state has `carried`. Raises PeerError if it does not fit here."""

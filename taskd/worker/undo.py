@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from taskd.state.replica import Replica
+from taskd.state.shards import shard_of
 
 
 class Undo:
@@ -72,4 +73,4 @@ class Undo:
         found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for state in optimizer.state.values():
             found += [value for value in state.values() if isinstance(value, torch.Tensor)]
-        return [tensor.detach() for tensor in found]
+        return [shard_of(tensor).detach() for tensor in found]

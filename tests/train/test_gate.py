@@ -82,3 +82,17 @@ def test_a_newcomer_is_told_by_its_life_before() -> None:
     now.inherit(before.pack())
     steps(gate, 1)
     assert others.asked == 0 and others.met == 2
+
+
+def test_a_newcomer_does_not_ask_in_its_next_loop() -> None:
+    others, habits = Others([1, 2]), Habits()
+    before = gate_with(others, habits)
+    assert not before.agree(1)
+    inherits = Habits()
+    after = gate_with(others, inherits, newcomer=True)
+    assert not after.agree(1)
+    inherits.inherit(habits.pack())
+    after._repair.newcomer = False
+    assert not after.agree(1) and others.asked == 1
+    steps(after, 1)
+    assert others.met == 2

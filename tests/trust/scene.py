@@ -61,12 +61,12 @@ class Net(nn.Module):
 class Lines:
     """Traces the lines of Python that this process runs in the training, in this file and in optimizers."""
 
-    def __init__(self, last: int) -> None:
-        """`last`: the number of the line before which the process dies."""
+    def __init__(self, last: int, more: tuple[Path, ...] = ()) -> None:
+        """`last`: the number of the line before which the process dies; `more`: folders with other code to trace."""
         self.seen: list[str] = []
         """The lines in the order in which they ran, each as often as it ran."""
         self._last = last
-        self._ours = (str(Path(__file__).parent), str(Path(torch.optim.__file__).parent))
+        self._ours = tuple(map(str, (Path(__file__).parent, Path(torch.optim.__file__).parent, *more)))
         sys.settrace(self._enter)
         frame: FrameType | None = sys._getframe()
         while frame is not None:
@@ -108,10 +108,11 @@ class Scene:
         say(f"begin {self.rank}")
         say(f"process {self.rank} {os.getpid()}")
 
-    def trace(self) -> None:
-        """Count lines from here on. The code before the first loop is set-up: a death there makes all start over."""
+    def trace(self, *more: Path) -> None:
+        """Count lines from here on, also in code in the folders `more`. The code before the first loop is set-up: a
+        death there makes all start over."""
         if self._traced():
-            Lines(self.args.line)  # held by the interpreter, not by the scene that the loop uses
+            Lines(self.args.line, more)  # held by the interpreter, not by the scene that the loop uses
 
     def _traced(self) -> bool:
         """Whether to trace: only the first process of rank 1, if --line is given. With --line 0 nobody dies."""

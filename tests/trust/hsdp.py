@@ -1,0 +1,183 @@
+"""A model under `fully_shard` on a mesh of two replicas with two shards each. --place says how, and where rank 1 dies.
+
+There are four ranks: 0 and 2 have the first shards, 1 and 3 the second. "plain": AdamW and a dropout. "clipped": with
+gradient clipping, which communicates. "mixed": computes in bfloat16. "recomputed": with activation checkpointing.
+"summed": sums gradients over two backwards in each step. "carried": sums them over two steps and reduces them in the
+second. "added": the same, reduced in both. "kept": the parameters stay whole after the forward. "offloaded": with
+CPUOffloadPolicy. "uneven": with rows that cannot be divided by two. "perturbed": each step moves the parameters without
+an optimizer for a while. "evaluated": evaluates after each epoch. "crosswise": rank 2 dies with rank 1, and each of
+them has a twin. "lost": rank 3 dies with rank 1, and these are twins. "raising": rank 1 raises an error instead.
+"alone": a mesh of one dimension, so every shard is unique. "apart": two meshes, so no two ranks have all the same.
+At the place "line", rank 1 dies before line --at of the training, of torch's optimizers or of torch's `fully_shard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
+
+import taskd
+from tests.trust.scene import BATCH, STEPS, Noise, Scene, die
+
+scene = Scene()
+kind, _, place = scene.args.place.partition(", ")
+scene.args.place = place
+if place == "line":
+    scene.args.line = scene.args.at
+WIDE = 11 if kind == "uneven" else 12
+Here = Callable[[str], None]
+ALSO = {"crosswise": 2, "lost": 3}
+
+
+class Block(nn.Module):
+    """Two layers with a dropout between them. It counts its forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rises, self.falls = nn.Linear(8, WIDE), nn.Linear(WIDE, 8)
+        self.drop = nn.Dropout(0.1)
+        self.passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += self.training and kind != "recomputed"  # a forward that is computed again counts again
+        found: torch.Tensor = self.falls(self.drop(torch.tanh(self.rises(x))))
+        return found * (1 + self.passes / 1000)
+
+
+class Model(nn.Module):
+    """Two blocks, and a layer that belongs to the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = Block(), Block(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, here: Here) -> torch.Tensor:
+        half = self.first(x)
+        here("inside")
+        if half.requires_grad:
+            half.register_hook(lambda _: here("backward"))
+        found: torch.Tensor = self.last(self.second(half))
+        return found
+
+
+class Dying(torch.optim.AdamW):
+    """AdamW with a place between the updates of its two groups."""
+
+    here: Here | None = None
+
+    def _init_group(self, group: dict[str, Any], *args: Any) -> bool:
+        if group is self.param_groups[-1] and self.here is not None:
+            self.here("updating")
+        return super()._init_group(group, *args)  # type: ignore[no-any-return, misc]
+
+
+def sharded(model: Model) -> Model:
+    """Apply `fully_shard` to the blocks and to the rest."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if kind == "mixed" else MixedPrecisionPolicy()
+    offload = CPUOffloadPolicy(pin_memory=False) if kind == "offloaded" else OffloadPolicy()
+    if kind == "alone":
+        mesh = init_device_mesh("cpu", (4,))
+    else:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    if kind == "recomputed":
+        model.first, model.second = checkpoint_wrapper(model.first), checkpoint_wrapper(model.second)
+    other = init_device_mesh("cpu", (4,)) if kind == "apart" else mesh
+    for block, on in ((model.first, mesh), (model.second, other), (model, mesh)):
+        stays = False if kind == "kept" else None
+        fully_shard(block, mesh=on, mp_policy=policy, offload_policy=offload, reshard_after_forward=stays)
+    return model
+
+
+def dies_too(step: Any, place: str) -> None:
+    """Kill the second rank that dies, if this is the place."""
+    if (ALSO.get(kind), scene.args.at, scene.args.place) != (scene.rank, step.number, place) or step.rehearsal:
+        return
+    dead = scene.args.folder / "dead too"
+    if not dead.exists():
+        dead.touch()
+        die()
+
+
+def raises(step: Any, place: str) -> None:
+    """Raise an error on rank 1, once, if this is the place."""
+    if (kind, scene.rank, step.number, place) != ("raising", 1, scene.args.at, scene.args.place) or step.rehearsal:
+        return
+    raised = scene.args.folder / "raised"
+    if not raised.exists():
+        raised.touch()
+        raise ValueError("a bad sample")
+
+
+session = taskd.session()
+torch.manual_seed(7)
+model = sharded(Model())
+parameters = [*model.parameters()]
+optimizer = Dying([{"params": parameters[:5]}, {"params": parameters[5:], "lr": 0.02}], lr=0.01)
+session.register(model=model, optimizer=optimizer)
+data = Noise(4 * STEPS * BATCH)
+samples = [at for at in range(len(data)) if at // BATCH % 4 == scene.rank]
+torch.manual_seed(100 + scene.rank)
+scene.trace(Path(fsdp.__file__).parent)
+
+
+def evaluate() -> float:
+    """Return the loss without dropout. It leaves the root's parameters whole."""
+    model.eval()
+    with torch.no_grad():
+        x = data[0]["x"] / 20
+        found = nn.functional.mse_loss(model(x, lambda place: None), x)
+    model.train()
+    return float(found)
+
+
+for _ in session.epochs(2):
+    for step in session.steps(DataLoader(data, BATCH, sampler=samples)):
+        with step as batch:
+
+            def here(place: str, step: Any = step) -> None:
+                dies_too(step, place)
+                raises(step, place)
+                if kind != "raising":
+                    scene.here(step, place)
+
+            optimizer.here = here
+            x = batch["x"] / 20
+            here("forward")
+            if kind == "perturbed":
+                for one in parameters:
+                    one.data.mul_(1.01)
+            if kind == "carried":
+                model.set_requires_gradient_sync(step.number % 2 == 1)
+            if kind == "summed":
+                model.set_requires_gradient_sync(False)
+                nn.functional.mse_loss(model(x + 1, lambda place: None), x).backward()
+                here("between")
+                model.set_requires_gradient_sync(True)
+            loss = nn.functional.mse_loss(model(x, here), x)
+            here("loss")
+            loss.backward()
+            here("reduced")
+            if kind == "perturbed":
+                for one in parameters:
+                    one.data.div_(1.01)
+            if kind == "clipped":
+                nn.utils.clip_grad_norm_(parameters, 0.05)
+                here("clipped")
+            if kind not in ("carried", "added") or step.number % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
+            here("updated")
+        here("behind")
+    if kind == "evaluated":
+        session.between(evaluate)
+scene.end(*[one.full_tensor() for one in parameters if isinstance(one, DTensor)])
