@@ -40,14 +40,14 @@ from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.errors import TaskdError, UsageError
-from taskd.launch import beginning, files, handing, keepers, logs
+from taskd.launch import beginning, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
 from taskd.launch.options import extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
 from taskd.launch.succession import Succession
 from taskd.launch.workers import PROGRAM, Command, Workers
-from taskd.wire import exchange, keys, local
+from taskd.wire import exchange, keys, leftovers, local
 
 MANAGER_SECONDS = 30
 """How long the manager may take to tell all nodes that the job is over."""
@@ -234,7 +234,6 @@ class Launcher:
         self.run_name = secrets.token_hex(4)
         settings = job_settings(run_id, ranks.master_port, self.config.max_restarts)
         effects.say(settings)
-        files.clear_away(Path(settings.job.run_dir), settings.job.id)
         self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
         self._notice = exchange.notice_of(key, given=keys.is_given(settings))
@@ -414,7 +413,7 @@ class Launcher:
         if self.manager is not None:
             self.manager.end(MANAGER_SECONDS if over else 0)
             if over:
-                files.forget_run(Path(self.settings.job.directory), self._made_key)
+                leftovers.forget_run(Path(self.settings.job.directory), self._made_key)
         if self.ranks.group_rank == 0 and self.signals.received is None:
             self.ranks.board.try_to_tell(ENDED, True)
             self.ranks.handler.shutdown()

@@ -19,6 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -38,7 +39,7 @@ from taskd.manager.residence import Residence, holder_of
 from taskd.manager.roster import Roster
 from taskd.manager.store import Due
 from taskd.manager.store_desk import StoreDesk
-from taskd.wire import keys, run_dir
+from taskd.wire import keys, leftovers, run_dir
 from taskd.wire.codec import Envelope, WireError, decode
 from taskd.wire.pulse import Heart
 from taskd.wire.strangers import STRANGERS_MAX
@@ -92,6 +93,7 @@ class ManagerLoop:
         config = self.config
         residence = Residence(run_dir.ensure(config.job.directory), self.job)
         residence.take()
+        leftovers.clear_away(Path(config.job.run_dir), self.job)
         try:
             key = keys.load_or_create(config)
             peers = 2 * config.job.node_nums  # an agent and its store have a connection each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -42,6 +43,19 @@ class UsersManager(ManagerProcess):
     def output(self) -> str:
         assert self.process is not None and self.process.stdout is not None
         return self.process.stdout.read().decode()
+
+
+def test_a_users_manager_removes_what_ended_runs_have_left(run_dir: Path, free_port: Callable[[], int]) -> None:
+    """No launcher of taskd's is there to do it."""
+    old = run_dir / "an-older-job"
+    old.mkdir(mode=0o700, parents=True)
+    run_dir.chmod(0o700)
+    for name in ("manager.lock", "journal.db", "key"):
+        (old / name).touch()
+        os.utime(old / name, (1, 1))
+    manager = UsersManager(run_dir, free_port(), MINDX_TASK_ID="job").start()
+    assert manager.end() == 0
+    assert not old.exists() and (run_dir / "job").exists()
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""How a launcher cleans up the run directory: journals are kept for a week, keys and stores are not kept at all.
+"""How the run directory is cleaned up: journals are kept for a week, keys and stores are not kept at all.
 
 A run that has ended needs only its journal (for `taskd replay` and `taskd incidents`). So the first node's launcher
-removes key and store when its job is over. A key that was there before the job is kept. When it starts, it removes the
-folders of runs that ended more than KEEP_DAYS ago. Of the others it keeps the KEEP_RUNS newest. A folder whose manager
-lives is left alone, and so is every file that is not taskd's.
+removes key and store when its job is over. A key that was there before the job is kept. Each manager that starts,
+whoever starts it, removes the folders of runs that ended more than KEEP_DAYS ago. Of the others it keeps the KEEP_RUNS
+newest. A folder whose manager lives is left alone, and so is every file that is not taskd's.
 It does NOT touch a run directory's other contents. A file that cannot be removed causes no failure.
 """
 
