@@ -192,6 +192,7 @@ SECONDS = {
     "tests/trust/test_late.py": 20,
     "tests/trust/test_raising.py": 70,
     "tests/shell/test_hangs.py": 60,
+    "tests/trust/test_hsdp.py": 50,
     "tests/trust/test_parts.py": 40,
     "tests/rail/test_sessions.py": 44,
     "tests/shell/test_launcher.py": 43,
