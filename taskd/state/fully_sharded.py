@@ -98,14 +98,17 @@ class FullySharded:
 
     def reset(self) -> None:
         """Reset what a step that is given up has left. No operation of it may be under way. Gradients stay."""
-        kept = [getattr(group, _GROUP) for group in self._groups]
-        for group in self._groups:
+        # The outermost module may be around the registered ones. It has a list of all, and is the first in it.
+        all_of_them = [state._state_ctx.all_states for state in self._states if state._state_ctx.all_states]
+        roots = {id(states[0]): states for states in all_of_them}
+        groups = [group for states in roots.values() for group in _groups(states)]
+        kept = [getattr(group, _GROUP) for group in groups]
+        for group in groups:
             if group._all_gather_result is not None:  # its operation has ended, and would raise if it were waited for
                 group._all_gather_result = group._all_gather_result._replace(all_gather_work=None)
-        for state in self._states:
-            if state._is_root:
-                state._reset_iter_state()
-        for group, partial in zip(self._groups, kept, strict=True):
+        for states in roots.values():
+            states[0]._reset_iter_state()
+        for group, partial in zip(groups, kept, strict=True):
             setattr(group, _GROUP, partial)
 
     def note(self, carried: bool) -> Unreduced:

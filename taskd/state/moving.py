@@ -11,6 +11,7 @@ It decides nothing about the step.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from taskd.state.replica import Replica
 from taskd.state.shards import is_shard, shard_of, version_of
 
+_VERSION = attrgetter("_version")
 _DATA: Any = torch.Tensor.data
 """torch's own `.data`, which is replaced while a loop runs."""
 
@@ -28,6 +30,8 @@ class Moving:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._all: list[torch.Tensor] = []
+        self._split = False
+        """Whether some of them are shards."""
         self._places: dict[int, int] = {}
         self._by_optimizer: dict[str, list[int]] = {}
         self._versions: list[int] = []
@@ -47,6 +51,7 @@ class Moving:
         """Find the parameters. What happened so far was not part of a loop."""
         self._all = [tensor for _, tensor in self._replica.tensors() if isinstance(tensor, torch.nn.Parameter)]
         self._all = [one for one in self._all if not torch.nn.parameter.is_lazy(one)]
+        self._split = any(map(is_shard, self._all))
         self._places = {id(tensor): at for at, tensor in enumerate(self._all)}
         self._by_optimizer = {
             name: [at for at in (self._places.get(id(one), -1) for one in _trained(optimizer)) if at >= 0]
@@ -60,7 +65,7 @@ class Moving:
 
     def begin(self) -> bool:
         """A step begins. Return whether parameters have moved since the step before."""
-        before, self._versions = self._versions, list(map(version_of, self._all))
+        before, self._versions = self._versions, self._now()
         moved = self._now_known and before != self._versions
         self._kept, self._stepped, self._lost, self.late = {}, set(), set(), False
         for at in self.usual:
@@ -88,7 +93,7 @@ class Moving:
     def optimizer_ended(self, name: str) -> None:
         """Note what this optimizer has moved."""
         self._stepped.update(self._by_optimizer.get(name, ()))
-        self._versions = list(map(version_of, self._all))
+        self._versions = self._now()
 
     def end(self) -> bool:
         """The step ends, normally or not. Return whether parameters moved after an update."""
@@ -106,8 +111,12 @@ class Moving:
             place.copy_(contents)
         return not self._lost
 
+    def _now(self) -> list[int]:
+        """Return the versions of all parameters. This is done several times in each step."""
+        return list(map(version_of if self._split else _VERSION, self._all))
+
     def _compare(self) -> None:
-        now = list(map(version_of, self._all))
+        now = self._now()
         if now == self._versions:
             return
         for at, (new, old) in enumerate(zip(now, self._versions, strict=True)):

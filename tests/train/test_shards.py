@@ -166,8 +166,11 @@ except KeyboardInterrupt:
 assert [id(one) for one in model.parameters()] != own  # some are whole
 assert [id(one) for _, one in held.tensors()] == own == [*map(id, fully_sharded.parameters_of(model))]
 assert [name for name, _ in held.tensors()] == names
-held.fully_sharded.reset()
-assert [id(one) for one in model.parameters()] == own
+inner = Replica({"model": model.first})  # the outermost module is not registered
+inner.fully_sharded.look()
+for one in (inner, held):
+    one.fully_sharded.reset()
+    assert [id(one) for one in model.parameters()] == own
 packed = fully_sharded.unpack(shards.split(shards.plain(fully_sharded.pack(carried)), model.parameters()))
 held.fully_sharded.clear()
 assert held.fully_sharded.note(True).gradients == before.gradients
