@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from taskd.state.living import living
+
 _SWITCHES = (
     "reduce_grads",
     "all_reduce_grads",
@@ -60,7 +62,9 @@ def is_known() -> bool:
 def own_class(module: torch.nn.Module) -> type:
     """Return the module's class as the script wrote it. `fully_shard` replaces it by a class derived from it."""
     kind, made = type(module), _class()
-    return kind.__mro__[2] if made and len(kind.__mro__) > 2 and kind.__mro__[1] is made else kind
+    if not made or not issubclass(kind, made) or kind in (made, *_kinds_of_torch()):
+        return kind
+    return kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
 
 
 def parameters_of(module: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -97,9 +101,14 @@ class FullySharded:
         return {id(one.sharded_param) for group in self._groups for one in group.fsdp_params}
 
     def reset(self) -> None:
-        """Reset what a step that is given up has left. No operation of it may be under way. Gradients stay."""
+        """Reset what a step that is given up has left. No operation of it may be under way. Gradients stay.
+
+        A teacher that is not registered is reset, too: it was gathered with the others, or by a newcomer alone."""
+        if not is_known():
+            return
         # The outermost module may be around the registered ones. It has a list of all, and is the first in it.
-        all_of_them = [state._state_ctx.all_states for state in self._states if state._state_ctx.all_states]
+        states = [module._get_fsdp_state() for module in _everywhere()]
+        all_of_them = [state._state_ctx.all_states for state in states if state._state_ctx.all_states]
         roots = {id(states[0]): states for states in all_of_them}
         groups = [group for states in roots.values() for group in _groups(states)]
         kept = [getattr(group, _GROUP) for group in groups]
@@ -131,7 +140,9 @@ class FullySharded:
                 setattr(group, name, value)
         for (owner, place), gradient in zip(self._places(), noted.gradients, strict=True):
             if owner is not None:
-                setattr(owner, place, None if gradient is None else gradient.clone())
+                setattr(owner, place, None if gradient is None else gradient.to(owner.device, copy=True))
+            elif gradient is not None:
+                raise ValueError("a gradient that is not reduced yet belongs to a parameter that was never whole here")
 
     def clear(self) -> None:
         """Forget the gradients that are not reduced yet."""
@@ -171,6 +182,17 @@ def _shards_of_whole(groups: list[Any]) -> dict[int, Any]:
         for whole in (getattr(one, "_unsharded_param", None), getattr(one, "_sharded_post_forward_param", None))
         if whole is not None
     }
+
+
+def _kinds_of_torch() -> list[type]:
+    """Return torch's own classes below its class of modules under `fully_shard`."""
+    return [kind for kind in _class().__subclasses__() if "_orig_cls_mro_index" in vars(kind)]
+
+
+def _everywhere() -> list[Any]:
+    """Return all modules of this process that are under `fully_shard`. The search is skipped if there can be none."""
+    made = _class()
+    return living(made) if made and made.__subclasses__() else []
 
 
 def _states(model: torch.nn.Module) -> list[Any]:

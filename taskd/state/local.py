@@ -150,7 +150,8 @@ class LocalState:
         """Return marks that show later whether generators, buffers or local objects have moved."""
         versions = sum(0 if one.is_inference() else one._version for _, one in self._buffers())
         own = {name: _state_of(item) for name, item in self.objects.items()}
-        objects = zlib.crc32(b"".join(tree.pack(own, "what is registered as local"))) if own else 0
+        name = "what is registered as local"
+        objects = zlib.crc32(b"".join(tree.pack(shards.plain(own, name), name))) if own else 0
         return Left(self.loop, rng.capture(), versions, objects)
 
     def accumulates(self) -> bool:
@@ -192,7 +193,7 @@ class LocalState:
             "opened": opened,
             "buffers": moment.buffers.models,
             "averages": moment.buffers.averages,
-            "local": moment.local,
+            "local": shards.plain(moment.local, "what is registered as local"),
             "gradients": shards.plain(carried),
             "unreduced": shards.plain(fully_sharded.pack(moment.unreduced)),
             "habits": habits,
@@ -210,8 +211,9 @@ class LocalState:
         try:
             self.modules.adopt(parts["modules"])
             self.put_back(Buffers(parts["buffers"], parts["averages"]))
+            local = self.replica.split(parts["local"])
             for name, item in self.objects.items():
-                _load(item, parts["local"][name])
+                _load(item, local[name])
             self.put_gradients(self.replica.split(parts["gradients"]))
             unreduced = fully_sharded.unpack(self.replica.split(parts["unreduced"]))
             self.replica.fully_sharded.put_back(unreduced)

@@ -8,6 +8,7 @@ that are no DTensors (ZeRO); see coverage.py.
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
 from taskd.state import shards
@@ -27,7 +28,8 @@ def part_of(replica: Replica) -> int:
     if (twins := shards.alike(tensor for _, tensor in replica.tensors())) is not None:
         if twins == world and spans <= {world}:
             return WHOLE
-        return 1 + min(twins) if len(twins) > 1 and spans <= {world, twins} else UNKNOWN
+        fits = len(twins) > 1 and spans <= {world, twins} and not _is_beside(replica)
+        return 1 + min(twins) if fits else UNKNOWN
     if spans <= {world}:
         return WHOLE
     shared = {id(parameter) for model in models for parameter in model.parameters()}
@@ -37,3 +39,11 @@ def part_of(replica: Replica) -> int:
         return UNKNOWN
     ranks = next(iter(spans))
     return 1 + min(ranks) if len(ranks) > 1 else UNKNOWN
+
+
+def _is_beside(replica: Replica) -> bool:
+    """Whether a parameter is trained that is neither a shard nor under a DistributedDataParallel: each rank may have
+    another one."""
+    reduced = {id(parameter) for model in replica.parallel() for parameter in model.parameters()}
+    own = (one for _, one in replica.tensors() if isinstance(one, torch.nn.Parameter) and one.requires_grad)
+    return any(not shards.is_shard(one) and id(one) not in reduced for one in own)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from taskd import log
 from taskd.core.types import Phase
 from taskd.errors import PeerError, StepAbandoned, UsageError
-from taskd.state import rng
+from taskd.state import rng, shards
 from taskd.state.ledger import Ledger
 from taskd.state.local import Captured, LocalState
 from taskd.state.moving import Moving
@@ -120,7 +120,8 @@ class Between:
             with self._passage.patched:
                 self._result = work()
             after = self._local.capture(self._host.carries_on())
-            self._ledger.ended(number, self._result, self._host.pack(after))
+            result = shards.plain(self._result, "the result of between()")
+            self._ledger.ended(number, result, self._host.pack(after))
             if self._repair.together.all_arrived(self._heal):
                 self._ledger.passed = number + 1
                 self._ledger.save()
@@ -135,7 +136,7 @@ class Between:
 
     def _over(self, number: int, then: Callable[[Any], Any] | None) -> Any:
         """Return the kept result of work that is over, on a newcomer."""
-        result = self._ledger.result(number)
+        result = self._local.replica.split(self._ledger.result(number))
         if self._repair.newcomer:
             return result
         if self._passage.under_way:

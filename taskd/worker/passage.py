@@ -62,6 +62,7 @@ class Passage:
         self.under_way = self.patched.loaders.as_always = False
         with contextlib.suppress(StepAbandoned):  # a newer repair has begun: the loop checks for it
             self._alone.close()
+        self._replica.fully_sharded.reset()  # what was gathered alone has wrong contents
         if aside is not None:
             for (_, tensor), kept in zip(self._replica.tensors(), aside[0], strict=True):
                 shard_of(tensor).detach().copy_(kept)

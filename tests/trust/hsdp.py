@@ -5,8 +5,11 @@ gradient clipping, which communicates. "mixed": computes in bfloat16. "recompute
 "summed": sums gradients over two backwards in each step. "carried": sums them over two steps and reduces them in the
 second. "added": the same, reduced in both. "kept": the parameters stay whole after the forward. "offloaded": with
 CPUOffloadPolicy. "uneven": with rows that cannot be divided by two. "perturbed": each step moves the parameters without
-an optimizer for a while. "evaluated": evaluates after each epoch. "crosswise": rank 2 dies with rank 1, and each of
-them has a twin. "lost": rank 3 dies with rank 1, and these are twins. "raising": rank 1 raises an error instead.
+an optimizer for a while. "evaluated": evaluates after each epoch. "taught": by a sharded model that is not registered.
+"logged": evaluates in each step, behind the update, and logs it when the step is agreed. "beside": trains a parameter
+that is no shard. "repeated": torch's `replicate`, so that all ranks have all. "given": registers and returns shards.
+"crosswise": rank 2 dies with rank 1, and each of them has a twin. "lost": rank 3 dies with rank 1, and these are twins.
+"raising": rank 1 raises an error instead.
 "alone": a mesh of one dimension, so every shard is unique. "apart": two meshes, so no two ranks have all the same.
 At the place "line", rank 1 dies before line --at of the training, of torch's optimizers or of torch's `fully_shard`.
 """
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -27,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 import taskd
-from tests.trust.scene import BATCH, STEPS, Noise, Scene, die
+from tests.trust.scene import BATCH, STEPS, Noise, Scene, die, say
 
 scene = Scene()
 kind, _, place = scene.args.place.partition(", ")
@@ -89,6 +93,10 @@ def sharded(model: Model) -> Model:
         mesh = init_device_mesh("cpu", (4,))
     else:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    if kind == "repeated":
+        for one in (model.first, model.second, model):
+            replicate(one, mesh=init_device_mesh("cpu", (4,)))
+        return model
     if kind == "recomputed":
         model.first, model.second = checkpoint_wrapper(model.first), checkpoint_wrapper(model.second)
     other = init_device_mesh("cpu", (4,)) if kind == "apart" else mesh
@@ -121,9 +129,15 @@ def raises(step: Any, place: str) -> None:
 session = taskd.session()
 torch.manual_seed(7)
 model = sharded(Model())
+teacher = sharded(Model()).requires_grad_(False) if kind == "taught" else None
 parameters = [*model.parameters()]
+if kind == "beside":
+    beside = nn.Parameter(torch.ones(8))
+    parameters.append(beside)
+    model.beside = beside
 optimizer = Dying([{"params": parameters[:5]}, {"params": parameters[5:], "lr": 0.02}], lr=0.01)
-session.register(model=model, optimizer=optimizer)
+average = {name: one.detach().clone() for name, one in model.named_parameters()}
+session.register(model=model, optimizer=optimizer, local={"average": average} if kind == "given" else None)
 data = Noise(4 * STEPS * BATCH)
 samples = [at for at in range(len(data)) if at // BATCH % 4 == scene.rank]
 torch.manual_seed(100 + scene.rank)
@@ -163,7 +177,14 @@ for _ in session.epochs(2):
                 nn.functional.mse_loss(model(x + 1, lambda place: None), x).backward()
                 here("between")
                 model.set_requires_gradient_sync(True)
-            loss = nn.functional.mse_loss(model(x, here), x)
+            wanted = x
+            if teacher is not None:
+                with torch.no_grad():
+                    wanted = teacher(x, lambda place: None)
+                here("taught")
+            if kind == "beside":
+                x = x * beside
+            loss = nn.functional.mse_loss(model(x, here), wanted)
             here("loss")
             loss.backward()
             here("reduced")
@@ -176,8 +197,15 @@ for _ in session.epochs(2):
             if kind not in ("carried", "added") or step.number % 2 == 1:
                 optimizer.step()
                 optimizer.zero_grad()
+            if kind == "given":
+                for name, one in model.named_parameters():
+                    average[name].lerp_(one.detach(), 0.1)
+            if kind == "logged":
+                step.on_commit(say, f"logged {scene.rank} {step.number} {evaluate()}")
             here("updated")
         here("behind")
     if kind == "evaluated":
         session.between(evaluate)
+    elif kind == "given":
+        session.between(lambda: {name: one.detach() * 2 for name, one in average.items()})
 scene.end(*[one.full_tensor() for one in parameters if isinstance(one, DTensor)])

@@ -39,12 +39,22 @@ PLACES = [
     ("perturbed", "reduced", 9),
     ("evaluated", "forward", 7),
     ("evaluated", "backward", 9),
+    ("taught", "taught", 4),
+    ("taught", "backward", 9),
+    ("logged", "updated", 5),
+    ("logged", "behind", 5),
+    ("logged", "inside", 9),
+    ("repeated", "inside", 4),
+    ("repeated", "updating", 9),
+    ("given", "backward", 4),
+    ("given", "inside", 8),
     ("crosswise", "inside", 3),
     ("crosswise", "backward", 9),
 ]
 STARTS_OVER = [
     ("lost", "backward", 3, "nobody holds anything"),
     ("alone", "inside", 3, "is a DTensor), and a rank's shards have no copy"),
+    ("beside", "backward", 4, ""),
     ("apart", "backward", 4, "is a DTensor), and a rank's shards have no copy"),
 ]
 
