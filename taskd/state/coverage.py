@@ -166,10 +166,12 @@ class Coverage:
         """Return a sentence, at most one, about a state of an optimizer that is split in another way than the model, so
         that the ranks with this rank's part have other shards of it."""
         ranks = shards.alike(tensor for _, tensor in self.replica.tensors())
+        if ranks is None:
+            return []
         for name, optimizer in self.replica.optimizers.items():
-            for state in optimizer.state.values() if ranks is not None else ():
+            for state in optimizer.state.values():
                 for key, value in state.items():
-                    if shards.is_shard(value) and ranks is not None and not ranks <= shards.twins(value):
+                    if any(not ranks <= shards.twins(one) for one in shards.inside(value)):
                         return [f"{name} keeps {key} in shards that have no copy: {STARTS_OVER}"]
         return []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +68,15 @@ def alike(tensors: Iterable[Any]) -> Ranks | None:
     """Return the ranks that have the same shards of all of these tensors. None: none of them is a shard."""
     found = [twins(tensor) for tensor in tensors if is_shard(tensor)]
     return frozenset.intersection(*found) if found else None
+
+
+def inside(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return the shards in a value, as deep as `plain` looks for them."""
+    if is_shard(value):
+        yield value
+    elif depth < _DEPTH and (isinstance(value, dict) or type(value) in (list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from inside(item, depth + 1)
 
 
 # ---- shards in a state that goes to another process ------------------------------------------------------------------

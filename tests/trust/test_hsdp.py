@@ -54,7 +54,7 @@ PLACES = [
 STARTS_OVER = [
     ("lost", "backward", 3, "nobody holds anything"),
     ("alone", "inside", 3, "is a DTensor), and a rank's shards have no copy"),
-    ("beside", "backward", 4, ""),
+    ("beside", "backward", 4, "and which ranks hold the same is not known"),
     ("apart", "backward", 4, "is a DTensor), and a rank's shards have no copy"),
 ]
 
