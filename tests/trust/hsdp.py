@@ -129,7 +129,7 @@ def raises(step: Any, place: str) -> None:
 session = taskd.session()
 torch.manual_seed(7)
 model = sharded(Model())
-teacher = sharded(Model()).requires_grad_(False) if kind == "taught" else None
+teacher = sharded(Model().eval()).requires_grad_(False) if kind == "taught" else None
 parameters = [*model.parameters()]
 if kind == "beside":
     beside = nn.Parameter(torch.ones(8))
