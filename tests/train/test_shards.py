@@ -60,7 +60,9 @@ for unique in (replica(line), replica(flat), replica(square, line)):
     assert parts.part_of(unique) == parts.UNKNOWN
     assert "is a DTensor), and a rank's shards have no copy" in strange.among(unique)
 plain = replica(square)
-plain.models["head"] = nn.Linear(2, 2)  # on all ranks alike
+plain.models["head"] = nn.Linear(2, 2)  # each rank may train another one
+assert parts.part_of(plain) == parts.UNKNOWN
+plain.models["head"].requires_grad_(False)
 assert parts.part_of(plain) == 2
 plain.models["head"].register_buffer("table", next(plain.models["model"].parameters()).detach())
 assert "head.table is a DTensor" in strange.among(plain)
