@@ -124,8 +124,13 @@ class EndedRanks:
             return False
         job, ranks = self._job, self._job.members.ranks
         ended = tuple(rank for rank in sorted(self._untold) if ranks[rank].left_unsaid)
-        self._untold, self._told_at = set(), at
-        nodes = sorted({record.where for record in ranks if record.live}) if ended else []
+        nodes = sorted({record.where for record in ranks if record.live})
+        if ended and not nodes:
+            return False  # nobody is there to be told now, and nothing has changed
+        self._untold = set()
+        if not ended:
+            return False
+        self._told_at = at
         for node in nodes:
             job.tell(node, RanksEnded(job.term, job.epoch, ended))
         if nodes:

@@ -214,13 +214,16 @@ class Crew:
             self.counters.count("end of another incarnation")
             return None
         early = self.spawns and not record.ending and event.exit_code == 0 and record.phase in IN_STEP
+        spoke = record.state is RankState.ALIVE  # a program without taskd says nothing, and nobody waits for it
         record.move(LocalCause.ENDED_WELL if event.exit_code == 0 and not early else LocalCause.ENDED_BADLY)
         if event.exit_code:
             self._fails(record)
         record.exit_code, record.reason = event.exit_code, cut(event.reason) or record.reason
         if early:
             record.reason = f"{LEFT_EARLY} {record.step}"
-        elif record.state is RankState.LEFT and record.last_word is not LastWord.FAREWELL and not event.reason:
+        elif (
+            spoke and record.state is RankState.LEFT and record.last_word is not LastWord.FAREWELL and not event.reason
+        ):
             record.reason = LEFT_UNSAID
         return record
 
@@ -231,7 +234,8 @@ class Crew:
         if record is None or not record.live or record.incarnation != said.incarnation:
             return
         if isinstance(said, WorkerLeaving):
-            record.last_word = LastWord.FAREWELL
+            if record.last_word is not LastWord.RAISED:  # a handler at its exit may still say farewell
+                record.last_word = LastWord.FAREWELL
         elif said.kind is EvidenceKind.EXCEPTION:
             record.reason = cut(said.reason.removeprefix(f"rank {said.rank} raised "))
             record.last_word = LastWord.RAISED

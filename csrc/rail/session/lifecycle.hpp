@@ -64,6 +64,9 @@ class Lifecycle {
             ended_ = how;
     }
 
+    // Its process has made a new connection since, so it lives.
+    void lives() { ended_.clear(); }
+
     void part(Parting manner) {
         parting_ = manner;
         advance(Life::kParted);

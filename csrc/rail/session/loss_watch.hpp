@@ -64,6 +64,9 @@ class LossWatch {
     // Whether all connections are lost, or silent.
     bool is_lost() const { return since_ns() != 0; }
 
+    // Whether all connections are lost. While one is only silent, bytes may still be on their way.
+    bool has_no_connection() const { return lost_ns_ != 0; }
+
     // For how long nothing has come through; 0: something does come through.
     int64_t lost_for_ns(int64_t now_ns) const { return since_ns() == 0 ? 0 : now_ns - since_ns(); }
 

@@ -60,8 +60,12 @@ void Session::attach(size_t index, int fd) {
     Path& path = paths_[index];
     // This comes first, because the link owns the descriptor.
     auto link = std::make_unique<Link>(sockets_, fd, pair_.epoch, index, path.record);
-    if (path.link())
+    life_.lives();
+    if (path.link()) {
         lose(path, ECONNRESET, nullptr);
+        if (life_.is_over())
+            return;
+    }
     path.attach(std::move(link), host_.now_ns(), pair_.dials());
     farewell_.renew(path);
     life_.connected();
@@ -184,7 +188,7 @@ int64_t Session::next_ns(int64_t now) const {
 void Session::check_hold(int64_t now) {
     if (life_.is_over())
         return;
-    if (!life_.ended().empty() && loss_watch_.is_lost()) {
+    if (!life_.ended().empty() && loss_watch_.has_no_connection()) {
         // Nothing more can come, so there is nothing to wait for.
         part(Lifecycle::Parting::kUnsaid);
         fail("it has left: " + life_.ended());
