@@ -96,8 +96,9 @@ class DeviceWatch:
         self._heard_ns = time.monotonic_ns()
         *whole, self._unread = (self._unread + data).split(b"\n")
         self._unread = self._unread[-lines.LINE_BYTES_MAX :]
+        holders: dict[int, bool] = {}  # many events may come at once, and a process may have many files
         for line in whole:
-            self._take(line)
+            self._take(line, holders)
 
     def close(self) -> None:
         """Kill the process, without waiting for one that cannot be killed."""
@@ -115,7 +116,9 @@ class DeviceWatch:
 
     def _start(self, now: int) -> None:
         root = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        # Safe: a file beside the script may have the name of a module of Python.
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
         command = [sys.executable, "-m", "taskd.devices", str(os.getpid()), self._kind]
         quiet = subprocess.DEVNULL
         try:
@@ -130,7 +133,8 @@ class DeviceWatch:
         _native.close_on_fork(self._process.stdout.fileno())
         self._heard_ns = now
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, known: dict[int, bool]) -> None:
+        """`known`: whether processes have a device open, as far as they were asked since the agent woke up."""
         try:
             found = lines.read(line)
         except ValueError:
@@ -141,8 +145,11 @@ class DeviceWatch:
             self._kind = ""
             self.close()
         elif found is not None:
-            holders = tuple(pid for pid in self._pids() if has_open(pid, self._kind))
-            self._post(replace(found, holders=holders))
+            pids = [*self._pids()]
+            if set(pids).isdisjoint(found.pids):  # else it is known who uses the device
+                known.update({pid: has_open(pid, self._kind) for pid in pids if pid not in known})
+                found = replace(found, holders=tuple(pid for pid in pids if known[pid]))
+            self._post(found)
 
     def _say(self, why: str) -> None:
         log.once(_logger, logging.INFO, f"devices {why}", "events of this node's devices are not seen: %s", why)
@@ -152,7 +159,14 @@ def has_open(pid: int, kind: str, proc: str = "/proc") -> bool:
     """Whether this process has opened a device of this kind."""
     folder = f"{proc}/{pid}/fd"
     try:
-        targets = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
-    except OSError:  # it has gone, or closes a file just now
+        names = os.listdir(folder)
+    except OSError:  # it has gone
         return False
-    return any(target.startswith("/dev/") and FILES[kind].fullmatch(target[5:]) for target in targets)
+    for name in names:
+        try:
+            target = os.readlink(f"{folder}/{name}")
+        except OSError:  # it has closed this file just now
+            continue
+        if target.startswith("/dev/") and FILES[kind].fullmatch(target[5:]):
+            return True
+    return False

@@ -61,6 +61,8 @@ class DeviceRelay:
         self._crew = crew
         self._seen: dict[tuple[int, int, int], Seen] = {}
         self._places: dict[int, str] = {}  # by rank: the device at its place
+        self._are_ours = False
+        """Whether the driver has named a process of ours, so that it knows them by our numbers."""
         self._told_at: int | None = None
 
     def places(self, rank: int, device: str) -> None:
@@ -68,16 +70,17 @@ class DeviceRelay:
         self._places[rank] = device
 
     def see(self, event: DeviceSeen, now: int) -> None:
-        """A device has reported an event: tell the manager at once."""
+        """A device has reported an event: tell the manager at once, if it is a new one."""
         key = (event.device, event.kind, event.code)
         users = self._users(event)
         known = self._seen.pop(key, None)
         if known is None and len(self._seen) >= limits.MAX_DEVICE_EVENTS:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = Seen(event, users or (known.users if known else {}), now, known.times + 1 if known else 1)
-        self._told_at = None
-        if (report := self.due(now)) is not None:
-            self._post.send(report)
+        if known is None:  # what comes again waits for the next report: a device may report without end
+            self._told_at = None
+            if (report := self.due(now)) is not None:
+                self._post.send(report)
 
     def explain(self, record: LocalRank, now: int) -> None:
         """This process has died: name the event of its device that may be why.
@@ -111,7 +114,8 @@ class DeviceRelay:
         """Return the incarnations of the ranks that use the event's device."""
         records = [record for record in self._crew.ranks.values() if record.pid]
         users = [record for record in records if record.pid in event.pids]
-        if not users:
+        self._are_ours |= bool(users)
+        if not users and not (self._are_ours and event.pids):
             users = [one for one in records if one.pid in event.holders and self._at_place(one.rank, event)]
         return {record.rank: record.incarnation for record in users}
 

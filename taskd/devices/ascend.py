@@ -49,6 +49,7 @@ class Chip:
     chip: str
     number: int  # the logical number
     health: tuple[str, int] = ("ok", 0)
+    unknown: int = 0  # for how many looks in a row it has been unknown
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -94,7 +95,8 @@ class Ascend:
             return
         word, code, information = found[1].lower(), _CODE.search(text), _INFORMATION.search(text)
         health = (word, int(code[1][-15:], 16) if code is not None else 0)
-        if health == chip.health:
+        chip.unknown = chip.unknown + 1 if word == "unknown" else 0
+        if chip.unknown == 1 or health == chip.health:  # a busy driver may not know it for a moment
             return
         chip.health = health
         said = information[1] if information is not None and information[1] != "NA" else ""

@@ -94,7 +94,7 @@ class Door:
         self._zap = self._context.socket(zmq.ROUTER)
         self._zap.bind(ZAP_ENDPOINT)
         self._router = self._router_socket(peers)
-        self._connections = Connections(self._router, lambda proved: max(0, peers - proved))
+        self._connections = Connections(self._router, peers)
         for socket in (self._zap, self._router, self._connections.monitor):
             self._poller.register(socket, zmq.POLLIN)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -31,15 +31,11 @@ from taskd.core.events import (
     Verdict,
 )
 from taskd.core.messages import (
-    AgentHello,
     Answer,
-    Evidence,
-    Goodbye,
+    FromAgent,
     Order,
-    Proofs,
     RailOrder,
     RanksEnded,
-    Report,
     ToAgent,
     Unmended,
 )
@@ -119,7 +115,7 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
     if isinstance(decoded, codec.WireError):
         raise Unreadable(decoded.reason)
     envelope, message = decoded
-    if not isinstance(message, (AgentHello, Report, Evidence, Goodbye, Proofs)):
+    if not isinstance(message, FromAgent):
         raise Unreadable(f"a {type(message).__name__}, which no agent says")
     return Said(Sender(envelope.node, envelope.life, envelope.sequence), message)
 

@@ -18,7 +18,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,7 +31,11 @@ STRANGERS_MAX = 64
 HANDSHAKE_BYTES = 4096
 """More than a peer sends before its proof."""
 LOOK_MS = 50
-"""How often it is checked how much strangers have sent. They are closed at the second look at the latest."""
+"""How often it is checked how much strangers have sent."""
+LARGE_LOOKS = 10
+"""At how many looks in a row one must have sent too much. A proof may have come whose message waits for our thread."""
+LOOK_SHARE = 20
+"""Looks may take this part of the thread's time at most."""
 EVENTS_PER_TURN = 8192
 """How many of the monitor's events are taken before others get their turn."""
 UNKNOWN = "an unknown address"
@@ -72,8 +76,8 @@ class Connection:
     address: str
     peer: object = None
     proved: bool = False
-    large: bool = False
-    """Whether it had sent more than a handshake at the last look."""
+    large: int = 0
+    """At how many looks in a row it had sent more than a handshake."""
     closed: End | None = None
     """Why it was closed here."""
 
@@ -83,8 +87,9 @@ class Connections:
 
     Call all of it from one thread."""
 
-    def __init__(self, listener: zmq.Socket[bytes], expected: Callable[[int], int] = lambda _proved: 0) -> None:
-        """`expected`: how many peers of the job may come at once, when so many have proved themselves."""
+    def __init__(self, listener: zmq.Socket[bytes], expected: int = 0) -> None:
+        """`expected`: how many peers of the job may come at once. All of them may come although all are here: a
+        firewall that has forgotten their connections leaves the old ones half open."""
         self._listener, self._expected = listener, expected
         self.proved = 0
         self._count = 0
@@ -94,7 +99,8 @@ class Connections:
         self._how: End | None = None  # how the handshake failed of the connection that the monitor reports next
         self._look_at_ns = 0
         # A descriptor of our own, into which those of libzmq are copied: when none is free, strangers must go first.
-        self._copy, self._blank = socket.socket(), socket.socket()
+        # AF_UNIX, since Python gives the kernel room for an address of this kind, and that is the longest one.
+        self._copy, self._blank = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
         address = f"inproc://connections-{id(self)}"
         listener.monitor(address, _WATCHED)
         self.monitor: zmq.Socket[bytes] = listener.context.socket(zmq.PAIR)
@@ -157,20 +163,19 @@ class Connections:
 
     def bound(self) -> None:
         """Close strangers that are too many, or send too much. Call it when all messages that came have been taken."""
-        over = self.strangers - STRANGERS_MAX - self._expected(self.proved)
+        over = self.strangers - STRANGERS_MAX - self._expected
         for _ in range(over):
             crowd = max(self._strangers.values(), key=len)
             self._shut(next(iter(crowd)), End.CROWD)
         now = time.monotonic_ns()
         if not self._strangers or now < self._look_at_ns:
             return
-        self._look_at_ns = now + LOOK_MS * MS
         for connection, descriptor in [one for crowd in self._strangers.values() for one in crowd.items()]:
             large = self._received(connection, descriptor) > HANDSHAKE_BYTES
-            # Its proof may have come a moment ago, with a large message behind it. So one look is not enough.
-            if large and connection.large:
+            connection.large = connection.large + 1 if large else 0
+            if connection.large >= LARGE_LOOKS:
                 self._shut(connection, End.LARGE)
-            connection.large = large
+        self._look_at_ns = now + max(LOOK_MS * MS, LOOK_SHARE * (time.monotonic_ns() - now))
 
     # ---- one connection ---------------------------------------------------------------------------------------
 

@@ -204,7 +204,8 @@ def test_events_without_end_are_bounded() -> None:
         found = (event(code=code, device=code % 9) for code in range(first, first + 60))
         notes(core, a, 2 * SECOND, *found)
     devices = core._repairs.devices
-    assert len(devices._noted) <= 4_096 and len(devices.history) <= limits.MAX_KEPT_INCIDENTS
+    assert len(devices._noted["a"]) <= limits.MAX_DEVICE_EVENTS
+    assert len(devices.history) <= limits.MAX_KEPT_INCIDENTS
 
 
 def test_another_agent_tells_anew() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Reached, Restarted, Said, Sender, Tick, Verdict
-from taskd.core.messages import Answer, Confirmed, Goodbye, Order, Refused, Seat, Stop
+from taskd.core.messages import Answer, Confirmed, DeviceReport, Goodbye, Order, Refused, Seat, Stillness, Stop
 from taskd.core.types import RankState, Stage
 from taskd.manager import journal, record
 from taskd.manager.journal import Broken, Journal
@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EVENTS = (
     Said(Sender("a", 2**62, 7), Goodbye("done")),
     ConnectionLost("b"),
+    Said(Sender("a", 2**62, 8), DeviceReport(())),
+    Said(Sender("a", 2**62, 9), Stillness((), ())),
     Verdict("b", RankState.DEAD, 1_500_000_000, "silent"),
     Restarted(),
     Reached(7),

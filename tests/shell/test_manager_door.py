@@ -323,7 +323,7 @@ def test_a_descriptor_that_belongs_to_another_connection_now_is_left_alone() -> 
 
 def test_the_address_with_the_largest_crowd_pays_for_it() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        connections = Connections(router, lambda _proved: 2)
+        connections = Connections(router, 2)
         port = router.bind_to_random_port("tcp://127.0.0.1")
         with (
             socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) as alone,
@@ -334,4 +334,25 @@ def test_the_address_with_the_largest_crowd_pays_for_it() -> None:
             connections.bound()
             assert connections.strangers == STRANGERS_MAX + 2
             assert [one.peer for one in connections._strangers["127.0.0.2"]] == [alone.getsockname()]
+        connections.close()
+
+
+def test_a_port_of_the_newer_kind_of_addresses_is_bounded_too() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.ipv6 = True
+        connections = Connections(router)
+        port = router.bind_to_random_port("tcp://[::1]")
+        with contextlib.ExitStack() as made:
+            others = [
+                made.enter_context(socket.create_connection(("::1", port), PATIENCE_S))
+                for _ in range(STRANGERS_MAX + 1)
+            ]
+            wait_for(lambda: not [*connections.ended()] and connections.strangers == len(others), "all are there")
+            first = next(iter(connections._strangers["::1"]))
+            assert first.peer == others[0].getsockname()
+            connections.bound()
+            while others[0].recv(4096):
+                pass
+            found = wait_for(lambda: [*connections.ended()], "the end of one")
+            assert [(one.number, how.name) for one, how in found] == [(first.number, "CROWD")]
         connections.close()

@@ -26,7 +26,6 @@ from taskd.core.times import Moment, long_ago
 from taskd.core.types import DeviceKind, Harm, Outcome
 from taskd.core.words import cut, device_words, milliseconds, rank_words, verb
 
-_MOST_KNOWN = 4_096
 _HARM = {
     Harm.WARNING: "",
     Harm.PROCESS: "; a process that uses it fails",
@@ -48,7 +47,7 @@ class Devices:
     def __init__(self, job: Job, case: Case) -> None:
         self._job = job
         self._case = case
-        self._noted: dict[tuple[str, int, int, int], Noted] = {}
+        self._noted: dict[str, dict[tuple[int, int, int], Noted]] = {}  # by node
         self._last: dict[str, tuple[int, DeviceReport]] = {}  # by node: its last report, and when that was filed
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS)
 
@@ -65,7 +64,7 @@ class Devices:
 
     def forget(self, node: str) -> None:
         """Another agent speaks for this node."""
-        self._noted = {key: noted for key, noted in self._noted.items() if key[0] != node}
+        self._noted.pop(node, None)
         self._last.pop(node, None)
         self._job.members.lost_devices.forget(node)
 
@@ -95,14 +94,15 @@ class Devices:
 
     def _news(self, node: str, event: DeviceEvent, at: int) -> int | None:
         """Return how often it was told before (0: never). None: it is no news."""
-        key = (node, event.device, event.kind, event.code)
-        known = self._noted.get(key)
+        key = (event.device, event.kind, event.code)
+        noted = self._noted.setdefault(node, {})
+        known = noted.get(key)
         if known is not None:
             if event.times <= known.times or not long_ago(known.at, at, limits.DEVICE_AGAIN_NS):
                 return None
-        elif len(self._noted) >= _MOST_KNOWN:
-            del self._noted[next(iter(self._noted))]
-        self._noted[key] = Noted(event.times, at)
+        elif len(noted) >= limits.MAX_DEVICE_EVENTS:  # as many as a node remembers itself
+            del noted[next(iter(noted))]
+        noted[key] = Noted(event.times, at)
         return 0 if known is None else known.times
 
     def _tell(self, node: str, event: DeviceEvent, ranks: list[int], told: int, now: int) -> None:
