@@ -197,6 +197,15 @@ UNMET_NS = 600 * SECOND
 """A spare that has never met a manager leaves after this."""
 RESTART_FORGOTTEN_NS = 3_600 * SECOND
 """One replacement of a rank no longer counts for each time that the rank has lived this long after it."""
+RESTART_SOON_NS = 60 * SECOND
+RESTART_STEPS = 3
+"""A start of a rank came to nothing if the rank died within RESTART_SOON_NS, before the job had made RESTART_STEPS."""
+RESTARTS_AT_ONCE = 2
+RESTART_PAUSE_NS = 1 * SECOND
+RESTART_PAUSE_MAX_NS = 10 * SECOND
+"""A rank whose last RESTARTS_AT_ONCE starts came to nothing rests before the next one. Each further rest is twice as
+long, up to RESTART_PAUSE_MAX_NS: whatever is wrong may need time to pass, and all ranks park for each start. It is less
+than a failed operation waits for a repair (recover.unrepaired_ms): before a start over no rank is parked."""
 MAX_KEPT_EVIDENCE = 64
 """Evidence that an agent keeps while it has no connection. Beyond that, the oldest is dropped."""
 MAX_KEPT_LIVES = 8

@@ -123,6 +123,26 @@ class NodeRecord:
 
 
 @dataclass(slots=True, eq=False)
+class Restart:
+    """The last restart of a rank, and what came of those before it."""
+
+    at: int
+    vain: int = 0  # how many of the last restarts, in a row, came to nothing
+    resumed_steps: int = -1  # how far the job was when the rank resumed; -1: it has not resumed
+    rests_until: int = 0  # the rank is not started again before
+    told: bool = False  # whether people were told of this pause
+
+    def died(self, now: int, steps: int) -> None:
+        """The rank has died: if its last restarts came to nothing, it is to rest before the next one."""
+        done = self.resumed_steps >= 0 and steps - self.resumed_steps >= limits.RESTART_STEPS
+        self.vain = 0 if done or now - self.at >= limits.RESTART_SOON_NS else self.vain + 1
+        self.rests_until, self.told = now, False
+        if self.vain >= limits.RESTARTS_AT_ONCE:
+            pause_ns = limits.RESTART_PAUSE_NS << min(self.vain - limits.RESTARTS_AT_ONCE, 32)
+            self.rests_until += min(pause_ns, limits.RESTART_PAUSE_MAX_NS)
+
+
+@dataclass(slots=True, eq=False)
 class RankRecord:
     """The newest incarnation of one rank. `report` is the last report of its agent about exactly this incarnation."""
 
@@ -139,13 +159,15 @@ class RankRecord:
     condemned: bool = False  # given up although its process lives: it is to be ended, whatever it reports
     reason: str = ""
     restarts: int = 0  # those that count: one is forgotten for every RESTART_FORGOTTEN_NS that it lived
-    restarted_at: int = 0
+    restart: Restart | None = None  # the last one
     rivals: set[str] = field(default_factory=set)  # nodes whose claim of this rank has been written down
 
-    def forgive(self, now: int) -> None:
-        """It has died: forget one restart for each RESTART_FORGOTTEN_NS that it has lived since its last start."""
-        paid = (now - self.restarted_at) // limits.RESTART_FORGOTTEN_NS
-        self.restarts = max(0, self.restarts - paid)
+    def died(self, now: int, steps: int) -> None:
+        """It has died: forget restarts that are long ago, and see what came of the last one. `steps`: how far the job
+        is."""
+        if self.restart is not None:
+            self.restarts = max(0, self.restarts - (now - self.restart.at) // limits.RESTART_FORGOTTEN_NS)
+            self.restart.died(now, steps)
 
     def doubt_report(self) -> None:
         """Make its next report count as news, whatever it says."""

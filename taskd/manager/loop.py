@@ -54,7 +54,7 @@ OPERATORS_MAX = 256
 """How many connections of operators a manager is prepared for, in addition to those of the agents."""
 FILES = 128
 """How many files the manager has open in addition to its connections."""
-ALOUD = frozenset({"done", "healed", "over", "end", "waits", "proof", "idle", "hang", "device"})
+ALOUD = frozenset({"done", "healed", "over", "end", "waits", "pause", "proof", "idle", "hang", "device"})
 """Kinds of notes that every job's terminal shows. A start over of all ranks is not here: each launcher prints it."""
 
 

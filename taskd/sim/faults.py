@@ -276,7 +276,8 @@ class Faults:
             victim.die(-9, "killed by a fault")
 
     def _setup(self) -> None:
-        self.world.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += 1
+        several = 6 if self.world.scenario.salt % 3 == 0 else 1
+        self.world.planted[self.world.rng.choice(("setup", "setup", "spawn"))] += several
         self._kill()
 
     # ---- memory ------------------------------------------------------------------------------------------------

@@ -229,7 +229,9 @@ class SimNode:
         if self.core is None or life != self.life or not self.up:
             return
         self.world.restarts[effect.rank] += 1
+        self.world.watch.started(effect.rank, self.world.loop.now)
         if self.world.strikes("spawn"):
+            self.world.harm()
             self._step(StartFailed(effect.rank, effect.incarnation, "fork: resource temporarily unavailable"))
             return
         worker = SimWorker(self, effect.rank, effect.incarnation, effect.epoch, effect.newcomer)

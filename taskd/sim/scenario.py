@@ -33,7 +33,7 @@ FAULTS = {
     "starve": "a node gets no processor for a while: it is silent, and operations elsewhere are late or time out",
     "slow": "a survivor takes long to park, and shows work meanwhile or does not",
     "stuck": "a survivor hangs, and never parks",
-    "setup": "a newcomer's set-up fails, dies or hangs",
+    "setup": "a newcomer's set-up fails, dies or hangs; in some stories, that of several in a row",
     "rebuild": "a rank cannot make its communicators, or its process dies while it does",
     "restore": "a rank cannot fetch its state, or its source dies",
     "rail": "a rail of a node (or of all, or all of one) is lost, slow, or lies, for a while",

@@ -151,6 +151,10 @@ class Setting(ABC):
         """The manager says that the job is over."""
 
     @abstractmethod
+    def harm(self) -> None:
+        """Note that something goes wrong now that may make a repair fail."""
+
+    @abstractmethod
     def manager_restarts(self) -> None:
         """A new manager has read the journal, and has done nothing yet."""
 

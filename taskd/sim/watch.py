@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.sim.model import Oracle
+from taskd.sim.starts import Starts
 
 
 class Violation(Exception):
@@ -38,6 +39,7 @@ RULES = {
     "bounds": "no bound of limits.py is exceeded, and every message fits the wire",
     "quiet": "a healthy job sends few messages, and none of them is an order",
     "healthy-stays": "a rank that nothing has harmed is not ended",
+    "starts-rest": "a rank whose starts come to nothing is started ever more seldom",
     "starved-stays": "a node that was starved, and that nothing else has struck, is not given up for lost",
     "live": "when faults have stopped the job trains again, or has ended with a reason that was earned",
     "rails-obeyed": "a rank that can be told leaves a rail that is ordered out",
@@ -73,6 +75,7 @@ class Watch:
 
     def __init__(self, world_size: int) -> None:
         self.oracle = Oracle(world_size)
+        self.starts = Starts()
         self.best = 0  # the newest update that any group completed
         self.actions = 0
         self._world_size = world_size
@@ -183,6 +186,11 @@ class Watch:
             raise Violation(
                 "same-model", f"{member} holds another model than a run without faults after {member.updates}"
             )
+
+    def started(self, rank: int, now: int) -> None:
+        """An agent starts a process of this rank."""
+        if complaint := self.starts.started(rank, now, self.best):
+            raise Violation("starts-rest", complaint)
 
     # ---- what workers are told ---------------------------------------------------------------------------------
 

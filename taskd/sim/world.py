@@ -79,12 +79,15 @@ class World(Setting):
     def worker_started(self, worker: SimWorker) -> None:
         """A worker was started in place of another one."""
         if self.strikes("setup"):
+            self.harm()
             worker.plan = "setup"
             worker.harmed = True
 
     def worker_died(self, worker: SimWorker, exit_code: int) -> None:
         """A process has ended. Peers may see their collective fail. An external launcher starts the whole job again."""
         crowd = self.crowd
+        if exit_code:
+            self.watch.starts.died(worker.rank, worker.pid, self.loop.now, self.watch.best)
         if exit_code and crowd.current is not None and worker.rank in crowd.current.resumed and self.rng.random() < 0.5:
             witnesses = [other for other in crowd.current.resumed.values() if other.group is crowd.current]
             if witnesses:
@@ -113,6 +116,7 @@ class World(Setting):
 
     def ends(self, worker: SimWorker, reason: str) -> None:
         """An agent ends a process. It must not be an unharmed one that trains in the newest group."""
+        self.watch.starts.ordered(worker.pid)
         if self.proofs.found and "goes on as incarnation" in reason:
             return  # every rank's state is in doubt then, and all start over
         group = worker.group
@@ -198,7 +202,8 @@ class World(Setting):
         self.nodes[node].given_up(text)
 
     def manager_restarts(self) -> None:
-        """A new manager has read the journal. What the old one knew of rails may be lost."""
+        """A new manager has read the journal. What the old one knew of rails, or of starts, may be lost."""
+        self.watch.starts.forget()
         self.rail_checks.manager_restarted()
 
     def manager_is_back(self) -> None:

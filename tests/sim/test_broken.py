@@ -24,6 +24,7 @@ from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.lending import Lending
 from taskd.core.rails.records import Rail
 from taskd.core.rails.relay import RailRelay
+from taskd.core.records import Restart
 from taskd.core.repair import attempt, attempts, decider, holdings, ladder, patience, waiting
 from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.attempts import Attempts
@@ -289,6 +290,10 @@ def everything_counts_as_alike(patch: Patch) -> None:
     patch.setattr(proofs, "_taken_apart", lambda values, takers: True)
 
 
+def nobody_rests(patch: Patch) -> None:
+    patch.setattr(Restart, "died", lambda self, now, steps: None)
+
+
 def rails_return_at_once(patch: Patch) -> None:
     patch.setattr(Rail, "worsen", lambda self, at, unproved: setattr(self, "back_off_ns", 1))
 
@@ -322,6 +327,7 @@ def rail_orders_stay_with_the_agent(patch: Patch) -> None:
         (first_report_ends_the_job, ("kill",), {"live"}),
         (nobody_compares, ("flip",), {"proof-found"}),
         (everything_counts_as_alike, ("kill",), {"proof-true"}),
+        (nobody_rests, ("setup",), {"starts-rest"}),
         (rails_return_at_once, ("rail",), {"rails-steady"}),
         (rails_never_return, ("rail",), {"rails-return"}),
         (rail_orders_stay_with_the_agent, ("rail",), {"rails-obeyed"}),

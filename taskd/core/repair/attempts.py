@@ -4,6 +4,8 @@ Owns the one `Attempt` that is under way, if any. Failure modes, and what follow
 
 - *No room for a lost rank*: the attempt is PLACING and survivors park meanwhile. When a node comes up, another epoch of
   the same try begins, with seats for as many ranks as the node has room for.
+- *A rank dies again and again soon after its start*: the attempt is RESTING and survivors park meanwhile. After that,
+  another epoch of the same try begins.
 - *A newcomer of the previous attempt is still fine*: it keeps its seat, in the newer epoch.
 - *A rank finishes its first step before the slowest rank has resumed*: its report is read again when REDO begins.
 
@@ -13,6 +15,7 @@ Not here: whether to try, and what a failed attempt means (decider, course).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 
 from taskd.core import limits
@@ -52,6 +55,11 @@ class Attempts:
         """Whether ranks wait for a node with room."""
         return self.attempt is not None and self.attempt.state is AttemptState.PLACING
 
+    @property
+    def resting(self) -> bool:
+        """Whether ranks rest before they are started once more."""
+        return self.attempt is not None and self.attempt.state is AttemptState.RESTING
+
     def drop(self, incident: Incident, when: Moment) -> None:
         """End the failed attempt: close its phases and wait for no rank. `begin` still reads its seats."""
         if self.attempt is not None and self.attempt.state is not AttemptState.ENDED:
@@ -78,12 +86,13 @@ class Attempts:
         chosen, unplaced = placement.choose_nodes(self.members, decision.strategy, avoid_home)
         fresh = decision.strategy is Strategy.RESPAWN
         steps = self.members.steps_done if fresh else 0  # read first: a new seat has no record of them
+        resting = placement.resting(self.members, chosen, when.now)
         seats: list[Seat] = []
-        if not (fresh and unplaced):
+        if not fresh:
+            chosen = {rank: chosen[rank] for rank in chosen.keys() - {record.rank for record in resting}}
+        if not (fresh and (unplaced or resting)):
             seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
-        if fresh:
-            self.members.trained = False
-        elif old is not None:
+        if not fresh and old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
         attempt = self.attempt = Attempt(
@@ -97,13 +106,31 @@ class Attempts:
             self.job.note(
                 "spare", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')} for a node with room"
             )
+        elif resting:
+            attempt.move(AttemptCause.REST, when.at)
+            attempt.waiting.deadline = when.at + self._pause(incident, resting, when.now)
         else:
             incident.waits_since = None
             if fresh:
+                self.members.trained = False
                 incident.start_over(steps, told)
                 self.job.start_over(steps)
             attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
         self._begin_stage(attempt, incident, when.now)
+
+    def _pause(self, incident: Incident, resting: Collection[RankRecord], now: int) -> int:
+        """These ranks rest. Return for how long, and say it if people were not told yet."""
+        restarts = [record.restart for record in resting if record.restart is not None]
+        left_ns = max(restart.rests_until for restart in restarts) - now
+        if not all(restart.told for restart in restarts):
+            times, wait_s = max(restart.vain for restart in restarts), -(-left_ns // limits.SECOND)
+            who = rank_words(record.rank for record in resting)
+            text = f"{who} died soon after each of the last {times} starts: the next one waits {wait_s} s"
+            incident.note(text)
+            self.job.note("pause", text)
+        for restart in restarts:
+            restart.told = True
+        return left_ns
 
     def _kept_seats(self, old: Attempt, reseated: set[int]) -> list[Seat]:
         """Seats of the previous attempt's newcomers that are still fine. They continue their set-up, or wait."""
@@ -125,7 +152,7 @@ class Attempts:
         if attempt.state is AttemptState.QUIESCE and attempt.newcomers:
             incident.begin("set-up", now)
         self._watch(attempt, True)
-        if attempt.state is AttemptState.REDO or (attempt.fresh and attempt.state is AttemptState.PLACING):
+        if attempt.state is AttemptState.REDO or (attempt.fresh and (self.placing or self.resting)):
             return  # the ranks have nothing new to do
         self.job.publish(attempt.order(self.job.term, self._told))
 
@@ -162,7 +189,7 @@ class Attempts:
                 incident.end("quiesce", when.now)
             if attempt.state_lost:
                 return Progress.STATE_LOST
-        while not attempt.waiting.ranks and not self.placing:
+        while not attempt.waiting.ranks and not (self.placing or self.resting):
             incident.end_all(when.now)
             attempt.move(AttemptCause.FOLLOWED, when.at)
             if self._ended(attempt):
@@ -173,6 +200,11 @@ class Attempts:
             if attempt.state is AttemptState.REDO:
                 # All ranks have resumed, so the strategy works. A later failure counts against the rank that dies.
                 incident.tries[attempt.strategy] = 0
+                steps = self.members.steps_done
+                for rank in attempt.newcomers:
+                    restart = self.members.ranks[rank].restart
+                    if restart is not None:
+                        restart.resumed_steps = steps
                 self._look_again(attempt, when.at)
         return Progress.GOES_ON
 

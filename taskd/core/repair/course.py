@@ -5,6 +5,7 @@ Failure modes, and what follows:
 - *A rank says that it cannot follow*: a newcomer in its set-up is given up. Any other refusal counts as trouble.
 - *A rank says that going on would be wrong*, whichever rank is replaced: training does not continue from this state.
 - *A stage's deadline passes*: the ranks to blame are given up. If no rank is to blame, another epoch begins.
+- *The pause of ranks that died again and again is over*: they are started once more.
 - *All nodes are silent*: no other node could take over, so the stage gets its full time again.
 - *All survivors have parked and none holds a whole state*: the ladder is told so.
 
@@ -70,6 +71,8 @@ class Course:
             attempts.drop(incident, when)
             text = f"no node with room came within {-(-attempts.spare_wait_ns // limits.SECOND)} s"
             self._faults.troubled("spare", text, [], when)
+        elif attempts.resting:
+            self._decider.decide_soon(DecisionCause.WANTED, when)
         elif self._members.all_silent:
             attempt.waiting.restart(when.at)  # late ranks may have followed long ago, and no node could take over
         elif not (late := attempt.waiting.overdue(when.at)):

@@ -63,7 +63,8 @@ class Decider:
             return
         incident.overtaken = False
         attempt = self._case.attempts.attempt
-        waiting = attempt.strategy if attempt is not None and self._case.attempts.placing else None
+        attempts = self._case.attempts
+        waiting = attempt.strategy if attempt is not None and (attempts.placing or attempts.resting) else None
         repairing = attempt is not None and attempt.state is not AttemptState.REDO
         lost = set(self._members.in_state(RankState.DEAD))
         same_try = incident.answers(lost)

@@ -42,8 +42,9 @@ class Faults:
         """These ranks are dead. `age_ns`: how long ago the fault may have happened, if that is known."""
         if self._job.over is not None:
             return
+        steps = self._members.steps_done
         for rank in ranks:
-            self._members.ranks[rank].forgive(when.now)
+            self._members.ranks[rank].died(when.now, steps)
         losses = {rank: placement.loss_of(self._members, self._members.ranks[rank]) for rank in ranks}
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)

@@ -6,13 +6,13 @@ whole job. Only `take_seats` changes something: it gives seats. Not here: which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taskd.core import limits
 from taskd.core.membership import Membership
 from taskd.core.messages import Seat
-from taskd.core.records import NodeRecord, NodeState, RankRecord
+from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Loss, Situation, causes_first
 from taskd.core.types import RankState, Strategy
@@ -158,6 +158,13 @@ def _room(members: Membership, chosen: dict[int, NodeRecord]) -> dict[str, int]:
     return room
 
 
+def resting(members: Membership, chosen: Iterable[int], now: int) -> list[RankRecord]:
+    """Of the ranks that are to be started, those that are to rest before: their last starts came to nothing."""
+    records = [members.ranks[rank] for rank in sorted(chosen)]
+    dead = [record for record in records if record.state is RankState.DEAD]
+    return [record for record in dead if record.restart is not None and record.restart.rests_until > now]
+
+
 def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
     """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart.
 
@@ -168,7 +175,7 @@ def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, n
     for rank in sorted(chosen):
         record, node = members.ranks[rank], chosen[rank]
         record.restarts += record.state is RankState.DEAD
-        record.restarted_at = now
+        record.restart = Restart(now, record.restart.vain if record.restart is not None else 0)
         members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)
         seats.append(Seat(rank, record.incarnation, node.name))
     return seats

@@ -78,7 +78,7 @@ class Repairs:
         if self.case.attempts.attempt is None:
             return
         text = f"{rank_words(ranks)} had only been silent"
-        if self.case.attempts.placing:
+        if self.case.attempts.placing or self.case.attempts.resting:
             self.faults.troubled("returned", text, ranks, when)
         elif self.case.decision.state is DecisionState.GATHERING and not self._members.counts[RankState.DEAD]:
             # They would have been replaced in a moment. Nothing else is wrong: the attempt continues with them.

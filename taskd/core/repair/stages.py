@@ -17,6 +17,7 @@ class AttemptState(Enum):
     """Where one attempt stands."""
 
     PLACING = "spare"
+    RESTING = "pause"
     QUIESCE = "quiesce"
     REBUILD = "rebuild"
     RESTORE = "restore"
@@ -31,6 +32,7 @@ class AttemptCause(Enum):
     PARK = auto()  # every lost rank has a seat
     START = auto()  # every rank starts again: no rank is parked
     WAIT = auto()  # some ranks have no seat: the attempt waits for a spare node
+    REST = auto()  # some ranks died again and again: the attempt waits before it starts them once more
     FOLLOWED = auto()  # every rank has followed
     FAULT = auto()  # this epoch cannot be repaired
 
@@ -43,9 +45,10 @@ ATTEMPT = Table(
     _P.PLACING,
     [
         (_P.PLACING, _PC.WAIT, _P.PLACING),
+        (_P.PLACING, _PC.REST, _P.RESTING),
         (_P.PLACING, _PC.PARK, _P.QUIESCE),
         (_P.PLACING, _PC.START, _P.RESUME),
-        (_P.PLACING, _PC.FAULT, _P.ENDED),
+        ((_P.PLACING, _P.RESTING), _PC.FAULT, _P.ENDED),
         (_P.QUIESCE, _PC.FOLLOWED, _P.REBUILD),
         (_P.REBUILD, _PC.FOLLOWED, _P.RESTORE),
         (_P.RESTORE, _PC.FOLLOWED, _P.RESUME),
@@ -57,6 +60,7 @@ ATTEMPT = Table(
 
 STAGE = {
     _P.PLACING: Stage.PARKED,
+    _P.RESTING: Stage.PARKED,
     _P.QUIESCE: Stage.PARKED,
     _P.REBUILD: Stage.REBUILT,
     _P.RESTORE: Stage.RESTORED,

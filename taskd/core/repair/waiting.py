@@ -41,9 +41,12 @@ class Waiting:
         self.restart(now)
 
     def restart(self, now: int) -> None:
-        """The stage's deadline counts from `now`, the manager's waking time."""
+        """The stage's deadline counts from `now`, the manager's waking time. How long ranks still rest is looked up."""
         self.patience.begin(now)
-        self.deadline = now + (self._spare_wait_ns if self._state is AttemptState.PLACING else self._allowed_ns)
+        if self._state is AttemptState.RESTING:
+            self.deadline = now
+        else:
+            self.deadline = now + (self._spare_wait_ns if self._state is AttemptState.PLACING else self._allowed_ns)
 
     def hurry(self) -> None:
         """A rank holds a whole state, so no rank gets more time for its own any longer."""
