@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "mistakes": {"core"},
     "wire": {"core", *COMMON},
     "nics": {"core", "_native", *COMMON},
+    "policy": {"core", *COMMON},
     "manager": {"descriptors", "core", "wire", *COMMON},
     "backup": {"mistakes", "core", "wire", "_native", *COMMON},
     "devices": {"core", "_native"},
@@ -43,7 +44,7 @@ MAY_IMPORT = {
     "run": {"launch", *COMMON},
 }
 # Subject of taskd/core -> the other subjects that it may import. Files in core itself are below or above all of them.
-CORE_SUBJECTS = {"repair": set[str](), "rails": {"repair"}, "proof": {"repair"}}
+CORE_SUBJECTS = {"policy": set[str](), "repair": {"policy"}, "rails": {"repair"}, "proof": {"repair"}}
 NATIVE = {"_native", "_c10d"}
 TORCH_ROOMS = {"worker", "comm", "state", "bench", "launch"}
 OTHER_PEOPLES = {

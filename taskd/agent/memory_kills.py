@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taskd.core.limits import SECOND
+from taskd.core.words import FOR_ITS_MEMORY
 
 NEAR_NS = 5 * SECOND
 """A death by SIGKILL within this time after the counter rose counts as a kill for memory."""
@@ -45,9 +46,9 @@ class MemoryKills:
         limit = _number(self._file.parent, "memory.max", "memory.limit_in_bytes")
         used = _number(self._file.parent, "memory.peak", "memory.max_usage_in_bytes")
         if limit is None or limit >= _UNLIMITED:
-            return "killed for its memory: the machine had no more"
+            return f"{FOR_ITS_MEMORY}the machine had no more"
         most = f", of which {_gib(used)} were used" if used is not None else ""
-        return f"killed for its memory: the limit of its control group is {_gib(limit)}{most}"
+        return f"{FOR_ITS_MEMORY}the limit of its control group is {_gib(limit)}{most}"
 
     def _read(self) -> int:
         return (_counter(self._file) or 0) if self._file is not None else 0

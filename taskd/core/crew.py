@@ -21,7 +21,7 @@ from taskd.core.local import LastWord, LocalCause, LocalRank
 from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello, WorkerLeaving
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
-from taskd.core.words import LEFT_EARLY, LEFT_UNSAID, cut, follows
+from taskd.core.words import LEFT_EARLY, LEFT_UNSAID, NOT_STARTED, cut, follows
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
 """Phases in which no process ends in good order. APPLIED is not one: a script without a session ends in it."""
@@ -204,7 +204,7 @@ class Crew:
             self.counters.count("start of another incarnation")
             return None
         record.move(LocalCause.START_FAILED)
-        record.exit_code, record.reason = 1, cut(f"it could not be started: {event.reason}")
+        record.exit_code, record.reason = 1, cut(f"{NOT_STARTED}{event.reason}")
         return record
 
     def gone(self, event: Gone) -> LocalRank | None:

@@ -289,6 +289,11 @@ MAX_ATTEMPTS = 3
 """Tries of one strategy before the next one of the ladder is taken. The death of a rank that was healthy until then is
 no failed try: the strategy did not cause it, and each rank can die like that only once in an incident."""
 MAX_OPEN_INCIDENTS = 64
+MAX_POLICY_COUNT = 10_000
+"""The largest limit of restarts that a policy may have, and how many starts of one rank are remembered for it."""
+MAX_POLICY_RULES = 256
+MAX_POLICY_SECONDS = 10_000_000
+"""The longest time in a policy: 115 days."""
 MAX_KEPT_INCIDENTS = 1_024
 MAX_KEPT_EVENTS = 4_096
 GATHER_NS = 50 * MS

@@ -35,6 +35,7 @@ from taskd.core.membership import Membership
 from taskd.core.messages import Evidence, Report, Stillness
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.nodes import Nodes
+from taskd.core.policy.rules import DEFAULT, Policy
 from taskd.core.proof.doubts import Doubts
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails import facts as rail_facts
@@ -63,6 +64,7 @@ class Manager:
         term: int = 1,
         spare_wait_ns: int = limits.DEADLINE_SPARE_NS,
         replaces_hung: bool = True,
+        policy: Policy = DEFAULT,
     ) -> None:
         self.name = job
         self.node_count = node_count
@@ -70,7 +72,8 @@ class Manager:
         self._members = Membership(world_size, self.counters)
         self._detector = Detector()
         self._job = Job(self._members, term)
-        self._repairs = Repairs(self._job, Rules(strategies, recover, max_restarts, spare_wait_ns, replaces_hung))
+        rules = Rules(strategies, recover, max_restarts, spare_wait_ns, replaces_hung, policy)
+        self._repairs = Repairs(self._job, rules)
         self._rails = Rails(self._job)
         self._watch = RailWatch(self._rails, self._members)
         self._proofs = Proofs(self._job, self.counters)

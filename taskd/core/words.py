@@ -21,6 +21,12 @@ RAISED_AGAIN = "raised once more when the step was done again: "
 """The beginning of an error's words if a repair did not help."""
 WOULD_BE_WRONG = "going on would be wrong: "
 """The beginning of a refusal's words if no newcomer could help. All ranks start over then."""
+WITH_ITS_NODE = "starts again with the rest of its node"
+"""The reason why a healthy rank was given up: a policy wants its whole node to start again."""
+NOT_STARTED = "it could not be started: "
+FOR_ITS_MEMORY = "killed for its memory: "
+WITHOUT_PROGRESS = "without progress"
+"""The end of the reason of a rank that was given up because it hung."""
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")
 """The beginning of an uncaught exception's words if an operation has failed: torch's own errors, and gloo's."""
 

@@ -2,6 +2,7 @@
 
 start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,respawn] [restarts=3] [launcher=torchrun]
     [parts=2] [cover=healed|starts_over] [hang=warn]
+before it: policy restartScope=All failPolicy=None ... | rule exitCodes=77 restartPolicy=Never ...
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
 node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-lost a | agent-dies a | rejoin a
@@ -23,7 +24,9 @@ from __future__ import annotations
 from taskd.core.events import ConnectionLost, DeviceSeen, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
+from taskd.core.policy.rules import DEFAULT, Policy
 from taskd.core.types import Cover, DeviceKind, Doing, EvidenceKind, Harm, Phase, RankState, Stage, Strategy
+from taskd.policy import Source, parse
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
 from tests.scripts.process import Process
@@ -50,6 +53,8 @@ class Story:
 
     def __init__(self) -> None:
         self.world = World()
+        self.keys: dict[str, str] = {}
+        self.rules: list[dict[str, str]] = []
 
     def do(self, line: str) -> None:
         """Carry out one line."""
@@ -75,6 +80,7 @@ class Story:
         cover: str = "unknown",
         hang: str = "replace",
     ) -> None:
+        policy = self.policy()
         self.world.parts, self.world.cover = int(parts), Cover[cover.upper()]
         self.world.cables = Cables(rails.split(",")) if rails else None
         ours = launcher == "taskd"
@@ -86,12 +92,28 @@ class Story:
             world_size=int(ranks),
             strategies=frozenset(Strategy(word) for word in strategies.split(",")),
             recover=recover == "on" and ours,
-            max_restarts=int(restarts),
+            max_restarts=int(restarts) if policy.limit is None else policy.limit,
+            policy=policy,
             replaces_hung=hang == "replace",
         )
         for process in self.world.processes.values():
             if broken == "all":
                 process.planted["setup"] = "die"
+
+    def do_policy(self, **keys: str) -> None:
+        self.keys.update(keys)
+
+    def do_rule(self, **keys: str) -> None:
+        self.rules.append(keys)
+
+    def policy(self) -> Policy:
+        """Return the policy of the commands before: its keys are lines 1 to N of a file, then come the rules."""
+        lines = [f"{key}: {value}" for key, value in self.keys.items()]
+        if self.rules:
+            lines.append("faultTolerantPolicy:")
+        for rule in self.rules:
+            lines += [f"{'  ' if at else '- '}{key}: {value}" for at, (key, value) in enumerate(rule.items())]
+        return parse(Source("policy.yaml", "\n".join(lines))) if lines else DEFAULT
 
     def do_run(self, time: str) -> None:
         self.world.run(duration_ns(time))

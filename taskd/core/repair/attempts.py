@@ -48,6 +48,7 @@ class Attempts:
         self.spare_wait_ns = spare_wait_ns
         self.members = job.members
         self.attempt: Attempt | None = None
+        self.held = False  # the ranks wait for their time and not for room
         self._told = ""  # the text that nodes get with every order of the attempt
 
     @property
@@ -73,9 +74,12 @@ class Attempts:
             self._watch(self.attempt, False)
         self.attempt = None
 
-    def begin(self, incident: Incident, decision: Decision, same_try: bool, told: str, when: Moment) -> None:
+    def begin(
+        self, incident: Incident, decision: Decision, same_try: bool, told: str, when: Moment, hold_ns: int = 0
+    ) -> None:
         """Begin an attempt: a new epoch with new seats. `told`: the text for the nodes. `same_try`: the previous
-        attempt did not fail, a newer event replaced it."""
+        attempt did not fail, a newer event replaced it. `hold_ns`: no rank may be started before this time is over.
+        If ranks are to rest for longer, only their rest counts, and only that is said."""
         assert self.job.epoch < limits.MAX_EPOCH
         old = self.attempt
         self.job.epoch += 1
@@ -87,9 +91,14 @@ class Attempts:
         fresh = decision.strategy is Strategy.RESPAWN
         steps = self.members.steps_done if fresh else 0  # read first: a new seat has no record of them
         resting = placement.resting(self.members, chosen, when.now)
-        seats: list[Seat] = []
-        if not fresh:
+        self.held = hold_ns > placement.rest_ns(resting, when.now)
+        if self.held:
+            resting, unplaced = [], self.members.in_state(RankState.DEAD)
+        if hold_ns > 0:
+            chosen = {}
+        elif not fresh:
             chosen = {rank: chosen[rank] for rank in chosen.keys() - {record.rank for record in resting}}
+        seats: list[Seat] = []
         if not (fresh and (unplaced or resting)):
             seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
         if not fresh and old is not None:
@@ -99,7 +108,12 @@ class Attempts:
             incident.id, decision.strategy, self.job.epoch, ranks, seats, self.spare_wait_ns
         )
         self._told = told
-        if unplaced:
+        if self.held:
+            attempt.move(AttemptCause.WAIT, when.at)
+            attempt.waiting.deadline = when.at + hold_ns
+            text = f"the next start comes in {-(-hold_ns // limits.SECOND)} s, for the policy wants time between two"
+            self.job.note("held", f"{rank_words(unplaced)} {verb(len(unplaced), 'waits', 'wait')}: {text}")
+        elif unplaced:
             attempt.move(AttemptCause.WAIT, when.at)
             incident.waits_since = when.at if incident.waits_since is None else incident.waits_since
             attempt.waiting.deadline = incident.waits_since + self.spare_wait_ns
@@ -121,7 +135,7 @@ class Attempts:
     def _pause(self, incident: Incident, resting: Collection[RankRecord], now: int) -> int:
         """These ranks rest. Return for how long, and say it if people were not told yet."""
         restarts = [record.restart for record in resting if record.restart is not None]
-        left_ns = max(restart.rests_until for restart in restarts) - now
+        left_ns = placement.rest_ns(resting, now)
         if not all(restart.told for restart in restarts):
             times, wait_s = max(restart.vain for restart in restarts), -(-left_ns // limits.SECOND)
             who = rank_words(record.rank for record in resting)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from taskd.core import limits
 from taskd.core.job import Job
+from taskd.core.policy.ruling import History
 from taskd.core.repair import notices
 from taskd.core.repair.attempts import Attempts
 from taskd.core.repair.decision import DecisionCause, NextDecision
@@ -28,8 +29,9 @@ from taskd.core.types import Outcome
 class Case:
     """The open incident with its attempt and decision, and the closed incidents."""
 
-    def __init__(self, job: Job, spare_wait_ns: int) -> None:
+    def __init__(self, job: Job, spare_wait_ns: int, history: History) -> None:
         self._job = job
+        self.restarts = history
         self.incident: Incident | None = None
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
         self.attempts = Attempts(job, spare_wait_ns)
@@ -76,6 +78,8 @@ class Case:
             self.incident.restart_clocks(at)
         if self.attempts.attempt is not None:
             self.attempts.attempt.waiting.restart(at)
+            if self.attempts.placing and self.attempts.held:
+                self.attempts.attempt.waiting.deadline = at  # how long the policy wants to wait is asked again
 
     @property
     def deciding(self) -> bool:

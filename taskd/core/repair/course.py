@@ -66,7 +66,9 @@ class Course:
         """A stage's deadline has passed."""
         incident, attempts = self._case.incident, self._case.attempts
         assert incident is not None
-        if attempts.placing:
+        if attempts.placing and attempts.held:
+            self._decider.decide_soon(DecisionCause.WANTED, when)
+        elif attempts.placing:
             incident.exhausted.add(attempt.strategy)
             attempts.drop(incident, when)
             text = f"no node with room came within {-(-attempts.spare_wait_ns // limits.SECOND)} s"

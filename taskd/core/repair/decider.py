@@ -16,17 +16,19 @@ from __future__ import annotations
 
 from taskd.core import limits
 from taskd.core.job import Job
+from taskd.core.policy.rules import Scope
 from taskd.core.repair import notices, placement
 from taskd.core.repair.attendance import Attendance
 from taskd.core.repair.case import Case
 from taskd.core.repair.decision import DecisionCause
 from taskd.core.repair.ending import Ending
 from taskd.core.repair.incident import Incident, IncidentCause
-from taskd.core.repair.ladder import Decision, decide
+from taskd.core.repair.ladder import REPAIRS, Decision, Situation, decide, faults
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
 from taskd.core.types import Outcome, RankState, Strategy
+from taskd.core.words import WITH_ITS_NODE
 
 
 class Decider:
@@ -68,11 +70,16 @@ class Decider:
         repairing = attempt is not None and attempt.state is not AttemptState.REDO
         lost = set(self._members.in_state(RankState.DEAD))
         same_try = incident.answers(lost)
-        decision = self._ask(incident, repairing)
+        found = self._look(incident, repairing, when.now)
+        decision = decide(found)
+        if self._widens(incident, found, decision):
+            lost = set(self._members.in_state(RankState.DEAD))
+            incident.answers(lost)
+            decision = decide(self._look(incident, repairing, when.now))
         last = placement.last_start(self._members, self._rules)
         while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
             incident.exhausted.add(decision.strategy)
-            decision = self._ask(incident, repairing)
+            decision = decide(self._look(incident, repairing, when.now))
         self._case.attempts.drop(incident, when)
         incident.follow(decision)
         self._job.note("decision", decision.reason)
@@ -89,7 +96,21 @@ class Decider:
             incident.trouble = ""
             self._job.behind.clear()
             told = notices.beginning(incident, decision, self._members, self._rules)
-            self._case.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when)
+            hold_ns = self._case.restarts.hold_ns(lost, when.now)
+            self._case.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when, hold_ns)
+            started = sorted(lost - {*self._members.in_state(RankState.DEAD)})
+            self._case.restarts.started(faults(found.losses), started, when.now)
 
-    def _ask(self, incident: Incident, repairing: bool) -> Decision:
-        return decide(placement.situation(self._members, incident, self._rules, repairing))
+    def _look(self, incident: Incident, repairing: bool, now: int) -> Situation:
+        return placement.situation(self._members, incident, self._rules, repairing, self._case.restarts, now)
+
+    def _widens(self, incident: Incident, found: Situation, decision: Decision) -> bool:
+        """Give up the ranks beside the lost ones if the policy says that their whole nodes start again."""
+        if found.ruling.scope is not Scope.NODE or decision.strategy not in REPAIRS:
+            return False
+        beside = placement.with_their_nodes(self._members, [fault.rank for fault in faults(found.losses)])
+        for record in beside:
+            self._members.condemn(record, WITH_ITS_NODE)
+            incident.ranks.add(record.rank)
+            incident.fallen.setdefault(record.rank, placement.loss_of(self._members, record))
+        return bool(beside)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from taskd.core.effects import EndJob
 from taskd.core.job import Job
+from taskd.core.policy.rules import Complete
 from taskd.core.repair import notices, placement
 from taskd.core.repair.attendance import ALL_DONE, NOBODY_BACK, Attendance
 from taskd.core.repair.case import Case
@@ -21,8 +22,8 @@ from taskd.core.repair.incident import IncidentCause
 from taskd.core.repair.ladder import describe, exit_code_of
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
-from taskd.core.types import Outcome, Strategy
-from taskd.core.words import cut, verb
+from taskd.core.types import Outcome, RankState, Strategy
+from taskd.core.words import cut, rank_words, verb
 
 
 class Ending:
@@ -50,6 +51,19 @@ class Ending:
                 self.finish(exit_code_of(lost), describe(lost), when.now)  # the ladder has decided to start none
             elif self._attendance.gone_at is None:
                 self._attendance.gone_at = when.at
+
+    def completes(self, when: Moment) -> bool:
+        """End the job well if the policy calls it complete, although not all ranks have left. True: it has ended."""
+        members, complete = self._job.members, self._rules.policy.complete
+        first = complete is Complete.RANK_0 and members.ranks[0].state is RankState.LEFT
+        if self._job.over is None and (first or (complete is Complete.ANY and members.counts[RankState.LEFT])):
+            who = rank_words(members.in_state(RankState.LEFT))
+            over = notices.started_over(self._job.restarts, self._job.steps_lost)
+            text = (
+                f"{who} ended in good order{over}, and completePolicy of {self._rules.policy.name} is {complete.value}"
+            )
+            self.finish(0, text, when.now)
+        return self._job.over is not None
 
     def check_grace(self, when: Moment) -> None:
         """End the job if the grace period of an external launcher is over."""

@@ -16,12 +16,14 @@ from collections.abc import Iterable
 
 from taskd.core import limits
 from taskd.core.job import Job
+from taskd.core.policy.rules import Event, Fault, Scope
+from taskd.core.policy.ruling import answer
 from taskd.core.repair import notices, placement
 from taskd.core.repair.case import Case
 from taskd.core.repair.decider import Decider
 from taskd.core.repair.decision import DecisionCause
 from taskd.core.repair.incident import IncidentState
-from taskd.core.repair.ladder import describe
+from taskd.core.repair.ladder import Loss, describe, faults
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
 from taskd.core.types import RankState, Strategy
@@ -44,7 +46,10 @@ class Faults:
             return
         steps = self._members.steps_done
         for rank in ranks:
-            self._members.ranks[rank].died(when.now, steps)
+            record = self._members.ranks[rank]
+            recent = self._case.restarts.recent(rank, when.now)
+            record.died(when.now, steps)
+            record.restarts = record.restarts if recent is None else recent
         losses = {rank: placement.loss_of(self._members, self._members.ranks[rank]) for rank in ranks}
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)
@@ -54,6 +59,8 @@ class Faults:
         if done and self._rules.recover:
             self._job.note("done", notices.done(done))
         settles = incident.state is IncidentState.SETTLING and len(done) < len(losses)
+        if self._ends_at_once(losses.values(), when.now):
+            settles = False
         if settles and placement.others_may_follow(self._members, self._rules):
             if incident.settles_at is None:
                 incident.settles_at = when.at + limits.SETTLE_NS
@@ -62,6 +69,10 @@ class Faults:
             return  # more deaths cannot change the decision
         wait_ns = limits.LEAVE_NS if all(loss.left for loss in losses.values()) else 0
         self._decider.decide_soon(DecisionCause.WANTED, when, wait_ns)
+
+    def _ends_at_once(self, losses: Iterable[Loss], now: int) -> bool:
+        """Whether the policy ends the job for these losses, so that nothing is gained by waiting for more."""
+        return bool(self._case.restarts.ruling(faults(losses), 0, now).ends)
 
     def hangs(self, ranks: list[int], words: str, age_ns: int, when: Moment) -> None:
         """These ranks hang and all others wait for them, so they are given up."""
@@ -96,6 +107,10 @@ class Faults:
         alone starts no repair: then the script has to handle the error, as under any launcher."""
         members, rules = self._members, self._rules
         gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
+        asked = Fault(rank, events=frozenset({Event.EXCEPTION}), words=error)
+        found = answer(rules.policy, asked)
+        if found.rule is not None and not (found.restarts and found.scope is Scope.PROCESS):
+            return False  # the error ends its process, and what follows is decided then
         if gone or not (rules.recover and members.trained and Strategy.IN_PLACE in rules.strategies):
             return False
         self.troubled("exception", f"rank {rank} raised {error}", [rank], when)

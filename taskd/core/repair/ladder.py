@@ -7,6 +7,7 @@ follows:
 - *A script fails at start on every rank*: one EXIT with the cause, no restart storm.
 - *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
 - *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
+- *The user's policy has a ruling* (policy.ruling): that no rank is started again, or that more than the dead ranks are.
 
 Not here: which ranks count as lost, where there is room (placement), and how a strategy is carried out (attempts).
 """
@@ -16,8 +17,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from taskd.core.policy.rules import Event, Fail, Fault, Scope
+from taskd.core.policy.ruling import PLAIN, Ruling
 from taskd.core.types import Strategy
-from taskd.core.words import LEFT_EARLY, RAISED_AGAIN, cut, exit_words, follows, join, rank_words, shell_code, verb
+from taskd.core.words import (
+    LEFT_EARLY,
+    RAISED_AGAIN,
+    WITH_ITS_NODE,
+    cut,
+    exit_words,
+    follows,
+    join,
+    rank_words,
+    shell_code,
+    verb,
+)
 
 _MOST_REASON = 200
 ALL_AGAIN = ", so all start again: respawn"
@@ -38,6 +52,7 @@ class Loss:
     finished: bool  # its work was done, so nothing is lost
     device: int = -1  # the device at its place there, if that is lost
     moves: bool = False  # that device is lost, and another node has room for the rank
+    events: frozenset[Event] = frozenset()
 
     @property
     def left(self) -> bool:
@@ -48,6 +63,17 @@ class Loss:
     def raised_again(self) -> bool:
         """Whether its script raises the same error each time it does this step."""
         return self.reason.startswith(RAISED_AGAIN)
+
+    @property
+    def fault(self) -> Fault:
+        """How a policy sees it."""
+        code = shell_code(self.exit_code) if self.exit_code else 0
+        return Fault(self.rank, code, self.events, self.reason)
+
+    @property
+    def follows(self) -> bool:
+        """Whether another rank is the cause of its death."""
+        return follows(self.reason) or self.reason == WITH_ITS_NODE
 
     @property
     def words(self) -> str:
@@ -74,6 +100,7 @@ class Situation:
     repairing: bool  # ranks are parked for a repair, so it must be brought to an end
     all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
     fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
+    ruling: Ruling = PLAIN  # what the user's policy says about these losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +115,14 @@ class Decision:
 def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
     """The same losses, but a rank that died of a failed operation comes after the ranks that may have caused the
     failure. One report names all deaths of a node, without their order."""
-    return tuple(sorted(losses, key=lambda loss: follows(loss.reason)))
+    return tuple(sorted(losses, key=lambda loss: loss.follows))
+
+
+def faults(losses: Iterable[Loss]) -> tuple[Fault, ...]:
+    """The faults about which a policy is asked: not those of ranks that died because others had."""
+    known = tuple(losses)
+    causes = [loss for loss in known if not loss.follows]
+    return tuple(loss.fault for loss in causes or known)
 
 
 def decide(now: Situation) -> Decision:
@@ -104,10 +138,22 @@ def decide(now: Situation) -> Decision:
         )
     if now.losses and not now.repairing and all(loss.watched_only for loss in now.losses):
         return Decision(Strategy.OBSERVE, f"{what}, whose launcher is not ours to start it again: observe")
-    impossible = _impossible(now)
+    impossible = now.ruling.ends or _impossible(now)
     if impossible:
-        return Decision(Strategy.EXIT, f"{what}; {impossible}: exit", exit_code_of(now.losses or now.fallen))
+        return _give_up(now, f"{what}; {impossible}", now.losses or now.fallen)
     return _climb(now, what)
+
+
+def _give_up(now: Situation, why: str, blamed: tuple[Loss, ...]) -> Decision:
+    """No repair is made: the job ends, unless the policy lets it outlive these losses. Ranks that are parked for a
+    repair cannot go on without one, so their job ends."""
+    fail, lost = now.ruling.fail, {loss.rank for loss in now.losses}
+    outlived = fail is Fail.NONE or (fail is Fail.RANK_0 and 0 not in lost)
+    outlived = outlived or (fail is Fail.ALL and len(lost) + len(now.left) < now.world_size)
+    if outlived and lost and not now.repairing:
+        text = f"{why}; failPolicy {fail.value} lets the others go on without {_them(now)}: observe"
+        return Decision(Strategy.OBSERVE, cut(text))
+    return Decision(Strategy.EXIT, cut(f"{why}: exit"), exit_code_of(blamed))
 
 
 def describe(losses: tuple[Loss, ...]) -> str:
@@ -157,6 +203,13 @@ def _climb(now: Situation, what: str) -> Decision:
     open_rungs = now.allowed - now.exhausted
     everybody = len(now.losses) == now.world_size
     respawn = Strategy.RESPAWN in open_rungs and now.all_start
+    if now.ruling.scope is Scope.ALL and now.losses:
+        if Strategy.RESPAWN in open_rungs:  # even if some have no node yet: they wait for one
+            return Decision(Strategy.RESPAWN, f"{what}; {now.ruling.why}{ALL_AGAIN}")
+        return _give_up(now, f"{what}; {now.ruling.why}, and that has failed", now.losses)
+    plain = what
+    if now.ruling.why:
+        what += f" ({now.ruling.why})"
     if respawn and not now.trained:
         return Decision(Strategy.RESPAWN, f"{what} before any step was seen to be done{ALL_AGAIN}")
     if respawn and now.state_lost:
@@ -181,9 +234,9 @@ def _climb(now: Situation, what: str) -> Decision:
         return Decision(Strategy.RESPAWN, f"{what} and every cheaper repair has failed{ALL_AGAIN}")
     failed = sorted(strategy.value for strategy in now.exhausted)
     why = f"{join(failed)} {verb(len(failed), 'has', 'have')} failed" if failed else "no allowed strategy can repair it"
-    if now.losses and now.trouble and now.trouble != what:
+    if now.losses and now.trouble and now.trouble != plain:
         why = f"{now.trouble}, {why}"
-    return Decision(Strategy.EXIT, cut(f"{what}; {why}: exit"), exit_code_of(now.losses))
+    return _give_up(now, f"{what}; {why}", now.losses)
 
 
 def _why_not_home(now: Situation, home: bool) -> str:

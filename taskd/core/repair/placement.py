@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from taskd.core import limits
 from taskd.core.membership import Membership
 from taskd.core.messages import Seat
+from taskd.core.policy.rules import DEFAULT, Event, Policy
+from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import Loss, Situation, causes_first
+from taskd.core.repair.ladder import Loss, Situation, causes_first, faults
 from taskd.core.types import RankState, Strategy
+from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED, WITHOUT_PROGRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Rules:
     max_restarts: int
     spare_wait_ns: int = limits.DEADLINE_SPARE_NS
     replaces_hung: bool = True
+    policy: Policy = DEFAULT
 
     @property
     def may_replace_hung(self) -> bool:
@@ -86,18 +90,42 @@ def loss_of(members: Membership, record: RankRecord, moves: bool = False) -> Los
         finished=record.done,
         device=-1 if device is None else device,
         moves=moves,
+        events=events_of(record),
     )
 
 
-def situation(members: Membership, incident: Incident, rules: Rules, repairing: bool) -> Situation:
+def events_of(record: RankRecord) -> frozenset[Event]:
+    """What the death of a rank was, in the words of a policy."""
+    reason = record.reason
+    parts = reason.split("; ")  # an event of its device may stand before its own words
+    if record.left:
+        return frozenset({Event.LEFT_EARLY, Event.PROCESS_EXIT})
+    if any(part.startswith(NOT_STARTED) for part in parts):
+        return frozenset({Event.NOT_STARTED})
+    if record.exit_code:
+        found = {Event.PROCESS_EXIT}
+        if any(part.startswith(FOR_ITS_MEMORY) for part in parts):
+            found.add(Event.OUT_OF_MEMORY)
+        elif reason and record.exit_code > 0:
+            found.add(Event.EXCEPTION)
+        return frozenset(found)
+    if record.condemned:
+        return frozenset({Event.HANG if reason.endswith(WITHOUT_PROGRESS) else Event.NOT_FOLLOWED})
+    return frozenset({Event.PROCESS_EXIT if record.proved else Event.NODE_LOST})
+
+
+def situation(
+    members: Membership, incident: Incident, rules: Rules, repairing: bool, history: History, now: int
+) -> Situation:
     """Collect everything that the ladder reads."""
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
     if homeless:
         room = sum(members.free_slots(node) for node in members.nodes.values())
     at = {rank: place for place, rank in enumerate(incident.fallen)}
+    lost = causes_first(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at))))
     return Situation(
-        losses=causes_first(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at)))),
+        losses=lost,
         fallen=causes_first(incident.fallen.values()),
         trouble=incident.trouble,
         world_size=members.world_size,
@@ -110,7 +138,15 @@ def situation(members: Membership, incident: Incident, rules: Rules, repairing: 
         state_lost=incident.state_lost,
         repairing=repairing,
         all_start=room >= homeless,
+        ruling=history.ruling(faults(lost), now - incident.opened_at if incident.attempts else 0, now),
     )
+
+
+def with_their_nodes(members: Membership, ranks: Iterable[int]) -> list[RankRecord]:
+    """The live ranks on the nodes of these ranks, as far as workers can be started there."""
+    nodes = {node.name: node for rank in ranks if (node := members.ranks[rank].node) is not None and node.starts}
+    beside = sorted(rank for node in nodes.values() for rank in node.ranks)
+    return [members.ranks[rank] for rank in beside if members.ranks[rank].live]
 
 
 def others_may_follow(members: Membership, rules: Rules) -> bool:
@@ -163,6 +199,11 @@ def resting(members: Membership, chosen: Iterable[int], now: int) -> list[RankRe
     records = [members.ranks[rank] for rank in sorted(chosen)]
     dead = [record for record in records if record.state is RankState.DEAD]
     return [record for record in dead if record.restart is not None and record.restart.rests_until > now]
+
+
+def rest_ns(resting: Iterable[RankRecord], now: int) -> int:
+    """For how long these ranks still rest. 0: they do not."""
+    return max([0, *(record.restart.rests_until - now for record in resting if record.restart is not None)])
 
 
 def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from taskd.core import limits
 from taskd.core.job import Job
 from taskd.core.messages import RankReport, Unmended
+from taskd.core.policy.ruling import History
 from taskd.core.records import RankRecord
 from taskd.core.repair.attendance import Attendance
 from taskd.core.repair.case import Case
@@ -47,7 +48,7 @@ class Repairs:
         self._members = job.members
         self.rules = rules
         self.attendance = Attendance(job.members)
-        self.case = Case(job, rules.spare_wait_ns)
+        self.case = Case(job, rules.spare_wait_ns, History(rules.policy))
         self.ending = Ending(job, rules, self.case, self.attendance)
         self._decider = Decider(job, rules, self.case, self.attendance, self.ending)
         self.faults = Faults(job, rules, self.case, self._decider)
@@ -55,7 +56,9 @@ class Repairs:
         self._course = Course(job, self.case, self._decider, self.faults)
 
     def left(self, rank: int, when: Moment) -> None:
-        """A rank has ended in good order."""
+        """A rank has ended in good order. A policy may say that the job is complete then, whatever others do."""
+        if self.ending.completes(when):
+            return
         if not self.case.attempts.leave(rank):
             self.faults.troubled("left", f"rank {rank} ended in good order and left a repair unfinished", [rank], when)
             return
