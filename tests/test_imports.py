@@ -28,11 +28,11 @@ MAY_IMPORT = {
     "wire": {"core", *COMMON},
     "nics": {"core", "_native", *COMMON},
     "policy": {"core", *COMMON},
-    "manager": {"descriptors", "core", "wire", *COMMON},
+    "manager": {"descriptors", "core", "wire", "policy", *COMMON},
     "backup": {"mistakes", "core", "wire", "_native", *COMMON},
     "devices": {"core", "_native"},
     "agent": {"mistakes", "processes", "core", "wire", "backup", "devices", "_native", *COMMON},
-    "launch": {"descriptors", "core", "wire", "backup", "agent", "_native", *COMMON},
+    "launch": {"descriptors", "core", "wire", "policy", "backup", "agent", "_native", *COMMON},
     "worker": {"core", "wire", "backup", "comm", "state", "_native", "_c10d", *COMMON},
     "comm": {"descriptors", "core", "wire", "nics", "_native", "_c10d", *COMMON},
     "state": {"core", "wire", "backup", "comm", *COMMON},
@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"worker", *COMMON},
     "bench": {"processes", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
-    "cli": {"core", "wire", "nics", "sim", "bench", "manager", "_native", *COMMON},
+    "cli": {"core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
     "run": {"launch", *COMMON},
 }
 # Subject of taskd/core -> the other subjects that it may import. Files in core itself are below or above all of them.

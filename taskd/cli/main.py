@@ -26,6 +26,7 @@ COMMANDS = (
     ("incidents", "show every fault: who, why this strategy, its phases, its outcome", "taskd.cli.incidents"),
     ("rail", "show the rails, take one out of use or put it back", "taskd.cli.rail"),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
+    ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),
     ("sim", "play a job with faults under virtual time, and check every step of it", "taskd.cli.sim"),
     ("bench", "measure on this machine, and compare with the goals", "taskd.cli.bench"),

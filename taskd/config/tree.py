@@ -211,6 +211,12 @@ class RecoverConfig:
         "What becomes of a rank that a signal has stopped while all others wait for it: it is replaced, or only named.",
         choices=("replace", "warn"),
     )
+    policy: str = option(
+        "",
+        "File that says which faults are repaired, how much starts again, and how often; empty: each in the cheapest "
+        "way (docs/policy.md).",
+        env=("TASKD_POLICY",),
+    )
     never_retry: str = option(
         "",
         "Errors of the script's that are raised at once, and not tried again in their step: names of classes with "

@@ -31,7 +31,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError
 from torch.distributed.launcher.api import LaunchConfig
 
-from taskd import _native, descriptors, log
+from taskd import _native, descriptors, log, policy
 from taskd import config as configuration
 from taskd.agent.loop import AgentLoop
 from taskd.backup.heirs import Keepers
@@ -61,7 +61,12 @@ _logger = log.get(__name__)
 
 
 class JobFailed(TaskdError):
-    """The job fails, and the cause is not a worker of this node."""
+    """The job fails, and the cause is not a worker of this node. Or it is the cause of torchrun's error, for its code.
+    `exit_code`: this launcher's own."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def launch(arguments: Sequence[str], standby: Standby | None) -> int:
@@ -72,10 +77,14 @@ def launch(arguments: Sequence[str], standby: Standby | None) -> int:
     except ChildFailedError as error:
         # Print the root cause in torchrun's form, without the launcher's own frames above it.
         sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
+        if isinstance(error.__cause__, JobFailed):
+            return error.__cause__.exit_code
     except SignalException as error:
         _logger.error("the job was ended by %s", error.sigval.name)
     except TaskdError as error:
         _logger.error("%s", error)
+        if isinstance(error, JobFailed):
+            return error.exit_code
     return 1
 
 
@@ -85,6 +94,9 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
     _choose_rendezvous(parsed)
     if parsed.hang:
         os.environ["TASKD_RECOVER_HANG"] = parsed.hang
+    if parsed.policy:
+        policy.parse(policy.load(parsed.policy))
+        os.environ["TASKD_RECOVER_POLICY"] = os.path.abspath(parsed.policy)
     given = configuration.load()
     explicit = parsed.max_restarts is not None
     parsed.max_restarts = int(parsed.max_restarts) if explicit else given.recover.max_restarts
@@ -444,8 +456,11 @@ class Launcher:
         if loop.left is not None and not code:
             return
         reason = loop.left.reason if loop.left is not None else ""
+        # torchrun ends with 1 whatever a worker ended with. Who writes a policy by exit codes wants to see them.
+        text = f"the job ends: {self._trouble or reason or f'its exit code is {code}'}"
+        failed = JobFailed(text, code or 1 if self.settings.recover.policy else 1)
         if not self.workers.failures:
-            raise JobFailed(f"the job ends: {self._trouble or reason or f'its exit code is {code}'}")
+            raise failed
         if reason:
             _logger.error("the job ends: %s", reason)
-        raise ChildFailedError(self.command.target, self.workers.causes_first())
+        raise ChildFailedError(self.command.target, self.workers.causes_first()) from failed

@@ -27,6 +27,7 @@ from taskd.config import Config
 from taskd.core.budget import Budget
 from taskd.core.limits import MS, SECOND
 from taskd.errors import UsageError
+from taskd.policy import load, parse, to_hand
 from taskd.wire.pulse import Pulse
 
 STARTS_MAX = 5
@@ -90,7 +91,11 @@ class ManagerProcess:
     `end`."""
 
     def __init__(self, config: Config, nodes: int, world_size: int, port_holder: socket.socket | None = None) -> None:
-        """`port_holder` reserves the manager's port (take_port). `end` closes it."""
+        """`port_holder` reserves the manager's port (take_port). `end` closes it. Raises UsageError if the policy file
+        is wrong. It is read once, so that a manager that is started again has the same one."""
+        self._policy = load(config.recover.policy) if config.recover.policy else None
+        if self._policy is not None:
+            parse(self._policy)
         self._config = config
         self._port_holder = port_holder
         self._nodes, self._world_size = nodes, world_size
@@ -148,6 +153,7 @@ class ManagerProcess:
             "TASKD_RECOVER_MAX_RESTARTS": str(config.recover.max_restarts),
             "TASKD_RECOVER_HANG": config.recover.hang,
         }
+        found |= to_hand(self._policy)
         for name in ("MINDX_TASK_ID", "PROCESS_RECOVER", "ELASTIC_PROCESS_RECOVER_ENABLE"):
             found.pop(name, None)
         return found

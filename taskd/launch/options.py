@@ -89,6 +89,11 @@ def extend(parser: ArgumentParser) -> ArgumentParser:
         choices=("replace", "warn"),
         help="What becomes of a worker that a signal has stopped while all others wait; by default it is replaced.",
     )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="What is done about which fault (docs/policy.md); `taskd policy check FILE` says whether it is right.",
+    )
     for action in parser._actions:
         if RESTARTS in action.option_strings:
             action.help = RESTARTS_HELP

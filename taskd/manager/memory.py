@@ -38,6 +38,7 @@ from taskd.core.manager import Manager
 from taskd.manager import record, replay, snapshot
 from taskd.manager.journal import Broken, Journal
 from taskd.manager.snapshot import Told
+from taskd.policy import Source, handed, idle, load
 
 _log = log.get(__name__)
 
@@ -65,7 +66,7 @@ class Memory:
     def __init__(self, config: Config) -> None:
         self.job = config.job.id
         self._directory = config.job.directory
-        self.settings = replay.settings_of(config)
+        self.settings = replay.settings_of(config, _policy(config))
         self.notes: deque[Told] = deque(maxlen=limits.MAX_KEPT_EVENTS)
         self.core: Manager = replay.make_core(self.settings, 1)
         self.journal = Journal(os.path.join(config.job.directory, JOURNAL_FILE)) if config.manager.journal else None
@@ -112,16 +113,21 @@ class Memory:
             self._begin_new(self._last_term() + 1)
             return []
         why = self._not_ours(meta)
+        given = self.settings
         if not why:
+            self.settings = json.loads(meta["settings"])
             past = self._recalled(journal)
             why = _all_gone(past)
         if why:
+            self.settings = given
             journal.start_over(why, "old")
             self.notes.clear()
             self.last_note = 0
             self._begin_new(self._last_term() + 1)
             return []
         self.core, self.taken_up = past.core, True
+        if self.settings != given:
+            _log.warning("the policy has changed since the job began: it goes on under the one that it began with")
         away_ns = max(0, time.time_ns() - past.wall_ns) if past.wall_ns else 0
         self._zero_ns = time.monotonic_ns() - past.at_ns - away_ns
         effects = self.step(Restarted())
@@ -153,7 +159,8 @@ class Memory:
     def _not_ours(self, meta: dict[str, str]) -> str:
         if meta.get("ended"):
             return f"its job has ended ({meta['ended']})"
-        if json.loads(meta["settings"]) != self.settings:
+        policy = {replay.POLICY: None}
+        if json.loads(meta["settings"]) | policy != self.settings | policy:
             return "it belongs to a job of other sizes or settings"
         return ""
 
@@ -270,6 +277,19 @@ class Memory:
             if ended:
                 self.journal.set_meta(ended=ended)
             self.journal.close()
+
+
+def _policy(config: Config) -> Source | None:
+    """The job's policy file: what the launcher has handed over, or the one that the settings name."""
+    found = handed(os.environ)
+    if found is None and config.recover.policy:
+        found = load(config.recover.policy)
+    if found is not None:
+        for key in idle(found):
+            _log.warning("%s in the policy %s does nothing: no job changes its size", key, found.name)
+        if not config.recover.process_recover:
+            _log.warning("recovery is off in this job, so its policy %s decides nothing", found.name)
+    return found
 
 
 def _repeatable(event: Said) -> Said:

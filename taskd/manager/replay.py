@@ -18,11 +18,17 @@ from taskd.core import limits
 from taskd.core.effects import ManagerEffect, Tell
 from taskd.core.manager import Manager
 from taskd.core.messages import Answer
+from taskd.core.policy.rules import DEFAULT
 from taskd.core.repair.ladder import REPAIRS
 from taskd.core.types import Strategy
+from taskd.errors import UsageError
 from taskd.manager import record, snapshot
 from taskd.manager.journal import Row, Snapshot
 from taskd.manager.snapshot import Told
+from taskd.policy import Source, parse
+
+POLICY = "policy"
+"""The name of the policy among the settings of a core. It is absent where the user has none."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,12 @@ class Decisions:
         return True
 
 
-def settings_of(config: Config) -> dict[str, Any]:
-    """The values from which a core is made, ready for JSON. The journal keeps them: others would change decisions."""
-    return {
+def settings_of(config: Config, source: Source | None = None) -> dict[str, Any]:
+    """The values from which a core is made, ready for JSON. The journal keeps them: others would change decisions.
+
+    `source`: the policy file's text, which is kept as it is."""
+    written = {} if source is None else {POLICY: {"name": source.name, "text": source.text}}
+    return written | {
         "job": config.job.id,
         "world_size": config.job.node_nums * config.job.proc_per_node,
         "node_count": config.job.node_nums,
@@ -72,7 +81,8 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def make_core(settings: dict[str, Any], term: int) -> Manager:
-    """A new core without any state; raises Unreadable if another version of taskd wrote the settings."""
+    """A new core without any state. Raises Unreadable if another version of taskd wrote the settings, and UsageError if
+    the policy in them is wrong."""
     missing = sorted(set(settings_of(Config())) - set(settings))
     if missing:
         raise record.Unreadable(f"another version of taskd wrote it: its settings lack {', '.join(missing)}")
@@ -80,22 +90,29 @@ def make_core(settings: dict[str, Any], term: int) -> Manager:
     # Users have no word for the strategy that starts all ranks again: it is part of every repair that they allow.
     if strategies & REPAIRS:
         strategies.add(Strategy.RESPAWN)
+    policy = parse(Source(**settings[POLICY])) if settings.get(POLICY) else DEFAULT
     return Manager(
         job=settings["job"],
         world_size=settings["world_size"],
         node_count=settings["node_count"],
         strategies=frozenset(strategies),
         recover=settings["recover"],
-        max_restarts=settings["max_restarts"],
+        max_restarts=settings["max_restarts"] if policy.limit is None else policy.limit,
         term=term,
         spare_wait_ns=settings["spare_wait_ms"] * limits.MS,
         replaces_hung=settings["hang"] == "replace",
+        policy=policy,
     )
 
 
 def beginning(settings: dict[str, Any], term: int, kept: Snapshot | None) -> tuple[Manager, list[Told]]:
     """The core before the first row of a journal, and the notes for people so far; raises Unreadable."""
-    return (make_core(settings, term), []) if kept is None else snapshot.unpacked(kept.state)
+    if kept is not None:
+        return snapshot.unpacked(kept.state)
+    try:
+        return make_core(settings, term), []
+    except UsageError as error:
+        raise record.Unreadable(f"another version of taskd took its policy: {error}") from None
 
 
 def steps(core: Manager, rows: Iterable[Row]) -> Iterator[Step]:

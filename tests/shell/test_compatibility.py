@@ -15,6 +15,7 @@ from taskd.api import taskd_agent_api, taskd_manager_api, taskd_proxy_api
 from taskd.compat import framework
 from taskd.config import effects, values
 from taskd.config.tree import STRATEGIES
+from taskd.policy.reader import KEYS, RULE_KEYS
 from tests.shell import contract
 from tests.source import ROOT
 
@@ -83,7 +84,8 @@ def taken() -> set[str]:
     variables = {name for name in {*of_settings, *values.COMPOSITES} if not name.startswith("TASKD_")}
     modules = {name for name, home in compat.MODULES.items() if home != compat.PACKAGE}
     words = {*taskd_agent_api.OPERATORS, *STRATEGIES}
-    return {*taskd.api.__all__, *calls(), *keys, *arguments, *variables, *OF_IDENTITY, *modules, *words}
+    names = {*taskd.api.__all__, *calls(), *keys, *arguments, *variables, *OF_IDENTITY, *modules, *words}
+    return names | (contract.POLICY & {*KEYS, *RULE_KEYS})
 
 
 def test_every_name_is_there_and_no_other() -> None:

@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.strategies": (ALL_STRATEGIES, "TASKD_RECOVER_STRATEGIES HIGH_AVAILABILITY"),
     "recover.restart_fault_process": (False, "TASKD_RECOVER_RESTART_FAULT_PROCESS ENABLE_RESTART_FAULT_PROCESS"),
     "recover.max_restarts": (3, "TASKD_RECOVER_MAX_RESTARTS"),
+    "recover.policy": ("", "TASKD_RECOVER_POLICY TASKD_POLICY"),
     "recover.spare_wait_ms": (20_000, "TASKD_RECOVER_SPARE_WAIT_MS"),
     "recover.unrepaired_ms": (15_000, "TASKD_RECOVER_UNREPAIRED_MS"),
     "recover.hang": ("replace", "TASKD_RECOVER_HANG"),
