@@ -458,7 +458,7 @@ class Launcher:
         reason = loop.left.reason if loop.left is not None else ""
         # torchrun ends with 1 whatever a worker ended with. Who writes a policy by exit codes wants to see them.
         text = f"the job ends: {self._trouble or reason or f'its exit code is {code}'}"
-        failed = JobFailed(text, code or 1 if self.settings.recover.policy else 1)
+        failed = JobFailed(text, (code or 1) if self.settings.recover.policy else 1)
         if not self.workers.failures:
             raise failed
         if reason:

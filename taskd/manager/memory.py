@@ -92,11 +92,12 @@ class Memory:
 
     def begin(self) -> list[ManagerEffect]:
         """Resume from the journal or begin a new one. Returns the effects of the restart, if it was one."""
-        journal = self.journal
+        journal, given = self.journal, self.settings
         if journal is not None and journal.open():
             try:
                 return self._take_up(journal)
             except (Broken, record.Unreadable) as error:
+                self.settings = given
                 aside = journal.start_over(f"it cannot be replayed ({error})", "damaged")
                 _log.warning(
                     "the journal could not be replayed (%s): it was moved to %s and a new one begins, so what happened "

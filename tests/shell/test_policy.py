@@ -13,6 +13,7 @@ from taskd import config
 from taskd.core.limits import SECOND
 from taskd.core.policy.rules import Complete, Event, Fail, Policy, Restart, Scope
 from taskd.errors import UsageError
+from taskd.manager.journal import Broken
 from taskd.manager.memory import Memory
 from taskd.policy import Source, handed, load, parse, to_hand
 from taskd.policy.reader import KEYS, RULE_KEYS
@@ -185,7 +186,7 @@ def test_a_launcher_hands_it_over_unchanged() -> None:
     assert handed(to_hand(source)) == source and handed({}) is None and to_hand(None) == {}
 
 
-def test_a_job_goes_on_under_the_policy_that_it_began_with(tmp_path: Path) -> None:
+def test_a_job_goes_on_under_the_policy_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manager that is started again finds another file: the one in its journal holds. A new job takes the new one."""
     file = tmp_path / "policy.yaml"
 
@@ -197,12 +198,19 @@ def test_a_job_goes_on_under_the_policy_that_it_began_with(tmp_path: Path) -> No
         memory.close("")
         return memory
 
+    def broken(*_: object) -> None:
+        raise Broken("it is damaged")
+
     file.write_text("restartPolicy: Never")
     assert not begin("one").taken_up
     file.write_text("restartLimit: 7")
     again, other = begin("one"), begin("two")
     assert again.taken_up and again.core._repairs.rules.policy.restart is Restart.NEVER
     assert not other.taken_up and other.core._repairs.rules.max_restarts == 7
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "_recalled", broken)
+        anew = begin("one")
+    assert not anew.taken_up and anew.core._repairs.rules.max_restarts == 7, "nothing of a damaged journal holds"
     file.write_text("restartPolicy: Nevr")
     with pytest.raises(UsageError, match="line 1"):
         begin("three")
