@@ -33,6 +33,8 @@ FULL = (
     "tests/rail/test_collectives.py::test_the_largest_and_the_widest",
     "tests/rail/test_fuzz.py::test_nothing_that_is_said_breaks_it[today's",
     "tests/sim/test_rails.py",
+    "tests/sim/test_pauses.py::test_every_decision",
+    "tests/sim/test_pauses.py::test_a_rank_that_stands_without_end",
     "tests/sim/test_seeds.py::test_fixed_seeds[1",
     "tests/sim/test_seeds.py::test_fresh_seeds",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[first_report",

@@ -22,14 +22,11 @@ from taskd.core import effects, events
 from taskd.core.limits import KEY_BYTES, MS
 from taskd.core.messages import (
     CountersShown,
-    Covered,
     Evidence,
+    FromWorker,
     Order,
-    Proof,
-    RailsFollowed,
     StackAsked,
     StackTold,
-    StageReached,
     Stop,
     ToWorker,
     WorkerHello,
@@ -188,7 +185,7 @@ class Desk:
             self._refuse("counters", f"the rail counters of process {worker.pid} are not read: {trouble}")
 
     def _hear(self, worker: Worker, message: object) -> None:
-        if not isinstance(message, (StageReached, Covered, Evidence, WorkerLeaving, RailsFollowed, Proof, StackTold)):
+        if isinstance(message, WorkerHello) or not isinstance(message, FromWorker):
             self._refuse(
                 "unexpected", f"process {worker.pid} sent a {type(message).__name__}, which no worker may send"
             )

@@ -1,10 +1,11 @@
 """Replaces `mindio_ttp.framework_ttp`: the functions that a training script calls around its loop.
 
-Three calls have an effect: tft_pause_train says that a step has ended, and tft_start_updating_os and
-tft_end_updating_os enclose the optimizer step. They feed taskd's beats, and cost next to nothing when taskd does not
-run in this process. tft_exception_handler runs the function it decorates. Every other function is a no-op: it says so
-once and returns the value that means "nothing happened, nothing is wanted". Functions that register a handler still
-refuse one that is not callable. The controller's functions are offered here too, from controller.py.
+Three calls have an effect: tft_pause_train says that a step has ended and waits while an operator pauses the job.
+tft_start_updating_os and tft_end_updating_os enclose the optimizer step. They feed taskd's beats, and cost next to
+nothing when taskd does not run in this process. tft_exception_handler runs the function it decorates. Every other
+function is a no-op: it says so once and returns the value that means "nothing happened, nothing is wanted". Functions
+that register a handler still refuse one that is not callable. The controller's functions are offered here too, from
+controller.py.
 This module does NOT keep handlers, ignore signals or touch torch.
 """
 
@@ -149,7 +150,7 @@ def _load_hooks() -> Any:
 
 # Calls with an effect: the progress of training.
 def tft_pause_train(cur_step: int) -> None:
-    """Say that step `cur_step` has ended. Call it at the end of every iteration."""
+    """Say that step `cur_step` has ended; wait while an operator pauses the job. Call it after every iteration."""
     (_hooks or _load_hooks()).step_end(cur_step)
 
 

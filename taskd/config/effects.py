@@ -31,9 +31,6 @@ def without_effect(config: Config) -> list[str]:
                 f"{', '.join(named)} ({given}) replaces no rank, so recover-in-place and recover may be used besides; "
                 "exit alone, or PROCESS_RECOVER=off, switches repairs off"
             )
-    given = config.sources.get("pause.limit_ms", "default")
-    if not given.startswith("default"):
-        said.append(f"pause.limit_ms ({given}) bounds nothing: taskd pauses no job; HCCL reads its variable as ever")
     return said
 
 

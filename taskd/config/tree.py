@@ -279,12 +279,12 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class PauseConfig:
-    """Holding all ranks at one step boundary. taskd parks ranks for repairs only, each of which has its own bounds, so
-    this is judged for the jobs that set it and bounds nothing."""
+    """Holding all ranks before one step because an operator wants it: `taskd pause`."""
 
     limit_ms: int = option(
         300_000,
-        "Longest pause; HCCL_CONNECT_TIMEOUT (s) sets 2.5 times itself. Nothing pauses a job, so it bounds nothing.",
+        "How long a pause lasts if nobody renews it. Set, also the longest time that an operator may name at once. "
+        "HCCL_CONNECT_TIMEOUT (s) sets 2.5 times itself.",
         low=1000,
         high=PAUSE_LIMIT_MS_MAX,
     )

@@ -11,8 +11,8 @@ What can go wrong, and what follows:
 - *This agent was stopped for a while*: it reports for how long, and checks what has happened meanwhile.
 
 Its parts: what they share (post), the records of ranks (crew), reports (reporter), orders (seating), the end of its
-work (departure), and the relays of rails, proofs, stillness and devices. Invariants: term and epoch only grow; an
-incarnation starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and
+work (departure), and the relays of rails, pauses, proofs, stillness and devices. Invariants: term and epoch only grow;
+an incarnation starts at most once; a rank has at most one live process here. Not here: processes, sockets, pages, and
 whether a rank is worth replacing.
 """
 
@@ -28,6 +28,8 @@ from taskd.core.messages import (
     Answer,
     Covered,
     Evidence,
+    PauseAnswer,
+    PauseOrder,
     Proof,
     RailOrder,
     RailsFollowed,
@@ -41,6 +43,7 @@ from taskd.core.messages import (
     WorkerLeaving,
     WorkerWelcome,
 )
+from taskd.core.pause.relay import PauseRelay
 from taskd.core.post import Identity, Post
 from taskd.core.proof.relay import ProofRelay
 from taskd.core.rails.relay import RailRelay
@@ -61,7 +64,10 @@ class Agent:
         self._proofs = ProofRelay(self.crew, self.post.counters)
         self._still = StillRelay(self.crew)
         self._devices = DeviceRelay(self.post, self.crew)
-        self._reporter = Reporter(self.post, self.crew, self._rails, self._proofs, self._still, self._devices)
+        self._pauses = PauseRelay(self.crew, self.post.counters)
+        self._reporter = Reporter(
+            self.post, self.crew, self._rails, self._proofs, self._still, self._devices, self._pauses
+        )
         self._seating = Seating(self.post, self.crew)
         self._departure = Departure(self.post, self.crew, self._seating)
         self._tick_at = 0
@@ -117,7 +123,7 @@ class Agent:
         self._seating.relay(now)
         if self.post.in_repair:
             self._name_compilers(now)
-        self.post.do(*self._rails.due(now))
+        self.post.do(*self._rails.due(now), *self._pauses.due(now))
         self._reporter.tick(now)
         self._departure.tick(now)
 
@@ -145,6 +151,11 @@ class Agent:
             self.post.term = message.term
             self._rails.ordered(message)
             self.post.do(*self._rails.due(now))
+        elif isinstance(message, PauseOrder):
+            self.post.term = message.term
+            self._pauses.ordered(message, now)
+            self.post.do(*self._pauses.due(now))
+            self._reporter.tell_pause()
         elif isinstance(message, Unmended | RanksEnded):
             self.post.do(Relay(tuple(record.rank for record in self.crew.live()), message))
         else:
@@ -203,6 +214,9 @@ class Agent:
             record = self._rails.answered(message)
             if record is not None:
                 self._reporter.tell(record)
+        elif isinstance(message, PauseAnswer):
+            self._pauses.answered(message)
+            self._reporter.tell_pause()
         elif isinstance(message, Covered):
             self.crew.covered(message)
         elif isinstance(message, Evidence):

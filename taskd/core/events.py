@@ -20,7 +20,17 @@ from taskd.core.messages import (
     Unmended,
     WorkerWelcome,
 )
-from taskd.core.types import DeviceKind, HangFinding, Harm, Phase, ProofFinding, RailFinding, RankState, Stage
+from taskd.core.types import (
+    DeviceKind,
+    HangFinding,
+    Harm,
+    PauseFinding,
+    Phase,
+    ProofFinding,
+    RailFinding,
+    RankState,
+    Stage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,26 @@ class RailWish:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseWish:
+    """An operator wants the job to pause, or to go on. The manager has checked that it can be done."""
+
+    request: str  # the operator's name for this wish: a repeated one is not followed twice
+    by: str  # who wants it
+    step: int = -1  # the step before which to stand; -1: the next one that no rank has begun
+    lease_ns: int = 0  # how long to stand if nobody renews it; 0: go on
+
+
+@dataclass(frozen=True, slots=True)
+class PauseVerdict:
+    """What the manager found about a pause: like a Verdict, in place of the answers of ranks and nodes."""
+
+    finding: PauseFinding
+    step: int  # for AGREED and STANDS: the step; for FORGOTTEN: the number of the order
+    nodes: tuple[str, ...]  # only for UNTOLD
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProofVerdict:
     """What the manager found in the proofs of the ranks: like a Verdict, in place of all of them."""
 
@@ -130,7 +160,18 @@ class HangVerdict:
 
 
 ManagerEvent = (
-    Said | HangVerdict | RailVerdict | RailWish | ProofVerdict | ConnectionLost | Reached | Restarted | Verdict | Tick
+    Said
+    | HangVerdict
+    | RailVerdict
+    | RailWish
+    | PauseVerdict
+    | PauseWish
+    | ProofVerdict
+    | ConnectionLost
+    | Reached
+    | Restarted
+    | Verdict
+    | Tick
 )
 
 

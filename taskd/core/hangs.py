@@ -6,7 +6,8 @@ still as long as all ranks do. That alone is no hang. False alarms would be: a f
 a checkpoint, uneven steps, a request to a slow server; a machine so busy that a healthy rank gets no processor; a node
 that is not heard; a repair. So
 
-- nothing is judged while a rank is missing, in its set-up, parked or done, a node is silent, or an incident is open;
+- nothing is judged while a rank is missing, in its set-up, parked or done, a node is silent, an incident is open, or an
+  operator pauses the job;
 - a pause counts only as far as every node has confirmed it, so late or lost messages make it shorter and never longer.
   For a rank that is stopped, the word of its own node is enough;
 - the ranks that others wait for (waits.py) decide. The time they get depends on what their processes do (limits.py);
@@ -123,7 +124,8 @@ class Hangs:
         """Whether the job trains, as far as is known."""
         job, members = self._job, self._job.members
         whole = 0 < members.world_size == members.counts[RankState.ALIVE]
-        return whole and not (job.over or job.incident or job.behind)  # ranks of a silent node are not alive here
+        # Ranks of a silent node are not alive here.
+        return whole and not (job.over or job.incident or job.behind or members.paused)
 
     # ---- findings ---------------------------------------------------------------------------------------------
 

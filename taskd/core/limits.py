@@ -284,6 +284,14 @@ DEVICE_DAMAGED_NS = 1_800 * SECOND
 """The same for an event after which the device has to be reset. A process may hang for as long as torch waits for an
 operation, and only then die of it."""
 
+# ---- pauses -----------------------------------------------------------------------------------------------------
+PAUSE_MAX_NS = 7_200 * SECOND
+"""No operator may name a longer time at once. The original has the same bound."""
+PAUSE_PROMISE_NS = 5 * SECOND
+"""A rank that has told its step begins no other one for this long. The manager needs one answer of every rank."""
+PAUSE_ROUNDS = 4
+"""How often all ranks are asked for a step, if ranks pass it again and again."""
+
 # ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3
 """Tries of one strategy before the next one of the ladder is taken. The death of a rank that was healthy until then is

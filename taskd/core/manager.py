@@ -1,4 +1,4 @@
-"""The manager's logic: composes nodes, detector, repairs, rails and proofs behind one `step(now, event) -> effects`.
+"""The manager's logic: nodes, detector, repairs, rails, pauses and proofs behind one `step(now, event) -> effects`.
 
 A beat that changes nothing is not journaled. What can go wrong here, and what follows:
 
@@ -11,6 +11,7 @@ of the quiet beats. Not here: what agents say (nodes); bytes, sockets, files, cl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from taskd.core import facts, limits
@@ -21,6 +22,8 @@ from taskd.core.events import (
     ConnectionLost,
     HangVerdict,
     ManagerEvent,
+    PauseVerdict,
+    PauseWish,
     ProofVerdict,
     RailVerdict,
     RailWish,
@@ -32,9 +35,11 @@ from taskd.core.events import (
 )
 from taskd.core.job import Job
 from taskd.core.membership import Membership
-from taskd.core.messages import Evidence, Report, Stillness
+from taskd.core.messages import AgentHello, Evidence, PauseAnswers, Report, Stillness
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.nodes import Nodes
+from taskd.core.pause import facts as pause_facts
+from taskd.core.pause.pauses import Pauses
 from taskd.core.policy.rules import DEFAULT, Policy
 from taskd.core.proof.doubts import Doubts
 from taskd.core.proof.proofs import Proofs
@@ -78,7 +83,10 @@ class Manager:
         self._watch = RailWatch(self._rails, self._members)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
-        self._nodes = Nodes(job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs)
+        self._pauses = Pauses(self._job)
+        self._nodes = Nodes(
+            job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs, self._pauses
+        )
         self._stuck = Stuck(self._nodes.hangs, self._repairs)
         self._clocks = Clocks()
 
@@ -101,12 +109,17 @@ class Manager:
         witness = isinstance(event, ConnectionLost) or (isinstance(event, Said) and isinstance(event.message, Evidence))
         if isinstance(event, Tick) or (witness and self._job.mattered):
             effects += self._judge(now)
-        if isinstance(event, Tick) or (isinstance(event, Said) and isinstance(event.message, Report)):
-            effects += self._judge_rails(now)
-        if isinstance(event, Said) and isinstance(event.message, ProofsTold):
-            effects += self._judge_proofs(now)
-        if isinstance(event, Tick) or (isinstance(event, Said) and isinstance(event.message, Report | Stillness)):
-            effects += self._judge_hangs(now)
+        told = Tick if isinstance(event, Tick) else type(event.message) if isinstance(event, Said) else None
+        case, job, stuck, pauses = self._repairs.case, self._job, self._stuck, self._pauses
+        at, repairing = self._clocks.read(now).at, case.attempts.attempt is not None
+        if told in (Tick, Report):
+            effects += self._judged(lambda: job.over or self._watch.find(at, repairing), self._rails.apply, now)
+        if told is ProofsTold:  # during a repair, or just before one, this would change nothing
+            effects += self._judged(lambda: job.over or case.busy or self._proofs.find(), self._doubts.take, now)
+        if told in (Tick, Report, Stillness):
+            effects += self._judged(lambda: stuck.find(at), stuck.take, now)
+        if told in (Tick, Report, AgentHello, PauseAnswers):
+            effects += self._judged(lambda: pauses.find(now, case.busy), pauses.apply, now)
         return effects
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
@@ -165,6 +178,7 @@ class Manager:
             "proof": facts.of_proofs(self._proofs, self._doubts.found, at),
             "hang": facts.of_hang(self._nodes.hangs.hang, at),
             "devices": self._repairs.devices.facts(at),
+            "pause": pause_facts.of_pause(self._pauses, self._clocks.read(now_ns).now),
             "uncovered": facts.of_uncovered(self._members),
         }
 
@@ -183,6 +197,16 @@ class Manager:
     def rail_wish(self, rail: str, node: str, out: bool) -> RailWish | str:
         """Turn an operator's order into an event for `step`, or say why it cannot be. `node` empty: all nodes."""
         return rail_facts.wish(self._rails, self._watch, rail, node, out)
+
+    def pause(self, now_ns: int) -> dict[str, Any]:
+        """Return how the pause stands and where each rank is, ready for JSON."""
+        return pause_facts.of_ranks(self._pauses, self._members, self._clocks.read(now_ns).now)
+
+    def pause_wish(self, wish: PauseWish) -> PauseWish | str | None:
+        """Return an operator's wish as an event for `step`, or say why it cannot be. None: it is followed already."""
+        case = self._repairs.case
+        repairing = "" if not case.busy else case.incident.reason if case.incident is not None else "a rank is missing"
+        return self._pauses.wish(wish, repairing)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -206,6 +230,12 @@ class Manager:
         elif isinstance(event, RailWish):
             self._job.mattered = True
             self._rails.wish(event, when)
+        elif isinstance(event, PauseVerdict):
+            self._job.mattered = True
+            self._pauses.apply(event, when)
+        elif isinstance(event, PauseWish):
+            self._job.mattered = True
+            self._pauses.take(event, when)
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
             self._doubts.take(event, when)
@@ -219,6 +249,7 @@ class Manager:
             self._proofs.restart()
             self._rails.restarted(when.at)
             self._watch.restart()
+            self._pauses.restarted()
             self._job.renew_term(self._job.term + 1)
             self._detector.rebase(when.at)
             self._repairs.restarted(when.at)
@@ -241,32 +272,12 @@ class Manager:
             effects += self._found(verdict, now)
         return effects
 
-    def _judge_rails(self, now: int) -> list[ManagerEffect]:
-        """Judge the rails by the reports, in the same way."""
+    def _judged(self, find: Callable[[], Any], take: Callable[[Any, Moment], None], now: int) -> list[ManagerEffect]:
+        """Take verdicts, in the same way, as long as `find` returns one. It may also say that none is wanted."""
         effects: list[ManagerEffect] = []
-        when, repairing = self._clocks.read(now), self._repairs.case.attempts.attempt is not None
-        while self._job.over is None and (verdict := self._watch.find(when.at, repairing)) is not None:
-            self._job.journal.append(verdict)
-            self._rails.apply(verdict, when)
-            effects += self._job.take_effects(now)
-        return effects
-
-    def _judge_proofs(self, now: int) -> list[ManagerEffect]:
-        """Judge the proofs of the ranks. During a repair, or just before one, this would change nothing."""
-        effects: list[ManagerEffect] = []
-        while self._job.over is None and not self._repairs.case.busy and (verdict := self._proofs.find()) is not None:
-            self._doubts.take(verdict, self._clocks.read(now))
+        while isinstance(verdict := find(), RailVerdict | ProofVerdict | HangVerdict | PauseVerdict):
+            take(verdict, self._clocks.read(now))
             self._job.journal.append(verdict)  # after the rows that a replay needs before it
-            effects += self._job.take_effects(now)
-        return effects
-
-    def _judge_hangs(self, now: int) -> list[ManagerEffect]:
-        """Judge the ranks that make no progress."""
-        effects: list[ManagerEffect] = []
-        at = self._clocks.read(now).at
-        while (verdict := self._stuck.find(at)) is not None:
-            self._stuck.take(verdict, self._clocks.read(now))
-            self._job.journal.append(verdict)
             effects += self._job.take_effects(now)
         return effects
 

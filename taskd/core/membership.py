@@ -30,6 +30,7 @@ class Membership:
         self.lost_devices = LostDevices()
         self.counts = dict.fromkeys(RankState, 0)
         self.node_counts = dict.fromkeys(NodeState, 0)
+        self.paused = False  # an operator pauses the job: to stand still is no hang
         self.trained = False  # some rank has finished a step since all of them were last started
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""

@@ -32,6 +32,9 @@ from taskd.core.fields import (
     StoreItem,
     Text,
 )
+from taskd.core.pause.messages import PauseAnswer as PauseAnswer
+from taskd.core.pause.messages import PauseAnswers as PauseAnswers
+from taskd.core.pause.messages import PauseOrder as PauseOrder
 from taskd.core.rails.messages import CountersShown as CountersShown
 from taskd.core.rails.messages import RailOrder as RailOrder
 from taskd.core.rails.messages import RailReport as RailReport
@@ -558,14 +561,19 @@ MESSAGES: tuple[type, ...] = (
     StackTold,
     DeviceReport,
     RanksEnded,
+    PauseOrder,
+    PauseAnswer,
+    PauseAnswers,
 )
 """All messages that may stand alone on the wire. Their numbers are the indices in this tuple: append, never reorder."""
 
-FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness | DeviceReport
-ToAgent = Answer | Order | Stop | RailOrder | Unmended | RanksEnded
-FromWorker = WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | Proof | StackTold
-ToWorker = WorkerWelcome | Order | Stop | RailOrder | Unmended | RanksEnded | StackAsked
+FromAgent = AgentHello | Report | Evidence | Goodbye | Proofs | Stillness | DeviceReport | PauseAnswers
+ToAgent = Answer | Order | Stop | RailOrder | PauseOrder | Unmended | RanksEnded
+FromWorker = (
+    WorkerHello | StageReached | Covered | Evidence | WorkerLeaving | RailsFollowed | PauseAnswer | Proof | StackTold
+)
+ToWorker = WorkerWelcome | Order | Stop | RailOrder | PauseOrder | Unmended | RanksEnded | StackAsked
 ToSession = WorkerWelcome | Order | Stop | Unmended
-"""The messages that a worker's state machine takes. Rail orders, the ends of other ranks and
-questions are for the link."""
+"""The messages that a worker's state machine takes. Other orders, the ends of other ranks and questions are for the
+link."""
 AboutRecords = SetupOffer | SetupPiece | RecordsAsk | SetupWanted

@@ -22,8 +22,18 @@ from taskd.core.events import Sender, Verdict
 from taskd.core.filing import Filed, Filing
 from taskd.core.hangs import Hangs
 from taskd.core.job import Job
-from taskd.core.messages import AgentHello, Answer, DeviceReport, Evidence, Goodbye, Report, Stillness
+from taskd.core.messages import (
+    AgentHello,
+    Answer,
+    DeviceReport,
+    Evidence,
+    Goodbye,
+    PauseAnswers,
+    Report,
+    Stillness,
+)
 from taskd.core.messages import Proofs as ProofsTold
+from taskd.core.pause.pauses import Pauses
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.rails import Rails
 from taskd.core.rails.watch import RailWatch
@@ -46,18 +56,19 @@ class Nodes:
         rails: Rails,
         watch: RailWatch,
         proofs: Proofs,
+        pauses: Pauses,
     ) -> None:
         """`name`: the job's name."""
         self._name = name
         self._job = job
         self._members = job.members
         self._filing = Filing(job.members)
-        self._counters = job.members.counters
         self._detector = detector
         self._repairs = repairs
         self._rails = rails
         self._watch = watch
         self._proofs = proofs
+        self._pauses = pauses
         self._collectives = Collectives(job)
         self.hangs = Hangs(job)
         self._strangers: dict[str, int] = {}  # when an unknown node was last asked to introduce itself
@@ -73,10 +84,10 @@ class Nodes:
             self._ask_who(sender, when.at)
             return
         if node.life != sender.life:
-            self._counters.count("former life of an agent")
+            self._members.counters.count("former life of an agent")
             return
         if sender.sequence <= node.sequence:
-            self._counters.count("repeated or late message")
+            self._members.counters.count("repeated or late message")
             return
         node.sequence = sender.sequence
         if isinstance(message, Goodbye):
@@ -93,6 +104,8 @@ class Nodes:
             self.hangs.file(node, message, when.at)
         elif isinstance(message, DeviceReport):
             self._repairs.devices.file(node.name, message, when)
+        elif isinstance(message, PauseAnswers):
+            self._pauses.file(node.name, message)
 
     def judged(self, verdict: Verdict, when: Moment) -> None:
         """Apply the detector's verdict about a node's silence."""
@@ -142,11 +155,11 @@ class Nodes:
         known = members.nodes.get(hello.node)
         life = known.life if known is not None else 0
         if known is not None and known.life == sender.life and sender.sequence <= known.sequence:
-            self._counters.count("repeated or late message")
+            self._members.counters.count("repeated or late message")
             return
         admitted = self._stranger(hello) or members.admit(sender, hello)
         if isinstance(admitted, str):
-            self._counters.count("agent refused")
+            self._members.counters.count("agent refused")
             self._job.mattered = bool(self._job.journal)  # a journal row holds all of a step or nothing
             self._job.note("refused", f"the agent of node {hello.node} was not let in: {admitted}", node=hello.node)
             self._job.tell(sender.node, Answer(self._job.term, False, cut(admitted), False, 0, (), ()), sender.life)
@@ -154,6 +167,7 @@ class Nodes:
         node = admitted
         self._job.mattered = True
         node.sequence = sender.sequence
+        self._pauses.introduced(node.name)
         reborn = known is not None and life != sender.life
         if known is None:
             self._detector.watch(node, when.at)
@@ -187,7 +201,7 @@ class Nodes:
 
     def _ask_who(self, sender: Sender, at: int) -> None:
         """Ask an unknown agent for its hello: this manager has forgotten the agent, or the hello was lost."""
-        self._counters.count("message of an unknown agent")
+        self._members.counters.count("message of an unknown agent")
         asked = self._strangers.get(sender.node)
         if self._job.journal:
             return  # this step goes into the journal, but strangers do not; the agent sends again soon
@@ -229,6 +243,7 @@ class Nodes:
     def _forget(self, node: NodeRecord, now: int) -> None:
         self._detector.forget(node)
         self._rails.forget(node.name, now)
+        self._pauses.forget(node.name)
         self._watch.forget(node.name)
 
     def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
@@ -280,7 +295,7 @@ class Nodes:
         if report.epoch > job.epoch:
             forgot |= self._repairs.adopt(report.epoch, f"node {node.name} knows of", sorted(node.ranks), when)
         if report.term > job.term or report.epoch > job.epoch:
-            self._counters.count("leap of a term or an epoch")
+            self._members.counters.count("leap of a term or an epoch")
         return forgot
 
     def _act_on(self, filed: Filed, node: NodeRecord, when: Moment) -> None:
@@ -339,7 +354,7 @@ class Nodes:
         self._job.mattered = True
         record = self._members.find(evidence.rank)
         if record is not None and evidence.incarnation != record.incarnation:
-            self._counters.count("evidence against another incarnation")
+            self._members.counters.count("evidence against another incarnation")
             return
         kind, reason = evidence.kind, evidence.reason
         seen_by = f"rank {evidence.witness}" if evidence.witness >= 0 else f"the agent of node {node.name}"

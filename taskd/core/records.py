@@ -130,7 +130,7 @@ class Restart:
     vain: int = 0  # how many of the last restarts, in a row, came to nothing
     resumed_steps: int = -1  # how far the job was when the rank resumed; -1: it has not resumed
     rests_until: int = 0  # the rank is not started again before
-    told: bool = False  # whether people were told of this pause
+    told: bool = False  # whether people were told of this rest
 
     def died(self, now: int, steps: int) -> None:
         """The rank has died: if its last restarts came to nothing, it is to rest before the next one."""

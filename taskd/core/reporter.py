@@ -18,6 +18,7 @@ from taskd.core.crew import Crew
 from taskd.core.device_relay import DeviceRelay
 from taskd.core.local import LocalRank
 from taskd.core.messages import AgentHello, Evidence, RailReport, RankReport, Report
+from taskd.core.pause.relay import PauseRelay
 from taskd.core.post import Post
 from taskd.core.proof.relay import ProofRelay
 from taskd.core.rails.relay import RailRelay
@@ -28,7 +29,14 @@ class Reporter:
     """Sends beats, and the reports that cannot wait for the next beat."""
 
     def __init__(
-        self, post: Post, crew: Crew, rails: RailRelay, proofs: ProofRelay, still: StillRelay, devices: DeviceRelay
+        self,
+        post: Post,
+        crew: Crew,
+        rails: RailRelay,
+        proofs: ProofRelay,
+        still: StillRelay,
+        devices: DeviceRelay,
+        pauses: PauseRelay,
     ) -> None:
         self._post = post
         self._crew = crew
@@ -36,6 +44,7 @@ class Reporter:
         self._proofs = proofs
         self._still = still
         self._devices = devices
+        self._pauses = pauses
         self._evidence: deque[Evidence] = deque(maxlen=limits.MAX_KEPT_EVIDENCE)
         self._beat_at = self._full_at = 0
 
@@ -65,12 +74,19 @@ class Reporter:
             self._post.send(still)
         if (seen := self._devices.due(now)) is not None:
             self._post.send(seen)
+        if (answers := self._pauses.due_with_beat()) is not None:
+            self._post.send(answers)
 
     def tell(self, record: LocalRank) -> None:
         """Report one rank at once, because the manager should know it before the next beat."""
         if self._post.connected and not record.past:
             record.news = False
             self._report(False, (record.report(),))
+
+    def tell_pause(self) -> None:
+        """Report the answers to a pause at once, because ranks wait for what follows from them."""
+        if self._post.connected and (answers := self._pauses.news()) is not None:
+            self._post.send(answers)
 
     def introduce(self, now: int) -> None:
         """Send everything that the manager may not know."""
@@ -85,6 +101,7 @@ class Reporter:
         self._rails.news.again()
         self._still.again()
         self._devices.again()
+        self._pauses.again()
         self.beat(now, full=True)
         while self._evidence:
             self._post.send(self._evidence.popleft())

@@ -25,6 +25,7 @@ from typing import Any
 from taskd.core.hangs import Hangs
 from taskd.core.job import Job
 from taskd.core.manager import Manager
+from taskd.core.pause.pauses import Pauses
 from taskd.core.proof.proofs import Proofs
 from taskd.core.rails.attention import Attention
 from taskd.core.rails.sightings import Sightings
@@ -46,6 +47,7 @@ TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     },
     Stands: {"by_rank": dict, "told_at": dict, "outside": Counter},
     Devices: {"_last": dict},
+    Pauses: {"_answers": dict, "_holds": dict},
     Proofs: {"_open": dict, "_ready": list},
     Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
     Attention: dict.fromkeys(("odd", "_now"), dict),

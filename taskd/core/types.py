@@ -146,6 +146,29 @@ class Harm(IntEnum):
     DEVICE = 2  # nothing may rely on the device before it was reset or replaced
 
 
+class PauseKind(IntEnum):
+    """What an order about a pause wants of a rank."""
+
+    FREE = 0  # go on: nothing is paused
+    ASK = 1  # tell which step you have begun, and begin no other one before you hear more
+    STAND = 2  # do not begin the named step
+
+
+class PauseFinding(IntEnum):
+    """What the manager found about a pause."""
+
+    AGREED = 0  # no rank has begun this step
+    STANDS = 1  # every rank stands before it
+    AGAIN = 2  # all ranks are to be asked once more
+    WAITS = 3  # a repair is under way
+    COUNTS = 4  # the first rank stands: the lease begins
+    LAPSED = 5  # the lease has ended
+    REFUSED = 6  # a rank cannot, or the operator's step is behind
+    UNDONE = 7
+    FORGOTTEN = 8  # a node holds a newer order than this manager has ever given
+    UNTOLD = 9  # nodes do not hold the order in force
+
+
 class ProofFinding(IntEnum):
     """What the manager found in the proofs of the ranks."""
 

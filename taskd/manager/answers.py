@@ -1,4 +1,4 @@
-"""The answers to operators: the JSON behind `taskd status`, `events`, `incidents` and `rail`.
+"""The answers to operators: the JSON behind `taskd status`, `events`, `incidents`, `rail` and `pause`.
 
 Each answer is one JSON object. It is made from the core's facts, the manager's facts about itself, and the notes kept
 for people. An answer that is too large for a message is shortened, and says by how much. The functions are pure, except
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from taskd.core import limits
+from taskd.core.events import PauseWish
 from taskd.core.messages import Reply
 from taskd.manager.snapshot import Told
 
@@ -73,6 +74,31 @@ def rail_wish(argument: str) -> tuple[str, str] | None:
     The node is on a line of its own, since a name may have spaces."""
     rail, _, node = argument.partition("\n")
     return (rail, node) if rail else None
+
+
+def pauses(facts: dict[str, Any]) -> Reply:
+    """The pause of the job and what each rank has answered, from the core's facts."""
+    return _reply(facts, "ranks")
+
+
+def pause_wish(argument: str, resumes: bool, usual_ms: int, longest_ms: int) -> PauseWish | str:
+    """An operator's wish, or the sentence that says what is wrong with it. Its lines are the request and the operator;
+    for a pause, the step (-1: none) and the milliseconds (0: as usual), too."""
+    request, by, *numbers = argument.split("\n")
+    if not request or not by or len(numbers) != (0 if resumes else 2):
+        return "a pause is asked for by request, operator, step and milliseconds, a resume by request and operator"
+    if resumes:
+        return PauseWish(request, by)
+    try:
+        step, lease_ms = (int(number) for number in numbers)
+    except ValueError:
+        return f"the step and the milliseconds of a pause are whole numbers, not {' and '.join(numbers)[:80]!r}"
+    if not -1 <= step <= limits.MAX_STEP:
+        return f"a step is a whole number from 0 on, not {step}"
+    lease_ms = lease_ms or usual_ms
+    if not 0 < lease_ms <= longest_ms:
+        return f"a pause lasts from 1 ms to {longest_ms / 1000:g} s at most (pause.limit_ms); then it is renewed"
+    return PauseWish(request, by, step, lease_ms * limits.MS)
 
 
 def _dated(incident: dict[str, Any], wall_ns: Callable[[int], int]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ OPERATORS_MAX = 256
 """How many connections of operators a manager is prepared for, in addition to those of the agents."""
 FILES = 128
 """How many files the manager has open in addition to its connections."""
-ALOUD = frozenset({"done", "healed", "over", "end", "waits", "pause", "proof", "idle", "hang", "device"})
+ALOUD = frozenset({"done", "healed", "over", "end", "waits", "rests", "proof", "idle", "hang", "device", "pause"})
 """Kinds of notes that every job's terminal shows. A start over of all ranks is not here: each launcher prints it."""
 
 
@@ -272,6 +272,9 @@ class ManagerLoop:
             "rails": lambda: answers.rails(core.rails(now_ns)),
             "rail out": lambda: self._wish(question.argument, True),
             "rail back": lambda: self._wish(question.argument, False),
+            "pauses": lambda: answers.pauses(core.pause(now_ns)),
+            "pause": lambda: self._pause(question.argument, resumes=False),
+            "resume": lambda: self._pause(question.argument, resumes=True),
         }
         topic = topics.get(question.topic)
         if topic is None:
@@ -292,6 +295,19 @@ class ManagerLoop:
             return Reply(False, cut(wish))
         self._do(self._memory.step(wish))
         return answers.rails(self._memory.core.rails(self._memory.now_ns()))
+
+    def _pause(self, argument: str, resumes: bool) -> Reply:
+        """Pause the job or let it go on, or refuse with a reason. `pauses` tells how it goes on."""
+        limit_ms, core = self.config.pause.limit_ms, self._memory.core
+        is_set = not self.config.sources.get("pause.limit_ms", "default").startswith("default")
+        longest_ms = limit_ms if is_set else limits.PAUSE_MAX_NS // limits.MS
+        wish = answers.pause_wish(argument, resumes, limit_ms, longest_ms)
+        found = wish if isinstance(wish, str) else core.pause_wish(wish)
+        if isinstance(found, str):
+            return Reply(False, cut(found))
+        if found is not None:
+            self._do(self._memory.step(found))
+        return answers.pauses(core.pause(self._memory.now_ns()))
 
     def _facts(self) -> dict[str, Any]:
         journal = self._memory.journal

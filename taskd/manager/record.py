@@ -20,6 +20,8 @@ from taskd.core.events import (
     ConnectionLost,
     HangVerdict,
     ManagerEvent,
+    PauseVerdict,
+    PauseWish,
     ProofVerdict,
     RailVerdict,
     RailWish,
@@ -34,12 +36,13 @@ from taskd.core.messages import (
     Answer,
     FromAgent,
     Order,
+    PauseOrder,
     RailOrder,
     RanksEnded,
     ToAgent,
     Unmended,
 )
-from taskd.core.types import HangFinding, ProofFinding, RailFinding, RankState, Stage
+from taskd.core.types import HangFinding, PauseFinding, PauseKind, ProofFinding, RailFinding, RankState, Stage
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
 
@@ -69,6 +72,10 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
     if isinstance(event, RailVerdict):
         named = (event.rail, list(event.nodes), list(event.peers), event.reason, list(event.borrowers))
         return ["rail", int(event.finding), *named, event.borrowed, event.hedged, event.retransmitted]
+    if isinstance(event, PauseWish):
+        return ["pause wish", event.request, event.by, event.step, event.lease_ns]
+    if isinstance(event, PauseVerdict):
+        return ["pause", int(event.finding), event.step, list(event.nodes), event.reason]
     if isinstance(event, HangVerdict):
         return ["hang", int(event.finding), event.age_ns, list(event.ranks), event.reason]
     if isinstance(event, ProofVerdict):
@@ -102,6 +109,11 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
         finding, rail, nodes, peers, reason, borrowers, *cost = values
         named = (_text(rail), _texts(nodes), _texts(peers), _text(reason), _texts(borrowers))
         return RailVerdict(RailFinding(finding), *named, *(int(one) for one in cost))
+    if kind == "pause wish":
+        return PauseWish(_text(values[0]), _text(values[1]), int(values[2]), int(values[3]))
+    if kind == "pause":
+        finding, step, nodes, reason = values
+        return PauseVerdict(PauseFinding(finding), int(step), _texts(nodes), _text(reason))
     if kind == "proof":
         finding, updates, layout, total, units, ranks, named, harmless, item, reason = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
@@ -199,6 +211,11 @@ def describe(effects: list[ManagerEffect]) -> list[str]:
     return [*lines, *(f"to {join(nodes)}: {_words(message)}" for message, nodes in said)]
 
 
+_PAUSE = {
+    PauseKind.FREE: "nothing is paused",
+    PauseKind.ASK: "tell your step and begin no other one",
+    PauseKind.STAND: "stand before step {step}",
+}
 _ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "go on"}
 
 
@@ -222,6 +239,8 @@ def _words(message: ToAgent) -> str:
         return f"rails: {out} ({message.reason})"
     if isinstance(message, RanksEnded):
         return f"nobody is to wait for {rank_words(message.ranks)} in epoch {message.epoch}"
+    if isinstance(message, PauseOrder):
+        return _PAUSE[message.kind].format(step=message.step)
     if isinstance(message, Unmended):
         return f"nothing that failed in epoch {message.epoch} is repaired ({message.reason})"
     return f"stop with exit code {message.exit_code} ({message.reason})"

@@ -277,7 +277,7 @@ class Crowd:
         return self.current is not None and self.current.running()
 
     def held(self, group: Group) -> bool:
-        """Whether the data network is cut between members of the group."""
+        """Whether the data network is cut between members of the group, or a rank of such a node begins no step."""
         return bool(self.cut_nodes) and any(member.node in self.cut_nodes for member in group.resumed.values())
 
     def cut(self, node: str) -> None:

@@ -25,9 +25,10 @@ SECOND = 1_000_000_000
 OF_ONE = {
     "error": error_faults.ends,
     "raise": error_faults.waits,
+    "pause": lambda world, _: world.pauses.strike(),
     "still": lambda world, victim: world.stands.strike(victim),
 }
-"""Faults of one rank that are implemented elsewhere."""
+"""Faults that are implemented elsewhere, most of them of one rank."""
 
 
 class Faults:
@@ -45,7 +46,7 @@ class Faults:
         if not self._active or self.world.over():
             return
         self.world.struck[fault.kind] += 1
-        if fault.kind not in RAIL_FAULTS:
+        if fault.kind not in (*RAIL_FAULTS, "pause"):
             self.world.harm()
         self.world.loop.tell("fault", fault.kind)
         if fault.kind not in OF_ONE:
@@ -317,6 +318,7 @@ class Faults:
         world.planted.clear()
         self.rails.stop()
         world.stands.stop()
+        world.pauses.stop()
         for node, full in list(self._cuts):
             self._heal(node, full)
         if not world.manager.alive:

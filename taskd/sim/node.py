@@ -24,7 +24,7 @@ from taskd.core.events import (
     Tick,
     WorkerSaid,
 )
-from taskd.core.messages import Order, Proofs, Stillness, WorkerWelcome
+from taskd.core.messages import Order, PauseAnswers, Proofs, Stillness, WorkerWelcome
 from taskd.core.post import Identity
 from taskd.sim.setting import JOB, NAME, Setting
 from taskd.sim.stands import seen
@@ -180,7 +180,7 @@ class SimNode:
             self.sequence += 1
             message = world.with_rails(self.name, effect.message)
             world.check_wire(message)
-            world.asides += isinstance(message, Proofs | Stillness)
+            world.asides += isinstance(message, Proofs | Stillness | PauseAnswers)
             world.network.send(self.name, NAME, (Sender(self.name, self.life, self.sequence), message))
         elif isinstance(effect, Relay):
             self._relay(effect, speaker)

@@ -99,6 +99,7 @@ class Play:
 
     def _watch_budgets(self) -> None:
         """Check every second that no incident is open longer than its budget, and that no list is too long."""
+        self.world.pauses.look(self.world.workers())
         if self.world.manager.alive:
             self.world.manager.check_bounds()
             self.world.rail_checks.look()
@@ -141,12 +142,15 @@ class Play:
             if self.world.over():
                 return self._all_leave()
             trains = crowd.training() and crowd.steps >= began + STEPS_AFTER and not self.world.proofs.unsaid()
-            if trains and not self.world.manager.open_incidents() and not self.world.rail_checks.unwell():
+            well = not self.world.rail_checks.unwell() and not self.world.pauses.unwell()
+            if trains and well and not self.world.manager.open_incidents():
                 return None
             self.world.loop.run(min(self.world.loop.now + RECHECK_NS, deadline), self.world.over)
         rail, unlike = self.world.rail_checks.unwell(), self.world.proofs.unsaid()
         if unlike:
             raise Violation("proof-found", f"{self._liveness_ns // SECOND} s after the last fault: {unlike}")
+        if paused := self.world.pauses.unwell():
+            raise Violation("pause-ends", f"{self._liveness_ns // SECOND} s after the last fault: {paused}")
         rule, standing = ("rails-return", rail) if rail and crowd.training() else ("live", self._standing())
         raise Violation(rule, f"{self._liveness_ns // SECOND} s after the last fault: {standing}")
 
@@ -154,6 +158,8 @@ class Play:
         """Without a manager the job may train or end. But no rank may stay in a state that only a manager can end."""
         self.world.loop.run(self.world.loop.now + LEASE_NS)
         for worker in self.world.workers():
+            if worker.pause.blocked_since >= 0:
+                raise Violation("pause-ends", f"{worker} stands without a manager")
             if worker.core.state is not WorkerState.RUNNING and not worker.harmed:
                 state = worker.core.state.name
                 raise Violation("lease", f"{worker} is {state}, {LEASE_NS // SECOND} s after the last of the managers")

@@ -77,7 +77,7 @@ class RailChecks:
             for worker in node.workers.values():
                 known = worker.acknowledged and world.loop.now - worker.born_at > TOLD_NS
                 free = world.loop.now - worker.rails.hindered_until > 2 * TOLD_NS  # it is asked again after a pause
-                if known and free and not worker.leaving and row["rail"] not in worker.rails.out:
+                if known and free and not worker.finished and row["rail"] not in worker.rails.out:
                     text = f"{worker} still uses rail {row['rail']}, which is {row['use']} for {row['age_ms']} ms"
                     raise Violation("rails-obeyed", text)
                 world.watch.actions += 1

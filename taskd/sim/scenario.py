@@ -39,6 +39,7 @@ FAULTS = {
     "rail": "a rail of a node (or of all, or all of one) is lost, slow, or lies, for a while",
     "flap": "a rail comes and goes",
     "operator": "an operator takes a rail out and puts it back later, whatever else is going on",
+    "pause": "an operator pauses the job, and renews that, resumes the job, or forgets it",
     "unable": "a rank cannot follow rail orders for a while, or does not answer them",
     "flip": "a bit flips in what one rank holds, and nothing fails",
     "orphan": "the manager dies and never comes back",

@@ -18,6 +18,7 @@ from taskd.core.effects import EndJob
 from taskd.core.events import ManagerEvent
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, RailOrder
+from taskd.core.pause.guard import StepGuard
 from taskd.core.worker import Worker
 from taskd.sim.crowd import Crowd, Group
 from taskd.sim.loop import Loop
@@ -40,6 +41,7 @@ class Machines:
     manager: Callable[..., Manager] = Manager
     agent: Callable[..., Agent] = Agent
     worker: Callable[..., Worker] = Worker
+    guard: Callable[..., StepGuard] = StepGuard
 
 
 class Setting(ABC):
@@ -60,7 +62,7 @@ class Setting(ABC):
         self.generation = 0  # how often an external launcher has started the job
         self.struck = Counter[str]()  # faults, by kind
         self.planted = Counter[str]()  # faults that wait for a process to do something
-        self.asides = 0  # messages with proofs, or about still ranks, that agents have sent
+        self.asides = 0  # messages with proofs, about still ranks or a pause, that agents have sent
         self._pids = 1_000
         self._checked = 0
 

@@ -124,6 +124,8 @@ class StandWatch:
     def _check_named(self, worker: SimWorker, trouble: int) -> None:
         if worker.pid not in self._standing or worker.rank in self._named or len(self._standing) > 1:
             return
+        if self.world.watch.pause_heard:
+            return  # while an operator pauses the job, nobody is named
         if self._trouble() == trouble and self._heard() and not self.world.over():
             seconds = NAMED_NS // SECOND
             raise Violation("hang-named", f"{worker} is stopped for {seconds} s, and nobody says so")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from taskd.core import limits
 from taskd.core.events import Reading
 from taskd.core.messages import Place, Still
-from taskd.core.types import Doing
+from taskd.core.types import Doing, Phase
 from taskd.core.waits import digest
 from taskd.sim.crowd import Group
 from taskd.sim.model import mix
@@ -25,7 +25,7 @@ MOST_RANKS = 64
 def seen(worker: SimWorker, now: int) -> Reading:
     """What a page shows, and what the agent adds if the page shows no progress."""
     reading, group, crowd, stand = worker.reading(now), worker.group, worker.world.crowd, worker.stand
-    if group is None or crowd.world_size > MOST_RANKS:
+    if group is None or crowd.world_size > MOST_RANKS or reading.phase is Phase.PARKED:
         return reading
     comes_at = comes(group, worker.rank)
     inside = comes_at <= now and (stand is None or stand.since >= comes_at) and worker.plan != RAISED

@@ -47,6 +47,8 @@ RULES = {
     "rails-return": "when all cables are whole again, every rail comes back",
     "proof-true": "ranks that hold the same are not said to differ, and one that is sound is not accused by most",
     "proof-found": "ranks that do not hold the same do not train on so unsaid",
+    "paused-together": "ranks that are paused stand before the same step, which nobody has begun",
+    "pause-ends": "nobody stands for longer than the lease of a pause",
     "hang-true": "a hang is said only where a rank stands still, and nobody else is named",
     "hang-named": "a rank that is stopped in a job that nothing else troubles is named",
     "core": "no machine of the core raises, whatever it is told",
@@ -78,6 +80,7 @@ class Watch:
         self.starts = Starts()
         self.best = 0  # the newest update that any group completed
         self.actions = 0
+        self.pause_heard = False  # some rank has heard of a pause
         self._world_size = world_size
         self._acted: dict[tuple[int, int], int] = {}
         self._parked: dict[int, dict[int, tuple[int, int]]] = {}  # epoch -> rank -> (part, updates)

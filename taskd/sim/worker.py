@@ -11,10 +11,20 @@ from typing import Any, Protocol
 
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume
 from taskd.core.events import Done, Reading
-from taskd.core.messages import Covered, Order, RailOrder, RanksEnded, WorkerHello, WorkerLeaving, WorkerWelcome
+from taskd.core.messages import (
+    Covered,
+    Order,
+    PauseOrder,
+    RailOrder,
+    RanksEnded,
+    WorkerHello,
+    WorkerLeaving,
+    WorkerWelcome,
+)
 from taskd.core.types import Cover, Phase, Stage
 from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.crowd import Group, Member
+from taskd.sim.pauses import PauseHands
 from taskd.sim.rails import RailHands
 from taskd.sim.setting import JOB, Setting
 
@@ -54,9 +64,9 @@ class SimWorker(Member):
         self.alive = True
         self.born_at = node.world.loop.now
         self.rails = RailHands()
+        self.pause = PauseHands(node.world, self)
         self.harmed = False  # a fault has struck it, or will
         self.set_up = False
-        self.leaving = False
         self.finished = False
         self.acknowledged = False
         self.connected = False  # to the agent that runs now
@@ -77,7 +87,7 @@ class SimWorker(Member):
 
     def say_hello(self) -> None:
         """Send a hello to the node's agent: the first agent, or the one that runs now."""
-        if not self.alive or self.leaving:
+        if not self.alive or self.finished:
             return
         world = self.world
         if not self.acknowledged:
@@ -119,6 +129,9 @@ class SimWorker(Member):
             return
         if isinstance(message, RanksEnded):
             return  # no transport is simulated
+        if isinstance(message, PauseOrder):
+            self.pause.hear(message)
+            return
         if isinstance(message, WorkerWelcome):
             self.acknowledged = message.accepted and message.acknowledged
             if message.accepted:
@@ -139,6 +152,7 @@ class SimWorker(Member):
         world.watch.told(self, effect)
         if isinstance(effect, Park):
             self.busy += 1
+            self.pause.leaves()
             self._park(effect.epoch)
         elif isinstance(effect, Rebuild):
             self.busy += 1
@@ -169,6 +183,7 @@ class SimWorker(Member):
             phase = Phase.SETUP if not self.set_up else Phase.DONE if self.finished else Phase.PARKED
             return Reading(self.rank, self.incarnation, self.core.epoch, max(self.updates, 0), phase, 1, 0, work)
         step, phase, step_ms = group.place(self, now)
+        phase = Phase.PARKED if self.pause.blocked_since >= 0 else phase
         return Reading(self.rank, self.incarnation, self.core.epoch, step, phase, 1, step_ms, work)
 
     def _works(self, works: bool) -> None:
@@ -203,6 +218,7 @@ class SimWorker(Member):
             group = self.world.first_group(self.first_epoch)
             group.join(self)
             group.resume(self, 0)
+            self.pause.resumes(0)
             self.home.worker_says(self, Covered(self.rank, self.incarnation, _cover(self)))
         else:
             self._parked(self.busy, self.core.epoch)
@@ -332,6 +348,7 @@ class SimWorker(Member):
             return
         self.newcomer = False
         self.world.crowd.group(effect.epoch).resume(self, max(effect.updates, 0))
+        self.pause.resumes(max(effect.updates, 0))
         self._done(token, effect.epoch, Stage.RUNNING)
 
     def first_step_made(self, group: Group) -> None:
@@ -347,7 +364,7 @@ class SimWorker(Member):
         """The training loop ended: report this, and exit with code 0."""
         if not self.alive or self.finished:
             return
-        self.finished = self.leaving = True
+        self.finished = True
         if self.group is not None:
             self.group.settle(self, abandon=False)
         self.world.watch.holds(self)
@@ -361,6 +378,7 @@ class SimWorker(Member):
         if self.group is not None:
             self.group.settle(self, abandon=True)
         self.world.watch.holds(self)
+        self.pause.leaves()
         self.alive = False
         self.world.codes[self.rank] = exit_code
         self.world.loop.tell(f"rank {self.rank}", f"process {self.pid} ends with {exit_code}: {reason}")

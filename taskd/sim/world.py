@@ -17,6 +17,7 @@ from taskd.core.types import EvidenceKind
 from taskd.sim.crowd import Group
 from taskd.sim.manager import SimManager
 from taskd.sim.node import SimNode
+from taskd.sim.pauses import SimPauses
 from taskd.sim.proofs import SimProofs
 from taskd.sim.rail_watch import RailChecks
 from taskd.sim.rails import Cables, crews_of
@@ -55,6 +56,7 @@ class World(Setting):
         self.cables = Cables(RAILS) if options.ranks <= RAIL_RANKS and options.kinds else None
         self.rail_checks = RailChecks(self.manager, self.nodes, self.cables)
         self.proofs = SimProofs(self)
+        self.pauses = SimPauses(self, self.manager)
         self.stands = StandWatch(self, self.manager, self.nodes, lambda: len(self.harms) + sum(self.struck.values()))
 
     # ---- what shells ask ---------------------------------------------------------------------------------------
@@ -260,6 +262,7 @@ class World(Setting):
 
     def _completed(self, group: Group) -> None:
         self.proofs.completed(group)
+        self.pauses.completed(group)
         if group.done == group.base + 1 and group.key > 0:
             for member in list(group.resumed.values()):
                 assert isinstance(member, SimWorker)

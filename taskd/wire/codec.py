@@ -29,6 +29,9 @@ from taskd.core.messages import (
     Evidence,
     Goodbye,
     Order,
+    PauseAnswer,
+    PauseAnswers,
+    PauseOrder,
     Proof,
     Proofs,
     Question,
@@ -58,7 +61,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 13
+VERSION = 14
 """Increased whenever a message changes. Two sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6
@@ -97,6 +100,9 @@ Message = (
     | StackTold
     | DeviceReport
     | RanksEnded
+    | PauseOrder
+    | PauseAnswer
+    | PauseAnswers
 )
 
 

@@ -3,8 +3,9 @@
 Scripts call `step_end`, `optimizer_begin` and `optimizer_end` (through tft_pause_train and its family), or taskd's own
 session marks its steps. Scripts that call nothing are followed through torch's global optimizer hooks: the first
 optimizer that steps counts the steps, and further optimizers are ignored. Once a script has told its own number, that
-number counts. Without a worker, every call only tests one variable. Nothing here blocks, waits, sends or raises. This
-module does not import torch: the hooks are installed if the script has imported it.
+number counts. Without a worker, every call only tests one variable. In a script without a session, these are also the
+boundaries at which a rank stands for an operator's pause (pausing.py). Apart from that, nothing here blocks, waits,
+sends or raises. This module does not import torch: the hooks are installed if the script has imported it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskd import log
 from taskd.core.types import Phase
+from taskd.worker import pausing
 
 if TYPE_CHECKING:
     from taskd._native import Page
@@ -32,13 +34,14 @@ _STEP_MAX = 2**62
 class _Progress:
     """What this process knows about its own step."""
 
-    __slots__ = ("handles", "leader", "page", "step", "thread", "told", "under_way")
+    __slots__ = ("ends_told", "handles", "leader", "page", "step", "thread", "told", "under_way")
 
     def __init__(self) -> None:
         self.page: Page | None = None
         self.step = -1  # the current step, or the last one
         self.under_way = False
         self.told = False  # whether the script has told a number itself
+        self.ends_told = False  # whether it tells the end of its steps
         self.thread: int | None = None  # the thread in which the session's loop runs
         self.leader: weakref.ref[Any] | None = None
         self.handles: list[Any] = []
@@ -55,7 +58,11 @@ def step_end(iteration: int) -> None:
     step = _number(iteration)
     if step is not None:
         _progress.step, _progress.under_way, _progress.told = step, False, True
+        _progress.ends_told = True
         page.store_step(step, _BETWEEN)
+        pausing.boundaries_known()
+        if pausing.before_hooked(step + 1):
+            page.store_phase(_BETWEEN)
 
 
 def optimizer_begin(step: int = -1) -> None:
@@ -65,7 +72,11 @@ def optimizer_begin(step: int = -1) -> None:
         return
     number = _number(step)
     if number is not None:
-        _begin(number if number >= 0 else _progress.step + 1)
+        number = number if number >= 0 else _progress.step + 1
+        pausing.boundaries_known()
+        if not _progress.ends_told:
+            pausing.before_hooked(number)
+        _begin(number)
         _progress.told = True
         page.store_step(_progress.step, _OPTIMIZER)
 
@@ -117,6 +128,7 @@ def attach(page: Page) -> None:
             optimizer.register_optimizer_step_pre_hook(uncompiled(_before_update)),
             optimizer.register_optimizer_step_post_hook(uncompiled(_after_update)),
         ]
+        pausing.boundaries_known()
     except AttributeError:
         log.once(
             _logger, logging.INFO, "hooks", "this torch has no global optimizer hooks; steps are shown only when told"
@@ -130,7 +142,7 @@ def detach() -> None:
         handle.remove()
     _progress.handles = []
     _progress.step, _progress.under_way, _progress.told, _progress.leader = -1, False, False, None
-    _progress.thread = None
+    _progress.thread, _progress.ends_told = None, False
 
 
 def _begin(step: int) -> None:
@@ -151,6 +163,7 @@ def _before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
             _progress.leader = weakref.ref(optimizer)
             leader = optimizer
         if leader is optimizer:
+            pausing.before_hooked(_progress.step + 1)
             _begin(_progress.step + 1)
     page.store_step(_progress.step, _OPTIMIZER)
 

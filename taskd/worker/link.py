@@ -22,6 +22,7 @@ from taskd import _native, log
 from taskd.comm import rail_engine
 from taskd.config import Config
 from taskd.core.messages import (
+    PauseOrder,
     RailOrder,
     RanksEnded,
     StackAsked,
@@ -41,6 +42,7 @@ from taskd.worker.counters_shown import ShownCounters
 from taskd.worker.identity import Identity
 from taskd.worker.introduction import Introduction
 from taskd.worker.keyshare import KeyLooks, KeyShare
+from taskd.worker.pausing import Pausing
 from taskd.worker.rails import RailFollower
 from taskd.worker.registration import Registration
 
@@ -73,6 +75,7 @@ class Link:
         self.registration = Registration(identity.rank)
         self.counters = ShownCounters(self.channel, self.introduction, self.registration)
         self._keys = KeyLooks(KeyShare(config, identity, wanted=not launched))
+        self.pausing = Pausing(identity.rank, self.page, self.channel.say)
         self._rails = RailFollower(identity.rank, config.worker.inner == "rail")
         self._beat_ns = config.worker.beat_period_ms * 1_000_000
         self._hello_at = 0.0
@@ -132,6 +135,7 @@ class Link:
             # A bug in this thread may cost the monitoring of one rank, but not its training.
             _logger.exception("taskd's link to the node's agent has ended by a mistake of its own; training goes on")
         finally:
+            self.pausing.end()
             self.channel.close()
             self.counters.close()
             with self.channel.lock:
@@ -191,6 +195,9 @@ class Link:
             answer = self._rails.follow(message, self.introduction.incarnation)
             if answer is not None:
                 self.channel.say(answer)
+            return
+        if isinstance(message, PauseOrder):
+            self.pausing.ordered(message, self.introduction.incarnation)
             return
         if isinstance(message, StackAsked):
             self.channel.say(StackTold(message.rank, self.introduction.incarnation, whereabouts.of_training()))

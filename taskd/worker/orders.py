@@ -31,6 +31,7 @@ from taskd.core.repair.notices import NO_SESSION
 from taskd.core.types import Stage
 from taskd.core.worker import Worker, WorkerState
 from taskd.errors import TaskdError
+from taskd.worker import pausing
 from taskd.worker.hold import Hold
 
 _logger = log.get(__name__)
@@ -107,6 +108,7 @@ class Orders:
         elif isinstance(effect, Park) and self.core.state is not WorkerState.SETUP:
             if self.has_session:
                 self._control.drain(effect.epoch)
+                pausing.wake()
                 _end_on_devices(effect.epoch)
                 self._todo.put(effect)
                 self._answered.set()

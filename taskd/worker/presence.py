@@ -16,7 +16,7 @@ from taskd.config import Config
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.words import RAISED_AGAIN, cut
-from taskd.worker import compiling, gloo_threads, hooks
+from taskd.worker import compiling, gloo_threads, hooks, pausing
 from taskd.worker import current as current_session
 from taskd.worker.exits import ExitWatch
 from taskd.worker.follower import Follower
@@ -52,6 +52,7 @@ class Presence:
         global _lives
         self.started = True
         _lives += 1
+        pausing.establish(self.link.pausing)
         self.link.start()
         counters.watch(self.link.counters.show)
         if self.framework == "pt":
@@ -74,6 +75,7 @@ class Presence:
         """Leave the job in good order; training may go on without taskd."""
         self._exits.remove()
         hooks.detach()
+        pausing.establish(None)
         compiling.attach(None)
         counters.watch(None)
         if self.started:

@@ -19,7 +19,7 @@ from taskd.core.types import Phase
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state.ledger import Ledger
 from taskd.state.replica import Replica
-from taskd.worker import compiling, hooks
+from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
@@ -48,6 +48,7 @@ class Session:
 
     def __init__(self, repair: Repair) -> None:
         self._repair = repair
+        pausing.session_begins()
         self._place = place = Place()
         self._step = StepMachine()
         ledger, loaders = Ledger(repair.record_ledger), Loaders(repair.records)
@@ -165,6 +166,8 @@ class Session:
                 transaction.heal()
             elif owes:
                 yield from self._newcomer.pay(feed)
+            elif pausing.before(self.updates, self._repair.ordered):
+                hooks.mark_phase(Phase.BETWEEN)  # it has stood for an operator; a repair may have begun meanwhile
             else:
                 try:
                     step = transaction.hand_out(feed, start)

@@ -25,7 +25,7 @@ from taskd.state import rng
 from taskd.state.ledger import Ledger
 from taskd.state.local import Captured
 from taskd.state.manifest import contents
-from taskd.worker import hooks
+from taskd.worker import hooks, pausing
 from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
 from taskd.worker.counting import Counting
@@ -292,6 +292,7 @@ class Transaction:
         if not self.step.in_repair:
             self.step.happens(StepEvent.ABANDONED)
         self._run_repair()
+        pausing.set_back(self.updates)
         self.prover.healed()
         self.registered.calls.repaired()
         self.step.happens(StepEvent.RESUMED)

@@ -14,6 +14,8 @@ say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence R
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
 plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
+pause [step=12] [lease=5s] [request=p1] | resume [request=r1] | pauses | count-from RANK STEP
+plant rank=1 stage=pause do=deaf|passes|cannot:WORDS
 prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 last-proof | hang
@@ -21,7 +23,7 @@ last-proof | hang
 
 from __future__ import annotations
 
-from taskd.core.events import ConnectionLost, DeviceSeen, Said, Sender
+from taskd.core.events import ConnectionLost, DeviceSeen, PauseWish, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
 from taskd.core.policy.rules import DEFAULT, Policy
@@ -250,6 +252,38 @@ class Story:
         for rail in self.world.manager.rails(self.world.now)["rails"]:
             by = f", borrowed by {' '.join(rail['borrowers'])}" if rail["borrowers"] else ""
             self.world.say("facts", f"rail {rail['rail']} of {rail['node']}: {rail['state']}, {rail['use']}{by}")
+
+    # ---- pauses -----------------------------------------------------------------------------------------------
+
+    def do_pause(self, step: str = "-1", lease: str = "600s", request: str = "p1", by: str = "ann") -> None:
+        self.wants(PauseWish(request, by, int(step), duration_ns(lease)))
+
+    def do_resume(self, request: str = "r1", by: str = "ann") -> None:
+        self.wants(PauseWish(request, by))
+
+    def wants(self, wish: PauseWish) -> None:
+        assert self.world.manager is not None
+        found = self.world.manager.pause_wish(wish)
+        if isinstance(found, PauseWish):
+            self.world.tell_manager(found)
+        else:
+            told = "hears that nothing is to be done" if found is None else f"is refused: {found}"
+            self.world.say("operator", told)
+
+    def do_pauses(self) -> None:
+        assert self.world.manager is not None
+        facts = self.world.manager.pause(self.world.now)
+        pause, last = facts["pause"], facts["last"]
+        if pause is not None:
+            left = "as long as nobody stands" if pause["left_ms"] is None else f"{pause['left_ms']} ms left"
+            text = f"{pause['state']} {pause['place']} by {pause['by']}, {left}"
+        else:
+            text = "nothing is paused" + ("" if last is None else f"; the last one {last['outcome']}: {last['words']}")
+        self.world.say("facts", f"{text}; {facts['standing']} of {facts['world_size']} ranks stand")
+
+    def do_count_from(self, rank: str, step: str) -> None:
+        """The script of this rank counts its steps from this number on."""
+        self.process(rank).counts_from = int(step)
 
     # ---- strange messages -------------------------------------------------------------------------------------
 

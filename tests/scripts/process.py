@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
 from taskd.core.events import Done, Raised, Reading, WorkerEvent
 from taskd.core.limits import MS, SECOND, STILL_NS
-from taskd.core.messages import Order, Place, RailOrder, RanksEnded, Still, WorkerHello
+from taskd.core.messages import Order, PauseOrder, Place, RailOrder, RanksEnded, Still, WorkerHello
+from taskd.core.pause.guard import StepGuard
 from taskd.core.types import Doing, Phase, Stage
 from taskd.core.waits import digest
 from taskd.core.words import RAISED_AGAIN, WOULD_BE_WRONG, rank_words
@@ -47,6 +48,8 @@ class Process:
         self.progress_at = 0
         self.error = ""  # the error that has left its step
         self.rails = RailHands()
+        self.guard = StepGuard()
+        self.counts_from = 0  # the number of its first step, by its script
         self.core = Worker(rank, incarnation, epoch, newcomer)
         world.after(2 * MS, self.hello)
         if newcomer:
@@ -86,10 +89,11 @@ class Process:
             self.die(1, "ImportError: no module named model")
             return
         self.phase = Phase.BODY
+        self.begins()
 
     # ---- orders -----------------------------------------------------------------------------------------------
 
-    def hear(self, message: WorkerEvent | RailOrder | RanksEnded) -> None:
+    def hear(self, message: WorkerEvent | RailOrder | RanksEnded | PauseOrder) -> None:
         if self.alive and isinstance(message, RanksEnded):
             self.world.say(f"rank {self.rank}", f"waits no longer for {rank_words(message.ranks)}")
         elif self.alive and isinstance(message, RailOrder):
@@ -99,7 +103,10 @@ class Process:
                 self.rails.stuck = how.removeprefix("stuck:") if how.startswith("stuck:") else ""
                 self.rails.unable = "" if self.rails.false or self.rails.stuck else how
                 self.node.hear(self.rails.follow(self.rank, self.incarnation, message), self)
+        elif self.alive and isinstance(message, PauseOrder):
+            self.hear_pause(message)
         elif self.alive:
+            assert not isinstance(message, RailOrder | PauseOrder)
             for effect in self.core.step(self.world.now, message):
                 self.carry_out(effect)
 
@@ -112,6 +119,7 @@ class Process:
             self.world.after(1 * MS, self.die, 1, self.error)
         elif isinstance(effect, Park):
             self.error = ""
+            self.guard.leaves()
             if self.phase is not Phase.SETUP or self.updates >= 0:
                 self.begin("park", effect.epoch)
         elif isinstance(effect, Rebuild):
@@ -157,6 +165,53 @@ class Process:
         else:
             self.phase, self.redoes = Phase.BODY, True
             self.hear(Done(epoch, Stage.RUNNING, self.updates, True, ""))
+            self.guard.set_back(self.updates)
+            self.begins()
+
+    # ---- pauses -----------------------------------------------------------------------------------------------
+
+    def hear_pause(self, order: PauseOrder) -> None:
+        plan = self.planted.get("pause", "")
+        if plan == "deaf":
+            return
+        if plan == "passes" and order.step >= 0:  # it gets this order too late
+            del self.planted["pause"]
+            return
+        self.guard.ordered(self.world.now, order)
+        if plan == "passes":  # its promise ends at once
+            self.guard.until = self.world.now
+        if self.phase is Phase.PARKED and self.guard.stands:
+            self.begins()
+        trouble = plan.removeprefix("cannot:") if plan.startswith("cannot:") else ""
+        self.node.hear(self.guard.answer(self.rank, self.incarnation, trouble), self)
+
+    def begins(self) -> None:
+        """It begins its next step, or stands before it."""
+        if not self.alive or self.core.stage is not Stage.RUNNING:
+            return
+        stood, step = self.guard.stands, self.counts_from + self.updates
+        if self.guard.may_begin(self.world.now, step):
+            if stood:
+                self.world.say(f"rank {self.rank}", f"goes on with step {step}")
+            self.phase = Phase.BODY
+        else:
+            self.phase = Phase.PARKED
+            self.world.after(1 * MS, self.stands_before, step)
+            if self.guard.until is not None:
+                self.world.after(max(self.guard.until - self.world.now, 0), self.begins)
+        self.tells()
+
+    def stands_before(self, step: int) -> None:
+        """Its device has done all that was queued: now it stands."""
+        waits = self.alive and self.phase is Phase.PARKED and self.core.stage is Stage.RUNNING
+        if waits and self.guard.holds and not self.guard.stands:
+            self.guard.stands = True
+            self.world.say(f"rank {self.rank}", f"stands before step {step}")
+            self.tells()
+
+    def tells(self) -> None:
+        if self.guard.news():
+            self.node.hear(self.guard.answer(self.rank, self.incarnation, ""), self)
 
     # ---- training ---------------------------------------------------------------------------------------------
 
@@ -187,6 +242,7 @@ class Process:
         if self.redoes:
             self.redoes = False
             self.hear(Done(self.core.epoch, Stage.RUNNING, self.updates, True, ""))
+        self.begins()
 
     def reading(self) -> Reading:
         step = max(self.updates, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskd.core.local import LOCAL
+from taskd.core.pause.pauses import PAUSE
 from taskd.core.rails.records import RAIL, USE
 from taskd.core.records import NODE, RANK
 from taskd.core.repair.decision import DECISION
@@ -18,7 +19,7 @@ from taskd.core.worker import WORKER
 from taskd.worker.step_state import STEP
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, STEP]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, PAUSE, STEP]
 
 
 def page(table: Table[Enum, Enum]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.effects import LetGo, Park, Quit, Rebuild, Restore, Resume, Tell
-from taskd.core.messages import Order, RailOrder, RanksEnded, Stop, Unmended
+from taskd.core.messages import Order, PauseOrder, RailOrder, RanksEnded, Stop, Unmended
 from taskd.core.words import rank_words
 
 
@@ -35,6 +35,10 @@ def tell(effect: Tell) -> str:
     if isinstance(message, RailOrder):
         out = f"without {' '.join(message.out)}" if message.out else "all in use"
         return f"-> {effect.node} | rail order {message.number}: {out}"
+    if isinstance(message, PauseOrder):
+        what = f"{message.kind.name}{f' before step {message.step}' if message.step >= 0 else ''}"
+        left = f", {message.left_ms} ms {'left' if message.counts else 'from then on'}" if message.kind else ""
+        return f"-> {effect.node} | pause order {message.number}: {what}{left}"
     return f"-> {effect.node} | refused: {message.reason}"
 
 

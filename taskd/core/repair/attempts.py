@@ -122,7 +122,7 @@ class Attempts:
             )
         elif resting:
             attempt.move(AttemptCause.REST, when.at)
-            attempt.waiting.deadline = when.at + self._pause(incident, resting, when.now)
+            attempt.waiting.deadline = when.at + self._rest(incident, resting, when.now)
         else:
             incident.waits_since = None
             if fresh:
@@ -132,7 +132,7 @@ class Attempts:
             attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
         self._begin_stage(attempt, incident, when.now)
 
-    def _pause(self, incident: Incident, resting: Collection[RankRecord], now: int) -> int:
+    def _rest(self, incident: Incident, resting: Collection[RankRecord], now: int) -> int:
         """These ranks rest. Return for how long, and say it if people were not told yet."""
         restarts = [record.restart for record in resting if record.restart is not None]
         left_ns = placement.rest_ns(resting, now)
@@ -141,7 +141,7 @@ class Attempts:
             who = rank_words(record.rank for record in resting)
             text = f"{who} died soon after each of the last {times} starts: the next one waits {wait_s} s"
             incident.note(text)
-            self.job.note("pause", text)
+            self.job.note("rests", text)
         for restart in restarts:
             restart.told = True
         return left_ns

@@ -5,7 +5,7 @@ Failure modes, and what follows:
 - *A rank says that it cannot follow*: a newcomer in its set-up is given up. Any other refusal counts as trouble.
 - *A rank says that going on would be wrong*, whichever rank is replaced: training does not continue from this state.
 - *A stage's deadline passes*: the ranks to blame are given up. If no rank is to blame, another epoch begins.
-- *The pause of ranks that died again and again is over*: they are started once more.
+- *The rest of ranks that died again and again is over*: they are started once more.
 - *All nodes are silent*: no other node could take over, so the stage gets its full time again.
 - *All survivors have parked and none holds a whole state*: the ladder is told so.
 
@@ -80,6 +80,8 @@ class Course:
         elif not (late := attempt.waiting.overdue(when.at)):
             if text := notices.waits(attempt, when.at):
                 self._job.note("waits", text)
+        elif attempt.state is AttemptState.REDO and self._members.paused:
+            attempt.waiting.restart(when.at)  # ranks that stand for an operator do no step
         elif attempt.state is AttemptState.REDO:
             self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
         elif blamed := attempt.waiting.to_blame(late):

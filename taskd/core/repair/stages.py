@@ -17,7 +17,7 @@ class AttemptState(Enum):
     """Where one attempt stands."""
 
     PLACING = "spare"
-    RESTING = "pause"
+    RESTING = "rest"
     QUIESCE = "quiesce"
     REBUILD = "rebuild"
     RESTORE = "restore"

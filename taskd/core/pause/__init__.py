@@ -1,0 +1,1 @@
+"""Pauses: all ranks stand before one agreed step until an operator lets them go on, or the lease ends."""
