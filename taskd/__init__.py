@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "add_line": "taskd.worker.files",
     "save": "taskd.worker.files",
     "write_file": "taskd.worker.files",
+    "Client": "taskd.client",
     "UsageError": "taskd.errors",
     "PeerError": "taskd.errors",
     "BackendError": "taskd.errors",

@@ -16,7 +16,7 @@ from tests.source import ROOT, Source, clean, python, texts
 COMMON = {"errors", "log", "config"}
 SHELLS = {"manager", "backup", "agent", "launch", "worker"}
 MAY_IMPORT = {
-    "__init__": {"errors", "api", "worker", "comm", "state"},  # names that are looked up later
+    "__init__": {"errors", "api", "client", "worker", "comm", "state"},  # names that are looked up later
     "__main__": {"cli"},
     "errors": set[str](),
     "descriptors": set[str](),
@@ -40,7 +40,8 @@ MAY_IMPORT = {
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"worker", *COMMON},
     "bench": {"processes", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
-    "cli": {"core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
+    "cli": {"client", "core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
+    "client": {"core", "wire", "manager", *COMMON},
     "run": {"launch", *COMMON},
 }
 # Subject of taskd/core -> the other subjects that it may import. Files in core itself are below or above all of them.

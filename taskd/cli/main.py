@@ -25,6 +25,8 @@ COMMANDS = (
     ("events", "show what happened in the job, and with --follow what happens", "taskd.cli.events"),
     ("incidents", "show every fault: who, why this strategy, its phases, its outcome", "taskd.cli.incidents"),
     ("rail", "show the rails, take one out of use or put it back", "taskd.cli.rail"),
+    ("pause", "let all ranks stand before one step, until a resume or for a time", "taskd.cli.pause"),
+    ("resume", "let the ranks of a paused job go on", "taskd.cli.resume"),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),

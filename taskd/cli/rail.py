@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import sys
-import threading
-import time
 from typing import Any
 
 from taskd.cli import table
@@ -27,7 +25,6 @@ HEADERS = ("NODE", "RAIL", "STATE", "USE", "SINCE", "BORROWED BY", "IN", "OUT", 
 RIGHT = ("SINCE", "IN", "OUT", "RTT")
 STATE_STYLES = {"up": "green", "suspect": "yellow", "probing": "cyan", "down": "red"}
 USE_STYLES = {"borrowed": "yellow", "out": "yellow", "returning": "cyan"}
-PAUSE_SECONDS = 0.1
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -116,20 +113,8 @@ def amount(count: int) -> str:
 
 def _order(asker: Asker, arguments: argparse.Namespace) -> int:
     """Send the order and wait for its end. A refusal by the manager is a usage error."""
-    argument = f"{arguments.name}\n{arguments.node}"
-    answer = asker.ask(f"rail {arguments.action}", argument)
-    number = answer["change"]["number"]
-    end, pause = time.monotonic() + arguments.timeout, threading.Event()
-    while (change := answer["change"]) is not None and change["number"] == number and change["under_way"]:
-        if time.monotonic() > end:
-            return _say(arguments, change, f"rail {arguments.name}: ordered, and not ended yet", 1)
-        pause.wait(PAUSE_SECONDS)
-        answer = asker.ask("rails")
-    if change is None or change["number"] != number:
-        return _say(arguments, change, f"rail {arguments.name}: the change has ended, and another one came after it", 0)
-    return _say(arguments, change, f"rail {arguments.name}: {change['words']}", int(change["outcome"] != "done"))
-
-
-def _say(arguments: argparse.Namespace, change: dict[str, Any] | None, words: str, code: int) -> int:
-    print(json.dumps(change) if arguments.json else table.clean(words))
-    return code
+    order = asker.rail_out if arguments.action == "out" else asker.rail_back
+    found = order(arguments.name, arguments.node, wait_seconds=arguments.timeout)
+    words = table.clean(f"rail {arguments.name}: {found.words}")
+    print(json.dumps(found.facts or None) if arguments.json else words)
+    return 0 if found.done else 1

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from typing import Any
 
 from taskd.cli import table
@@ -174,6 +175,8 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
         text = f"the job stands still, for {span(hang['age_ms'])} by now: {table.clean(hang['text'])}"
         lines.append(table.paint(text, "red", colour))
     lines += _devices(facts.get("devices", []), colour)
+    if (pause := facts.get("pause")) is not None:
+        lines.append(table.paint(_paused(pause), "yellow", colour))
     left_out = facts["world_size"] - len(facts["ranks"])
     if left_out:
         lines.append(f"{left_out} more ranks; `taskd status` prints all")
@@ -189,6 +192,15 @@ def _footer(facts: dict[str, Any], colour: bool) -> str:
     if refused:
         lines.append("dropped: " + ", ".join(f"{table.clean(name)} {count}" for name, count in sorted(refused.items())))
     return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _paused(pause: dict[str, Any]) -> str:
+    """`paused before step 7 by ann@host, until 12:30:07 (in 45 s)`."""
+    text = f"{pause['state']} {pause['place']} by {table.clean(pause['by'])}"
+    if pause["left_ms"] is None:
+        return f"{text}, for {span(pause['lease_ms'])} once a rank stands"
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + pause["left_ms"] / 1000))
+    return f"{text}, until {until} (in {span(pause['left_ms'])}); `taskd resume` ends it"
 
 
 def _proof(proof: dict[str, Any] | None, colour: bool) -> list[str]:

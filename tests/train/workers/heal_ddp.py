@@ -36,6 +36,7 @@ parser.add_argument(
     "--late", default="", help="RANK:STEP: has its gradients and makes no update until the step is given up"
 )
 parser.add_argument("--long", default="", help="RANK:STEP:SECONDS,...: so long is this forward, the first time")
+parser.add_argument("--hold", default="", help="RANK:STEP: this forward waits until the file FOLDER/go is there")
 parser.add_argument("--local-bytes", type=int, default=0, help="of state of its own that each rank changes")
 parser.add_argument("--plain", action="store_true", help="a script that knows nothing of sessions")
 args = parser.parse_args()
@@ -99,6 +100,10 @@ def in_forward(rank: int, step: int) -> None:
         if spec.startswith(f"{rank}:{step}:") and not marker.exists():
             marker.touch()
             time.sleep(float(spec.rpartition(":")[2]))  # lasts: the test is about this time
+    if args.hold == f"{rank}:{step}" and not (args.folder / "go").exists():
+        say(f"holds {rank}")
+        while not (args.folder / "go").exists():
+            time.sleep(0.01)  # the test has to do something first
     die(rank, step, "forward")
 
 

@@ -1,0 +1,393 @@
+"""The client of a job's manager: asks how the job is, pauses and resumes it, takes rails out of use and puts them back.
+
+    with taskd.Client(job="my-job") as client:
+        print(client.pause(seconds=60).words)
+
+The command `taskd` uses the same class. Host, port, job and key come from the configuration, as everywhere. If exactly
+one manager on this host matches the given job, port and host, that one is asked. A named port counts for more than a
+job in the environment. A connection that ends in its handshake is made again a few times, since strangers may crowd the
+port. If a manager does not answer in ANSWER_SECONDS, the error says where it was looked for and what to do. A wish has
+a request of its own, so it may be sent again without being followed twice. This module does NOT format anything for a
+terminal.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket as sockets
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import zmq
+
+from taskd import config as configuration
+from taskd.config import Config
+from taskd.core.messages import Question, Reply
+from taskd.core.words import cut
+from taskd.errors import PeerError, UsageError
+from taskd.manager import residence
+from taskd.wire import keys
+from taskd.wire.codec import Envelope, WireError, decode, encode
+
+ANSWER_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
+HANDSHAKES = 5
+"""How often a connection is tried that ends before both sides have proved the key. That is mostly a wrong key."""
+LOOK_SECONDS = 0.1
+"""The time between two looks at a change that is under way."""
+HERE = ("127.0.0.1", "localhost")
+_REFUSED = {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_DISCONNECTED
+)
+
+
+class NoManager(PeerError):
+    """No manager answered; the text says where it was looked for and what to do."""
+
+
+class _CutOff(NoManager):
+    """The connection has ended in its handshake."""
+
+
+@dataclass(frozen=True)
+class RankPause:
+    """What one rank has answered about a pause."""
+
+    rank: int
+    node: str
+    stands: bool
+    next_step: int  # the step that it will begin next; while it does not stand, perhaps a later one; -1: no answer yet
+    trouble: str
+
+
+@dataclass(frozen=True)
+class PauseResult:
+    """How a pause, or its end, stands."""
+
+    request: str
+    done: bool  # all ranks stand; for a resume: nothing is paused any more
+    step: int  # the step before which the ranks stand; -1: none is agreed on
+    words: str  # one sentence
+    left_seconds: float | None  # of the pause that is under way; None: it does not count yet, or there is none
+    ranks: tuple[RankPause, ...]
+    facts: dict[str, Any]  # all that the manager has said
+
+
+@dataclass(frozen=True)
+class RailResult:
+    """How an operator's change of a rail stands."""
+
+    rail: str
+    done: bool
+    under_way: bool
+    words: str  # one sentence
+    facts: dict[str, Any]
+
+
+Self_ = TypeVar("Self_", bound="Client")
+
+
+class Client:
+    """A connection to one manager. Use it as a context manager. All methods raise NoManager if no manager answers, and
+    UsageError with the manager's own sentence if it refuses."""
+
+    def __init__(self, job: str | None = None, *, host: str | None = None, port: int | None = None) -> None:
+        overrides: dict[str, Any] = {"job_id": job, "manager_host": host, "manager_port": port}
+        self.config = _meant(configuration.load(**overrides))
+        self.place = f"{self.config.manager.host}:{self.config.manager.port}"
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: Any = None
+        self._shaken = False  # whether the handshake of the current connection is complete
+        self._life = secrets.randbits(62)
+        self._sequence = 0
+
+    def __enter__(self: Self_) -> Self_:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._hang_up()
+        self._context.term()
+
+    # ---- what an operator wants -------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The state of the whole job, in as many questions as it takes: the manager answers others in between."""
+        facts = self.ask("status")
+        while facts["next"] is not None:
+            more = self.ask("status", str(facts["next"]))
+            facts |= {key: facts[key] + more[key] for key in ("nodes", "ranks")} | {"next": more["next"]}
+        return facts
+
+    def rails(self) -> list[dict[str, Any]]:
+        """Every rail of every node."""
+        rows: list[dict[str, Any]] = self.ask("rails")["rails"]
+        return rows
+
+    def rail_out(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
+        """Let a rail carry nothing, on one node or on all that have it. Wait for the end of the change."""
+        return self._change("rail out", rail, node, wait_seconds)
+
+    def rail_back(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
+        """Put a rail back into use. It is proved by bytes, and undone if none flow."""
+        return self._change("rail back", rail, node, wait_seconds)
+
+    def pause(
+        self,
+        at_step: int | None = None,
+        *,
+        seconds: float | None = None,
+        wait_seconds: float = 60.0,
+        request: str = "",
+    ) -> PauseResult:
+        """Let all ranks stand before one step, and return when they do. A job that is paused is paused for longer.
+
+        `at_step`: that step; None: the next one that no rank has begun. `seconds`: when the job goes on if nobody
+        renews or resumes; None: as configured. `wait_seconds`: how long to wait until all ranks stand.
+        """
+        if at_step is not None and at_step < 0:
+            raise UsageError(f"a step is a whole number from 0 on, not {at_step}")
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"a pause lasts for more than 0 seconds, not {seconds:g}")
+        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
+        lease_ms = 0 if seconds is None else max(1, round(seconds * 1000))
+        step = -1 if at_step is None else at_step
+        facts = self._wish("pause", f"{request}\n{_who()}\n{step}\n{lease_ms}", end)
+        while (pause := facts["pause"]) is not None and not _all_stand(facts) and time.monotonic() < end:
+            facts = self._look(facts, end)
+        if pause is not None and _all_stand(facts):
+            return _result(request, True, pause, facts, f"paused {pause['place']}: all ranks stand")
+        if pause is not None:
+            return _result(request, False, pause, facts, f"{pause['state']} {pause['place']}: {_missing(facts)}")
+        last = facts["last"] or {}
+        words = f"the pause {last.get('place', '')} is over: {last.get('words', 'the manager knows nothing of it')}"
+        if last.get("outcome") == "refused":
+            raise UsageError(words)
+        return _result(request, False, last, facts, words)
+
+    def resume(self, *, wait_seconds: float = 10.0, request: str = "") -> PauseResult:
+        """Let all ranks go on. A job that is not paused stays as it is, and `words` say so."""
+        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
+        facts = self._wish("resume", f"{request}\n{_who()}", end)
+        if facts["resumed_by"] != request:
+            return _result(request, facts["pause"] is None, {}, facts, "nothing is paused")
+        while facts["pause"] is None and facts["answered"] < facts["world_size"] and time.monotonic() < end:
+            facts = self._look(facts, end)
+        goes = facts["answered"] == facts["world_size"]
+        words = "all ranks go on" if goes else f"resumed; {facts['answered']} of {facts['world_size']} ranks know it"
+        return _result(request, True, {}, facts, words)
+
+    # ---- questions --------------------------------------------------------------------------------------------
+
+    def ask(self, topic: str, argument: str = "") -> dict[str, Any]:
+        """The manager's answer to one question."""
+        for _ in range(HANDSHAKES - 1):
+            try:
+                return self._ask(topic, argument)
+            except _CutOff:
+                continue
+        return self._ask(topic, argument)
+
+    def _ask(self, topic: str, argument: str) -> dict[str, Any]:
+        if self._socket is not None and zmq.EVENT_DISCONNECTED in self._events():
+            self._hang_up()  # the manager ended since the last answer; there may be another one now
+        if self._socket is None:
+            self._connect()
+        assert self._socket is not None
+        self._sequence += 1
+        question = encode(Question(topic, cut(argument)), Envelope(self._job, "", self._life, self._sequence))
+        try:
+            self._socket.send(question)
+        except zmq.Again:
+            self._hang_up()
+            raise NoManager(f"the manager at {self.place} takes no question: it is stopped or overloaded") from None
+        reply = self._reply(self._socket)
+        if not reply.ok:
+            raise UsageError(reply.text)
+        answer: dict[str, Any] = json.loads(reply.text)
+        return answer
+
+    def _wish(self, topic: str, argument: str, end: float) -> dict[str, Any]:
+        """Send a wish. If the manager goes away meanwhile, send it again: it is known by its request."""
+        while True:
+            try:
+                return self.ask(topic, argument)
+            except NoManager:
+                if not self._sequence or time.monotonic() >= end:
+                    raise  # there was none from the beginning, or none came back
+                threading.Event().wait(LOOK_SECONDS)
+
+    def _look(self, facts: dict[str, Any], end: float) -> dict[str, Any]:
+        """The facts of a moment later. A manager that is being started again may be away meanwhile."""
+        threading.Event().wait(LOOK_SECONDS)
+        try:
+            return self.ask("pauses")
+        except NoManager:
+            if time.monotonic() >= end:
+                raise
+            return facts
+
+    def _change(self, topic: str, rail: str, node: str, wait_seconds: float) -> RailResult:
+        answer = self.ask(topic, f"{rail}\n{node}")
+        number, end = answer["change"]["number"], time.monotonic() + wait_seconds
+        while (change := answer["change"]) is not None and change["number"] == number and change["under_way"]:
+            if time.monotonic() > end:
+                return RailResult(rail, False, True, "ordered, and not ended yet", change)
+            threading.Event().wait(LOOK_SECONDS)
+            answer = self.ask("rails")
+        if change is None or change["number"] != number:
+            return RailResult(rail, True, False, "the change has ended, and another one came after it", change or {})
+        return RailResult(rail, change["outcome"] == "done", False, str(change["words"]), change)
+
+    @property
+    def _job(self) -> str:
+        return self.config.job.id
+
+    def _connect(self) -> None:
+        key = keys.find(self.config)
+        if key is None:
+            raise NoManager(
+                f"the key of job {self._job} is not in {self.config.job.directory}: ask on the manager's host as the "
+                "same user, name the job with --job, or give its key by TASKD_KEY_FILE"
+            )
+        try:
+            sockets.create_connection((self.config.manager.host, self.config.manager.port), CONNECT_SECONDS).close()
+        except OSError as error:
+            why = error.strerror or str(error) or "no answer"
+            raise NoManager(
+                f"no manager of job {self._job} at {self.place} ({why}): start it, or say where it is with --host, "
+                "--port and --job"
+            ) from None
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.reconnect_ivl = -1
+        self._socket.sndtimeo = int(ANSWER_SECONDS * 1000)
+        key.protect_client(self._socket)
+        self._monitor = self._socket.get_monitor_socket(_WATCHED)
+        self._socket.connect(f"tcp://{self.place}")
+
+    def _reply(self, socket: zmq.Socket[bytes]) -> Reply:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        end = time.monotonic() + ANSWER_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            ready = dict(poller.poll(int(left * 1000) + 1))
+            if socket in ready:
+                found = decode(socket.recv_multipart()[-1])
+                if isinstance(found, WireError):
+                    raise PeerError(f"the manager at {self.place} gave no answer of ours: {found.reason}")
+                if isinstance(found[1], Reply):
+                    return found[1]
+            elif self._monitor in ready:
+                seen = self._events()
+                if zmq.EVENT_DISCONNECTED in seen or seen & _REFUSED:
+                    # A manager with another key does not even answer a handshake: it drops the connection.
+                    shaken = self._shaken
+                    self._hang_up()
+                    if not shaken:
+                        raise _CutOff(
+                            f"the manager at {self.place} does not accept the key of job {self._job}: another job's? "
+                            "Or strangers crowd its port, try again"
+                        )
+                    raise NoManager(f"the manager at {self.place} has ended")
+        self._hang_up()
+        raise NoManager(
+            f"the manager at {self.place} has not answered for {ANSWER_SECONDS:.0f} s: it is stopped or overloaded"
+        )
+
+    def _events(self) -> set[int]:
+        """The events of the connection since the last call."""
+        seen: set[int] = set()
+        while self._monitor.poll(0):
+            # zmq.utils.monitor reads it in the same way, but that module loads all of asyncio.
+            seen.add(struct.unpack("=hi", self._monitor.recv_multipart()[0])[0])
+        self._shaken = self._shaken or zmq.EVENT_HANDSHAKE_SUCCEEDED in seen
+        return seen
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
+        self._socket = self._monitor = None
+        self._shaken = False
+
+
+def _who() -> str:
+    """This operator, for the events of the job."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return f"{user}@{sockets.gethostname()}"
+
+
+def _all_stand(facts: dict[str, Any]) -> bool:
+    """Whether all ranks stand, by their answers to the newest order: it may have renewed the pause."""
+    return bool(facts["pause"]["state"] == "paused" and facts["standing"] == facts["world_size"])
+
+
+def _missing(facts: dict[str, Any]) -> str:
+    """`2 of 4 ranks stand`, or how many have told their step."""
+    size = facts["world_size"]
+    if facts["pause"]["step"] >= 0:
+        return f"{facts['standing']} of {size} ranks stand"
+    return f"{facts['answered']} of {size} ranks have told their step"
+
+
+def _result(request: str, done: bool, pause: dict[str, Any], facts: dict[str, Any], words: str) -> PauseResult:
+    rows = facts["ranks"]
+    names = ("rank", "node", "stands", "next_step", "trouble")
+    ranks = tuple(RankPause(**{name: row[name] for name in names}) for row in rows)
+    left_ms = pause.get("left_ms")
+    left = None if left_ms is None or pause.get("outcome") else left_ms / 1000
+    return PauseResult(request, done, pause.get("step", -1), words, left, ranks, facts)
+
+
+def _meant(config: Config) -> Config:
+    """The configuration, completed from the note of a manager on this host if exactly one matches."""
+    told, manager = config.sources, config.manager
+    notes = _notes(config)
+    if "manager.port" in told:
+        notes = [note for note in notes if note["port"] == manager.port]
+        if not notes and told["manager.port"] == "keyword" and told.get("job.id") != "keyword":
+            # A port on the command line means the job that listens there, whatever job the environment names.
+            notes = [note for note in _all_notes(config) if note["port"] == manager.port]
+    if told.get("manager.host", "").startswith("keyword"):
+        notes = [note for note in notes if manager.host in (*HERE, note["host"], note["address"])]
+    if len(notes) != 1:
+        return config
+    (note,) = notes
+    return configuration.load(job_id=note["job"], manager_port=note["port"], manager_host=note["address"])
+
+
+def _notes(config: Config) -> list[dict[str, Any]]:
+    """The notes that managers on this host have left: this job's note, or all notes if no job was named."""
+    note = residence.read(config.job.directory)
+    if note is not None or "job.id" in config.sources:
+        return [] if note is None else [note]
+    return _all_notes(config)
+
+
+def _all_notes(config: Config) -> list[dict[str, Any]]:
+    """The notes of all of this user's managers on this host."""
+    try:
+        jobs = sorted(os.listdir(config.job.run_dir))
+    except OSError:
+        return []
+    return [found for job in jobs if (found := residence.read(os.path.join(config.job.run_dir, job))) is not None]
