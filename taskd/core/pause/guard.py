@@ -58,6 +58,8 @@ class StepGuard:
         if newer:
             self.order, self._lapsed, self.until, self._said = order, False, None, ()
             self._limit = {PauseKind.FREE: -1, PauseKind.ASK: self.begun + 1, PauseKind.STAND: order.step}[order.kind]
+            # An order that comes too late would stop this rank at a boundary that nobody has named.
+            self._lapsed = not self.stands and self.begun >= self._limit
         if order.kind is not PauseKind.FREE and (order.counts or self.stands):
             self.until = now + left_ns if self.until is None else min(self.until, now + left_ns)
 
