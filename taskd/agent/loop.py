@@ -133,8 +133,6 @@ class AgentLoop:
             self._wake.hush()
         with about("hearing the manager"):
             self._serve_upstream()
-        with about("starting workers"):
-            self._starter.go_on()
         if self.desk.fd in ready:
             with about("letting a process in"):
                 self.desk.accept()
@@ -155,6 +153,8 @@ class AgentLoop:
             if fd in ready:
                 with about("serving the launcher's other children"):
                     serve()
+        with about("starting workers"):
+            self._starter.go_on()
         now = time.monotonic_ns()
         with about("looking at processes that may have ended"):
             self._take_ends(self._deaths.found(now))

@@ -1,8 +1,9 @@
 """Starts and ends this node's workers as the core orders, if the agent is a launcher.
 
-A newcomer whose previous life was on another node waits for its records first (backup/heirs.py). The result of a start
-is reported as an event: a process, or the reason why there is none. A process that ends as soon as it is started has no
-record in the agent, so its end is reported here as well.
+A newcomer whose previous life was on another node waits for its records first (backup/heirs.py). On a spare that has
+just come, it also waits until that node can start workers quickly. The result of a start is reported as an event: a
+process, or the reason why there is none. A process that ends as soon as it is started has no record in the agent, so
+its end is reported here as well.
 It does NOT know how processes are made (a launcher's `Spawner` does), and decides nothing.
 """
 
@@ -24,6 +25,9 @@ _logger = log.get(__name__)
 
 class Spawner(Protocol):
     """How a launcher starts and ends the workers of its node."""
+
+    def prepared(self) -> bool:
+        """Whether a worker started now starts as quickly as one can here. It will be so soon if it is not."""
 
     def spawn(self, seat: effects.Spawn) -> int:
         """Start a worker for this seat and return its pid at once. Raises BackendError, with a sentence, on failure."""
@@ -53,6 +57,8 @@ class Starter:
         self._heirs = heirs
         self._workers = workers
         self._post = post
+        self._held: dict[int, effects.Spawn] = {}
+        """By rank: workers that wait until the node is prepared."""
 
     def begin(self) -> None:
         """Begin to copy records, if ranks can move between nodes."""
@@ -65,7 +71,11 @@ class Starter:
             self._start(seat)
 
     def go_on(self) -> None:
-        """Start the workers whose records have arrived meanwhile."""
+        """Start the workers whose records have arrived meanwhile, and those that waited for this node."""
+        if self._held and self._spawner is not None and self._spawner.prepared():
+            held, self._held = self._held, {}
+            for seat in held.values():
+                self._start(seat)
         for seat, reason in self._heirs.settled() if self._heirs is not None else ():
             if reason:
                 self._post(events.StartFailed(seat.rank, seat.incarnation, cut(reason)))
@@ -75,6 +85,11 @@ class Starter:
     def end(self, effect: effects.End) -> None:
         """End this worker, or the wait for its start."""
         worker = self._workers.by_rank.get(effect.rank)
+        held = self._held.get(effect.rank)
+        if held is not None and held.incarnation == effect.incarnation:
+            del self._held[effect.rank]
+            self._post(events.StartFailed(effect.rank, effect.incarnation, cut(effect.reason)))
+            return
         if self._heirs is not None and self._heirs.unwanted(effect.rank, effect.incarnation):
             self._post(events.StartFailed(effect.rank, effect.incarnation, cut(effect.reason)))
             return
@@ -90,6 +105,9 @@ class Starter:
 
     def _start(self, seat: effects.Spawn) -> None:
         assert self._spawner is not None, "only an agent that spawns is told to"
+        if not self._spawner.prepared():
+            self._held[seat.rank] = seat
+            return
         try:
             pid = self._spawner.spawn(seat)
         except BackendError as error:

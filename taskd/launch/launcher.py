@@ -348,7 +348,7 @@ class Launcher:
 
     def _serve(self, loop: AgentLoop) -> int:
         if self.standbys is not None:
-            self._prepare_standby(self.standbys.current)
+            self._prepare_standby(self.standbys.current, wait=not self.ranks.spare)
         self.logs.start()
         if self.signals.received is not None:
             return 1
@@ -357,8 +357,10 @@ class Launcher:
             _logger.warning("node %s is a spare: it waits for ranks that lose their node", self.node)
         return loop.run()
 
-    def _prepare_standby(self, standby: Standby) -> None:
-        """Wait for the standby. If its guessed environment differs from the workers', start it again first."""
+    def _prepare_standby(self, standby: Standby, wait: bool) -> None:
+        """Wait for the standby. If its guessed environment differs from the workers', start it again first.
+
+        A spare does not wait: ranks may have lost their node, and are given up if the manager hears of no spare."""
         places = self.ranks.places
         wanted = self.workers.environment(places[0]) if places else {**standby.environment, **os.environ}
         different = standby.differs(wanted)
@@ -367,7 +369,8 @@ class Launcher:
             standby.close()
             standby.environment = wanted
             standby.start()
-        standby.wait()
+        if wait:
+            standby.wait()
 
     def _others(self) -> Mapping[int, Callable[[], None]]:
         found: dict[int, Callable[[], None]] = {}

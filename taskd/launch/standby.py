@@ -76,6 +76,7 @@ class Standby:
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
+        self._awaited_until = 0.0
         self._reason = "it was not started"
 
     @property
@@ -87,6 +88,11 @@ class Standby:
     def pid(self) -> int:
         """The pid of its process; 0: there is none."""
         return self._process.pid if self._process is not None else 0
+
+    @property
+    def awaited(self) -> bool:
+        """Whether it is about to be ready for the first time: until then, no worker starts sooner without it."""
+        return self._line is not None and not self.ready and time.monotonic() < self._awaited_until
 
     def start(self) -> None:
         """Start the process; returns at once. It has its own session, so that a Ctrl-C reaches only the launcher."""
@@ -104,6 +110,8 @@ class Standby:
                 self._reason = f"it could not be started ({error.strerror})"
                 return
         self._line, self._reason = ours, "it is still importing torch"
+        if not self._awaited_until:
+            self._awaited_until = time.monotonic() + READY_SECONDS_MAX
 
     def successor(self, *more: str) -> Standby:
         """Make a similar standby that imports or calls `more` before it is ready. It is not started here.
@@ -161,7 +169,7 @@ class Standby:
         except OSError:
             said = b""
         if said.startswith(b"ready"):
-            self.ready, self._failures = True, 0
+            self.ready, self._failures, self._awaited_until = True, 0, -1.0
             self.threads = int(said.split()[1])
             return
         self._died("it has ended")

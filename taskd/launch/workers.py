@@ -91,6 +91,10 @@ class Workers:
 
     # ---- for the agent's loop ---------------------------------------------------------------------------------
 
+    def prepared(self) -> bool:
+        """Whether a worker would not be started sooner by waiting for the standby."""
+        return self._standby is None or not self._standby.awaited
+
     def spawn(self, seat: Spawn) -> int:
         """Start a worker for this seat; returns its pid. Raises BackendError."""
         try:
@@ -114,7 +118,7 @@ class Workers:
 
     def end(self, rank: int, pid: int) -> None:
         """End this worker and the processes that it has started: they are one process group."""
-        self._signal(pid, signal.SIGKILL)
+        _signal(pid, signal.SIGKILL)
 
     def excuse(self, pid: int) -> None:
         """Note that this child has left in good order. If a signal ends its interpreter now, that is no failure."""
@@ -190,7 +194,7 @@ class Workers:
         for pid, child in self._children.items():
             if child.code is None and _native.exit_state(pid, child.start_time).state == "alive":
                 child.told_to_end = True
-                self._signal(pid, number)
+                _signal(pid, number)
 
     def environment(self, place: RankPlace) -> dict[str, str]:
         """All environment variables of a worker at this place."""
@@ -199,13 +203,6 @@ class Workers:
         master = (ranks.master_addr, ranks.master_port)
         own = environment_of(ranks.spec, place, group_rank, group_world_size, master, self._restarts)
         return with_taskd({**os.environ, **own})
-
-    def _signal(self, pid: int, number: signal.Signals) -> None:
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:  # it has not yet become a group of its own
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def _bury(self) -> None:
         """Reap the orphans of dead workers, which this process has inherited. Log those that ended with their rank."""
@@ -338,3 +335,12 @@ def _name_of(pid: int) -> str:
             return file.read().strip()
     except OSError:
         return "a process"
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to this worker, and to the processes that it has started."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:  # it has not yet become a group of its own
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -21,6 +21,9 @@ class Sleeper:
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
 
+    def prepared(self) -> bool:
+        return True
+
     def spawn(self, _seat: Spawn) -> int:
         self.processes.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]))
         return self.processes[-1].pid

@@ -337,6 +337,36 @@ def test_a_spare_waits_and_ends_with_the_job(start: Start, free_port: Callable[[
     assert sorted(launched.said("done")) == ["0", "1"]
 
 
+SLOW = """
+import os, sys, time
+if "taskd.launch.standby_process" in sys.orig_argv and "SLOW" in os.environ:
+    while not os.path.exists("go"):
+        time.sleep(0.02)  # a slow disk
+"""
+
+
+def test_a_spare_counts_before_it_can_start_workers(start: Start, tmp_path: Path, free_port: Callable[[], int]) -> None:
+    """A spare's standby is still importing when ranks lose their node. They get their seats, and wait for it there."""
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "sitecustomize.py").write_text(SLOW)
+    path = f"{tmp_path / 'planted'}:{ROOT}"
+    words = ["--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "spares"]
+    words += ["--rdzv-endpoint", f"localhost:{free_port()}", "lives.py", "marks", "0", "hold"]
+    with start(*words, nodes=[[], []], warm=False, PYTHONPATH=path) as launched:
+        launched.wait_for_line("all 2 ranks are here")
+        launched.environment["SLOW"] = "1"
+        launched.launch(*words)
+        launched.wait_for_line("node spare-1 is here")
+        nodes = {row["node"]: row["pid"] for row in launched.ask("status")["nodes"]}
+        os.kill(nodes["node-1"], signal.SIGKILL)
+        launched.wait_for_line("so all start again: respawn")
+        assert "waits for a node with room" not in launched.text and len(launched.said("life 1")) == 1
+        (tmp_path / "go").touch()
+        codes = launched.end(code=None)
+    assert sorted(codes) == [-signal.SIGKILL, 0, 0], launched.text
+    assert sorted(launched.said("done")) == ["0", "1"] and "without the standby" not in launched.text
+
+
 SPOILED = """
 import os, sys
 class Late:
