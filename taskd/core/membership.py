@@ -31,6 +31,8 @@ class Membership:
         self.counts = dict.fromkeys(RankState, 0)
         self.node_counts = dict.fromkeys(NodeState, 0)
         self.paused = False  # an operator pauses the job: to stand still is no hang
+        self.stands_since: int | None = None  # since when ranks stand for an operator, and no repair keeps them from it
+        self._stood_ns = 0
         self.trained = False  # some rank has finished a step since all of them were last started
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
@@ -47,6 +49,16 @@ class Membership:
         assert not self.ranks and world_size <= limits.MAX_RANKS
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
         self.counts[RankState.ABSENT] = world_size
+
+    def stands(self, now: int, wanted: bool) -> None:
+        """An operator lets all ranks stand from now on, or not any longer."""
+        if self.stands_since is not None:
+            self._stood_ns += now - self.stands_since
+        self.stands_since = now if wanted else None
+
+    def stood_ns(self, now: int) -> int:
+        """Return for how long ranks have stood for operators, in the whole job."""
+        return self._stood_ns + (0 if self.stands_since is None else now - self.stands_since)
 
     def find(self, rank: int) -> RankRecord | None:
         """Return the record of a rank that a message from outside has named, if there is one."""

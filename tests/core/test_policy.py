@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskd.core.counters import Counters
+from taskd.core.job import Job
 from taskd.core.limits import SECOND
+from taskd.core.membership import Membership
 from taskd.core.policy.rules import DEFAULT, Event, Fail, Fault, Policy, Restart, Rule, Scope
 from taskd.core.policy.ruling import PLAIN, History, answer
+from taskd.core.records import RankRecord
+from taskd.core.repair.case import Case
 from taskd.core.repair.ladder import REPAIRS, Loss, decide
-from taskd.core.types import Strategy
+from taskd.core.repair.placement import events_of
+from taskd.core.types import RankState, Strategy
+from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
 from tests.core.test_ladder import KILLED, SITUATIONS, Situation
 from tests.core.test_ladder import PLAIN as SITUATION
 
@@ -162,3 +169,28 @@ def test_ranks_that_followed_are_not_asked_about() -> None:
     beside: Loss = replace(KILLED, rank=1, exit_code=0, reason=WITH_ITS_NODE)
     assert [fault.rank for fault in faults([follower, beside, KILLED])] == [2]
     assert [fault.rank for fault in faults([follower])] == [0] and KILLED.fault.exit_code == 137
+
+
+def test_the_time_in_which_ranks_stand_for_an_operator_is_no_time_of_a_repair() -> None:
+    members = Membership(2, Counters())
+    members.stands(10 * SECOND, True)
+    members.stands(50 * SECOND, False)  # a pause before the fault
+    case = Case(Job(members, 1), SECOND, History())
+    incident = case.open("process", [0], "rank 0 died", 0, 100 * SECOND)
+    assert case.repair_ns(105 * SECOND) == 0  # nothing was tried yet
+    incident.attempts = 1
+    assert case.repair_ns(105 * SECOND) == 5 * SECOND
+    members.stands(110 * SECOND, True)
+    assert case.repair_ns(150 * SECOND) == 10 * SECOND
+    members.stands(160 * SECOND, False)
+    assert case.repair_ns(170 * SECOND) == 20 * SECOND
+
+
+@pytest.mark.parametrize("before", ["", "device 0 reported Xid 79 (fallen off the bus) 1.2 s before; "])
+def test_what_a_device_has_reported_hides_no_event(before: str) -> None:
+    """The event of a device stands before the rank's own words."""
+    words = f"{before}{FOR_ITS_MEMORY}the machine had no more"
+    killed = RankRecord(0, state=RankState.DEAD, exit_code=-9, reason=words)
+    assert events_of(killed) == {Event.PROCESS_EXIT, Event.OUT_OF_MEMORY}
+    unborn = RankRecord(0, state=RankState.DEAD, exit_code=1, reason=f"{before}{NOT_STARTED}too many files")
+    assert events_of(unborn) == {Event.NOT_STARTED}

@@ -308,6 +308,7 @@ class Pauses:
         else:
             pause.state = PAUSE.after(pause.state, PauseCause.STOOD)
             self._note(f"the job is paused {pause.place}: {verdict.reason}")
+        self._job.members.stands(when.now, self.pause is not None and self.pause.state is PauseState.STANDS)
 
     # ---- orders -------------------------------------------------------------------------------------------------
 
@@ -315,6 +316,7 @@ class Pauses:
         pause.state = PAUSE.after(pause.state, PauseCause.END)
         pause.outcome, pause.words = outcome, words
         self.pause, self.last, self._job.members.paused = None, pause, False
+        self._job.members.stands(now, False)
         self._note(f"the pause {pause.place} is over: {words}")
         self._give(PauseKind.FREE, -1, now)
 

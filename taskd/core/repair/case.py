@@ -36,6 +36,7 @@ class Case:
         self.history: deque[Incident] = deque(maxlen=limits.MAX_KEPT_INCIDENTS - 1)
         self.attempts = Attempts(job, spare_wait_ns)
         self.decision = NextDecision()
+        self._stood_ns = 0  # how long ranks had stood for operators when the open incident was opened
 
     def open(self, kind: str, ranks: Iterable[int], text: str, age_ns: int, now: int) -> Incident:
         """Open an incident, or let the open one grow."""
@@ -43,6 +44,7 @@ class Case:
         if incident is None:
             incident = self.incident = Incident(self._job.next_incident(), kind, now)
             self._job.incident = incident.id
+            self._stood_ns = self._job.members.stood_ns(now)
             incident.detected(age_ns, now)
         else:
             incident.move(IncidentCause.GROWN)
@@ -80,6 +82,14 @@ class Case:
             self.attempts.attempt.waiting.restart(at)
             if self.attempts.placing and self.attempts.held:
                 self.attempts.attempt.waiting.deadline = at  # how long the policy wants to wait is asked again
+
+    def repair_ns(self, now: int) -> int:
+        """How long the repair of the open incident has taken. The time in which ranks stood for an operator does not
+        count. 0: it has not begun."""
+        incident = self.incident
+        if incident is None or not incident.attempts:
+            return 0
+        return now - incident.opened_at - (self._job.members.stood_ns(now) - self._stood_ns)
 
     @property
     def deciding(self) -> bool:

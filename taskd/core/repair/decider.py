@@ -102,7 +102,8 @@ class Decider:
             self._case.restarts.started(faults(found.losses), started, when.now)
 
     def _look(self, incident: Incident, repairing: bool, now: int) -> Situation:
-        return placement.situation(self._members, incident, self._rules, repairing, self._case.restarts, now)
+        history, repair_ns = self._case.restarts, self._case.repair_ns(now)
+        return placement.situation(self._members, incident, self._rules, repairing, history, repair_ns, now)
 
     def _widens(self, incident: Incident, found: Situation, decision: Decision) -> bool:
         """Give up the ranks beside the lost ones if the policy says that their whole nodes start again."""

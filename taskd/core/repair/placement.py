@@ -115,9 +115,9 @@ def events_of(record: RankRecord) -> frozenset[Event]:
 
 
 def situation(
-    members: Membership, incident: Incident, rules: Rules, repairing: bool, history: History, now: int
+    members: Membership, incident: Incident, rules: Rules, repairing: bool, history: History, repair_ns: int, now: int
 ) -> Situation:
-    """Collect everything that the ladder reads."""
+    """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far."""
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
     if homeless:
@@ -138,7 +138,7 @@ def situation(
         state_lost=incident.state_lost,
         repairing=repairing,
         all_start=room >= homeless,
-        ruling=history.ruling(faults(lost), now - incident.opened_at if incident.attempts else 0, now),
+        ruling=history.ruling(faults(lost), repair_ns, now),
     )
 
 
