@@ -61,6 +61,10 @@ class Patience:
         most_ns = max(limits.LONGEST_STAGE_NS, least)
         return min(max(self._began_at + least, moved_at + allowed_ns), self._began_at + most_ns)
 
+    def heard(self, rank: int) -> bool:
+        """Whether anybody has reported it in this stage."""
+        return rank in self._shown
+
     def works(self, rank: int) -> bool:
         """Whether it has shown any work in this stage."""
         return rank in self._moved_at

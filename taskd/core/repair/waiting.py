@@ -99,7 +99,10 @@ class Waiting:
         return self._state is AttemptState.QUIESCE and rank in self._newcomers
 
     def _may_hold_the_last(self, rank: int) -> bool:
-        return self._state is AttemptState.QUIESCE and rank not in self._newcomers and not self._holdings.known
+        """Whether nobody else holds a whole state. A rank that no node speaks of holds none either: a manager that has
+        lost its journal does not know that it has died."""
+        survives = self._state is AttemptState.QUIESCE and rank not in self._newcomers
+        return survives and not self._holdings.known and self.patience.heard(rank)
 
     def _usual_ns(self, rank: int) -> int:
         return limits.DEADLINE_SETUP_NS if self._is_set_up(rank) else self._allowed_ns
