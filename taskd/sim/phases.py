@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskd.core import limits
+from taskd.core.events import Said
 from taskd.core.worker import WorkerState
 from taskd.sim.faults import Faults
 from taskd.sim.network import CALM
@@ -75,11 +76,20 @@ class Play:
         if self.world.manager.gone and not self.world.over():
             self._nobody_waits()
             return
+        if self._forgotten:
+            return
         self._live()
         if not self.world.over():
             self._quiet()
         if not self.world.over() and self.world.scenario.ends:
             self._end()
+
+    @property
+    def _forgotten(self) -> bool:
+        """Whether the manager has lost its journal, and nobody is left who could tell it of the job."""
+        world = self.world
+        left = world.returning or world.workers() or any(node.core is not None for node in world.nodes.values())
+        return not left and not any(isinstance(event, Said) for _, event in world.manager.journal)
 
     @property
     def _stuck_ns(self) -> int:
