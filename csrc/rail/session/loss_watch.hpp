@@ -61,11 +61,9 @@ class LossWatch {
     int refusals_needed(bool is_leaving) const;
     Verdict judge(bool all_refuse, bool is_leaving, int64_t now_ns) const;
 
-    // Whether all connections are lost, or silent.
-    bool is_lost() const { return since_ns() != 0; }
-
-    // Whether all connections are lost. While one is only silent, bytes may still be on their way.
-    bool has_no_connection() const { return lost_ns_ != 0; }
+    // Whether nothing more can come from a process that has ended. If a connection is only silent, bytes may still be
+    // on their way for as long as a loss is held. Nobody dials any more, so the rounds of dials are not waited for.
+    bool is_final(int64_t now_ns) const { return lost_ns_ != 0 || lost_for_ns(now_ns) > nanoseconds(retry_.hold); }
 
     // For how long nothing has come through; 0: something does come through.
     int64_t lost_for_ns(int64_t now_ns) const { return since_ns() == 0 ? 0 : now_ns - since_ns(); }

@@ -188,7 +188,7 @@ int64_t Session::next_ns(int64_t now) const {
 void Session::check_hold(int64_t now) {
     if (life_.is_over())
         return;
-    if (!life_.ended().empty() && loss_watch_.has_no_connection()) {
+    if (!life_.ended().empty() && loss_watch_.is_final(now)) {
         // Nothing more can come, so there is nothing to wait for.
         part(Lifecycle::Parting::kUnsaid);
         fail("it has left: " + life_.ended());
