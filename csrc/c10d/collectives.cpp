@@ -3,6 +3,8 @@
 // Nothing is decided here. The inner group checks the arguments when the operation starts.
 #include "c10d/guard.hpp"
 
+#include "c10d/torch_versions.hpp"
+
 namespace taskd::comm {
 
 using ::c10d::Backend;
@@ -181,8 +183,7 @@ Guard::WorkPointer Guard::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 
 Guard::WorkPointer Guard::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const ::c10d::ReduceScatterOptions& options) {
-    Plan plan =
-        out_of_place(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "gloo:reduce_scatter", options.timeout, inputs, outputs);
+    Plan plan = out_of_place(kReduceScatterTensorCoalesced, "gloo:reduce_scatter", options.timeout, inputs, outputs);
     plan.blocks = true;
     plan.issue = [options](Backend& backend, Tensors& reads, Tensors& writes) {
         return backend.reduce_scatter_tensor_coalesced(writes, reads, options);

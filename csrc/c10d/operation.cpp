@@ -12,6 +12,7 @@
 
 #include "c10d/ending.hpp"
 #include "c10d/python.hpp"
+#include "c10d/torch_versions.hpp"
 
 namespace taskd::comm {
 
@@ -35,7 +36,7 @@ void wait_for_devices(const Tensors& tensors) {
 }  // namespace
 
 const std::string& kind_of(::c10d::OpType type) {
-    constexpr size_t kKnown = static_cast<size_t>(::c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED) + 1;
+    constexpr size_t kKnown = static_cast<size_t>(kLastType) + 1;
     static const std::array<std::string, kKnown + 1>* const kinds = [] {
         auto* const names = new std::array<std::string, kKnown + 1>;
         for (size_t i = 0; i <= kKnown; ++i) {

@@ -8,6 +8,7 @@
 
 #include "c10d/python.hpp"
 #include "c10d/rail_tensors.hpp"
+#include "c10d/torch_versions.hpp"
 
 namespace taskd::comm {
 
@@ -358,7 +359,7 @@ RailBackend::WorkPointer RailBackend::reduce_scatter_tensor_coalesced(Tensors& o
     check_same_count(outputs, inputs, made.title);
     for (size_t i = 0; i < inputs.size(); ++i)
         add_reduce_scatter(made, outputs[i], inputs[i], options.reduceOp);
-    return launch(std::move(made), OpType::REDUCE_SCATTER_TENSOR_COALESCED, inputs);
+    return launch(std::move(made), kReduceScatterTensorCoalesced, inputs);
 }
 
 RailBackend::WorkPointer RailBackend::barrier(const ::c10d::BarrierOptions& options) {

@@ -198,9 +198,8 @@ RailBackend::WorkPointer RailBackend::alltoall(Tensors& outputs, Tensors& inputs
 RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
     Draft made = draft("rail:sparse_all_reduce", options.timeout, tensors);
     const at::Tensor tensor = only(tensors, made.title);
-    TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(), made.title,
-                " takes sparse COO tensors on the CPU, but was given a ", tensor.layout(), " one on ", tensor.device(),
-                "; convert it with .to_sparse_coo().");
+    TORCH_CHECK(tensor.layout() == at::kSparse, made.title, " takes sparse COO tensors, but was given a ",
+                tensor.layout(), " one; convert it with .to_sparse_coo().");
     TORCH_CHECK(options.reduceOp == ::c10d::ReduceOp::SUM, made.title,
                 " can only SUM; scale the sum afterwards, or make the tensor dense.");
     const c10::intrusive_ptr<RailWork> work = work_of(made, OpType::_ALLREDUCE_SPARSE, tensors);
@@ -212,7 +211,7 @@ RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const :
         at::Tensor sum;
         std::exception_ptr error;
         try {
-            sum = sum_of_all(*run, *group, tensor, tag, limit);
+            sum = sum_of_all(*run, *group, tensor.cpu(), tag, limit);
         } catch (...) {
             error = std::current_exception();
         }

@@ -14,13 +14,17 @@ namespace taskd::comm {
 namespace {
 
 bool in_place(const at::Tensor& tensor) {
-    return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+    return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Returns a contiguous copy whose bits are the elements themselves (not conjugated, not negated).
+// Returns contiguous memory on the CPU for the elements themselves (not conjugated, not negated).
+at::Tensor flat_room(const at::Tensor& tensor) {
+    return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false));
+}
+
 at::Tensor flat_copy(const at::Tensor& tensor) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor copy = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    const at::Tensor copy = flat_room(tensor);
     const_cast<at::Tensor&>(copy).copy_(tensor);
     return copy;
 }
@@ -102,8 +106,6 @@ void check_memory(const at::Tensor& tensor, const char* operation) {
     TORCH_CHECK(tensor.defined(), operation, " was given a tensor that is undefined.");
     TORCH_CHECK(tensor.layout() == at::kStrided, operation, " takes dense tensors, but was given a ", tensor.layout(),
                 " one; call .to_dense(), or all_reduce it.");
-    TORCH_CHECK(tensor.device().is_cpu(), operation, " of a rail group takes tensors on the CPU, but was given one on ",
-                tensor.device(), "; move it with .cpu(), or name a backend for that device.");
     TORCH_CHECK(!tensor.is_quantized(), operation, " does not take quantized tensors, whose scale would be left ",
                 "behind; call .dequantize(), or send .int_repr() and the scale.");
     const auto needed = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() + tensor.nbytes();
@@ -171,7 +173,7 @@ void* to_write(RailRun& run, const at::Tensor& tensor, bool contents, const char
         return tensor.mutable_data_ptr();
     }
     at::assert_no_internal_overlap(tensor);
-    at::Tensor copy = contents ? flat_copy(tensor) : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+    at::Tensor copy = contents ? flat_copy(tensor) : flat_room(tensor);
     void* data = copy.mutable_data_ptr();
     run.copy_back(std::move(copy), tensor);
     return data;

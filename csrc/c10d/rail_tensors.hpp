@@ -1,8 +1,8 @@
 // Tensors as the plain memory that a rail group works on.
 //
-// Why: the transport knows addresses and bytes only. Some tensors cannot be given as such: a sparse tensor, one on
-// another device, one whose memory was given back. They must be refused by name before anything is sent. A tensor that
-// is not contiguous goes through a contiguous copy.
+// Why: the transport knows addresses and bytes only. Some tensors cannot be given as such: a sparse tensor, one whose
+// memory was given back. They must be refused by name before anything is sent. A tensor that is not contiguous, or that
+// is on another device, goes through a contiguous copy on the CPU, as it does with gloo.
 //
 // All checks throw c10::Error, as torch's own backends do for the caller's mistakes, and say what to do instead.
 //
@@ -19,7 +19,7 @@
 
 namespace taskd::comm {
 
-// Checks that a tensor is dense, on the CPU and has its memory. Error messages name `operation`.
+// Checks that a tensor is dense and has its memory. Error messages name `operation`.
 void check_memory(const at::Tensor& tensor, const char* operation);
 // Returns the only tensor of a list. A list of c10d has one entry for each device of a process.
 at::Tensor& only(Tensors& tensors, const char* operation);

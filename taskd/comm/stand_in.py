@@ -15,10 +15,12 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
+from taskd.comm import ours
 from taskd.comm.gloo import without_listener
 
 PlainGloo: Any = dist.ProcessGroupGloo
@@ -34,7 +36,7 @@ _installed = False
 
 def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
     """Let `make` make the backends of all groups from now on; a second call does nothing. `of_default_group` is called
-    with the store of each default group before that group is made."""
+    with the store of each default group before that group is made. ours.py is told of the group afterwards."""
     global _installed
     if _installed:
         return
@@ -135,16 +137,26 @@ def _remembering_members(
         *args: Any,
         **more: Any,
     ) -> Any:
-        if not global_ranks_in_group:
+        is_default = not global_ranks_in_group
+        if is_default:
             of_default_group(store)
         _guard_hccl(make)
         token = members.set(list(global_ranks_in_group) or None)
         try:
-            return original(group_size, group_rank, global_ranks_in_group, backend, store, *args, **more)
+            made = original(group_size, group_rank, global_ranks_in_group, backend, store, *args, **more)
         finally:
             members.reset(token)
+        if is_default:
+            timeout = more.get("timeout") or c10d.default_pg_timeout
+            guarded = [one.type for one in made[0]._device_types if _is_guarded(made[0], one)]
+            ours.default_group_is(guarded, lambda: make("gloo", store, group_rank, group_size, timeout, None))
+        return made
 
     return helper
+
+
+def _is_guarded(group: Any, device: torch.device) -> bool:
+    return isinstance(plain_of(group._get_backend(device)), _c10d.Guard)
 
 
 def _guard_hccl(make: Make) -> None:

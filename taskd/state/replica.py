@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from taskd.comm import ours
 from taskd.errors import PeerError, UsageError
 from taskd.state import exact, shards, tree
 from taskd.state.attributes import Attributes
@@ -136,14 +136,14 @@ class _Stream:
         index = len(self.sums)
         self.sums.append(0)
         for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
-            self._add(dist.isend(chunk, self.peer, tag=_TAG), chunk, index)
+            self._add(ours.send(chunk, self.peer, _TAG), chunk, index)
             self.sums[index] = _checksum(chunk, self.sums[index])
 
     def receive(self, data: torch.Tensor) -> None:
         index = len(self.sums)
         self.sums.append(0)
         for chunk in data.split(CHUNK_BYTES) if data.numel() else ():
-            self._add(dist.irecv(chunk, self.peer, tag=_TAG), chunk, -1 - index)
+            self._add(ours.receive(chunk, self.peer, _TAG), chunk, -1 - index)
 
     def keep(self, data: torch.Tensor) -> None:
         """Note the checksum of data that the peer reads in place."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taskd.comm import guard
+from taskd.comm import guard, ours
 from taskd.core.messages import Order
 from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
 from taskd.state import local, manifest, replica, tree
@@ -113,7 +113,7 @@ def _rows(values: list[int]) -> list[list[int]]:
 
 def _all(mine: torch.Tensor) -> list[torch.Tensor]:
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine)
+    ours.all_gather(everyone, mine)
     return everyone
 
 

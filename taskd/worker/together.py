@@ -16,8 +16,7 @@ class Together:
     """The version for a process that is never repaired: it waits for no other rank."""
 
     def has_groups(self) -> bool:
-        """Whether the ranks have made process groups besides the default group, which can carry taskd's messages. The
-        answer is the same on all ranks."""
+        """Whether the ranks have made process groups besides the default group. The answer is the same on all ranks."""
         return False
 
     def meet(self) -> None:
@@ -41,15 +40,12 @@ class LaunchedTogether(Together):
     def has_groups(self) -> bool:
         from torch.distributed import distributed_c10d
 
-        if not distributed_c10d.is_initialized() or distributed_c10d._world.group_count < 2:
-            return False
-        return any(device.type == "cpu" for device in distributed_c10d._get_default_group()._device_types)
+        return distributed_c10d.is_initialized() and distributed_c10d._world.group_count > 1
 
     def meet(self) -> None:
-        import torch
-        import torch.distributed as dist
+        from taskd.comm import ours
 
-        dist.all_reduce(torch.zeros(1))
+        ours.meet()
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
         from taskd.state.restore import everyone
