@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,8 +32,10 @@ from torch.utils.data import DataLoader
 import taskd
 
 RANKS = 2
+SIZES = {"cuda": (512, 8), "cpu": (64, 2)}
+"""Width and layers of the model on each type of device."""
 ALONE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "1"}
 
 
 def device_of(backend: str, local_rank: int) -> torch.device:
@@ -56,7 +59,7 @@ def train(backend: str, steps: int, until: Path) -> None:
     rank = dist.get_rank()
     data = TextWindows(1, context=64, count=steps * 8 * dist.get_world_size())
     loader = DataLoader(data, batch_sampler=taskd.StepSampler(data, 8, seed=1))
-    model = DistributedDataParallel(TinyGPT(width=256, layers=4).to(device))
+    model = DistributedDataParallel(TinyGPT(*SIZES[device.type]).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1_000 + rank)  # from here on, each rank draws its own dropout
 
@@ -70,10 +73,12 @@ def train(backend: str, steps: int, until: Path) -> None:
             loss.backward()
             optimizer.step()
             if step.number % 20 == 0:
-                print(f"rank {rank} pid {os.getpid()} step {step.number} loss {loss.item():.4f}", flush=True)
+                sys.stdout.write(f"rank {rank} pid {os.getpid()} step {step.number} loss {loss.item():.4f}\n")
+                sys.stdout.flush()
     milliseconds = (time.perf_counter() - began) * 1e3
     if rank == 0:
-        print(f"weights {weights_hash(model.module)} took {milliseconds:.0f}", flush=True)
+        sys.stdout.write(f"weights {weights_hash(model.module)} took {milliseconds:.0f}\n")
+        sys.stdout.flush()
     while not until.exists():
         time.sleep(0.05)  # the parent asks the manager; this script knows no event for that
     dist.destroy_process_group()
@@ -137,17 +142,14 @@ class Run:
 
     def _read(self, line: str, until: Path) -> None:
         self.lines.append(line)
-        words = line.split()
-        if "weights" in words:
-            at = words.index("weights")
-            self.weights, self.took_ms = words[at + 1], int(words[at + 3])
+        if end := re.search(r"weights (\w+) took (\d+)", line):
+            self.weights, self.took_ms = end[1], int(end[2])
             self.incidents = self._ask()
             until.touch()
-        elif "pid" in words and "step" in words and self.kills:
-            rank, pid, step = (int(words[words.index(name) + 1]) for name in ("rank", "pid", "step"))
-            if (step, rank) == self.kills[0]:
+        for rank, pid, step in re.findall(r"rank (\d+) pid (\d+) step (\d+) loss", line):
+            if self.kills and (int(step), int(rank)) == self.kills[0]:
                 self.kills.pop(0)
-                os.kill(pid, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
 
     def _ask(self) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "taskd", "incidents", "--json"]
@@ -173,8 +175,7 @@ def prove(backend: str, device: str, steps: int) -> bool:
             print(f"{backend}: the job failed with exit code {run.code}; its last lines:{run.tail()}")
             return False
     same = undisturbed.weights == disturbed.weights
-    times = f"{undisturbed.took_ms} ms, with {len(kills)} kills {disturbed.took_ms} ms"
-    print(f"{backend}: {steps} steps on {device} in {times}")
+    print(f"{backend}: {steps} steps on {device} in {undisturbed.took_ms} ms; then with {len(kills)} kills:")
     for incident in disturbed.incidents:
         phases = ", ".join(f"{phase['name']} {phase['ms']} ms" for phase in incident["phases"])
         print(f"  {incident['outcome']} in {incident['duration_ms']} ms: {incident['reason']} ({phases})")

@@ -91,6 +91,9 @@ class Guard:
     def joined(self) -> bool: ...
     @property
     def idle(self) -> bool: ...
+    @property
+    def handing_over(self) -> bool:
+        """Of a stream-ordered guard: whether its inner group has not yet taken an operation that it was given."""
 
 class AgentStore(Any):
     """A torch.distributed.Store over this node's agent. `name`: taskd.wire.local.store_address(job, node), in bytes."""

@@ -13,6 +13,7 @@
 // Does not: make inner groups (taskd/comm does, in Python), decide modes (control.hpp), or do any arithmetic.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,9 @@ class Guard : public ::c10d::Backend {
     uint64_t sequence();
     bool joined();
     bool idle();
+
+    // Whether a thread hands an operation of a stream-ordered group over and the inner group has not taken it yet.
+    bool handing_over() const { return handing_over_ > 0; }
 
     // The numbers of this group's slots in the beat page, for collectives and for messages.
     uint32_t number() const { return progress_->number(); }
@@ -157,6 +161,7 @@ class Guard : public ::c10d::Backend {
     Queue queued_messages_{message_progress_};
     Milliseconds timeout_;  // this and the following members are under the control's lock
     bool closed_ = false;
+    std::atomic<int> handing_over_{0};
     std::shared_ptr<Inner> coalescing_;  // startCoalescing() was called, endCoalescing() was not
 };
 

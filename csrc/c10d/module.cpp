@@ -126,6 +126,7 @@ void bind_guard(py::module_& m) {
         .def_property_readonly("sequence", &Guard::sequence)
         .def_property_readonly("joined", &Guard::joined)
         .def_property_readonly("idle", &Guard::idle)
+        .def_property_readonly("handing_over", &Guard::handing_over)
         .def(
             "monitored_barrier",
             [](Guard& guard, std::chrono::milliseconds timeout, bool wait_all_ranks) {

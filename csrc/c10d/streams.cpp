@@ -31,6 +31,15 @@ void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
         inner.setBoundDeviceId(guard.getBoundDeviceId());
 }
 
+struct HandingOver {
+    explicit HandingOver(std::atomic<int>& count) : count(count) { ++count; }
+    HandingOver(const HandingOver&) = delete;
+    HandingOver& operator=(const HandingOver&) = delete;
+    ~HandingOver() { --count; }
+
+    std::atomic<int>& count;
+};
+
 }  // namespace
 
 Guard::BackendPointer Guard::inner() const {
@@ -57,6 +66,8 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
     if (mode == Mode::kNormal && seated)
         bind_device(*static_cast<InnerBackend&>(*seated).backend(), *this);
     control_.count(lock);
+    // Under the lock: who sees that a step is given up sees every operation that came before.
+    const HandingOver handing_over(handing_over_);
     lock.unlock();
     if (closed || mode == Mode::kSandbox || mode == Mode::kDraining) {
         const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
-import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from taskd.comm import agreement
+from taskd.comm import agreement, sockets
 from taskd.comm.adapter import InnerGroup
+from taskd.comm.sockets import Address, address_of, listeners, tcp_sockets
 from taskd.errors import BackendError
 
 DEVICE_TRIES = 5
@@ -30,7 +29,6 @@ DEVICE_TRIES = 5
 
 OVER = "gloo"
 """The name of this transport in what the members tell each other (agreement.py)."""
-Address = tuple[str, int]
 
 _device_lock = threading.Lock()
 
@@ -53,10 +51,10 @@ def make_inner(
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     try:
-        with agreement.or_decline(store, rank, size):
-            options._devices, listeners = _make_devices(hostname, interface)
+        with agreement.or_decline(store, rank, size), sockets.kept():
+            options._devices, addresses = _make_devices(hostname, interface)
         options._threads = 2 * len(options._devices)
-        own = "\n".join(f"{host} {port}" for host, port in listeners).encode()
+        own = "\n".join(f"{host} {port}" for host, port in addresses).encode()
         everywhere = _addresses(agreement.exchange(store, rank, members, OVER, own, timeout))
         backend = dist.ProcessGroupGloo(store, rank, size, options)
     except (RuntimeError, ValueError) as error:
@@ -81,9 +79,9 @@ def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any
                 devices = [gloo.create_device(interface=name, lazy_init=False) for name in wanted]
             else:
                 devices = [gloo.create_default_device(lazy_init=False)]
-            listeners = [address for address in _listening() if address not in before]
-        if len(listeners) == len(devices):
-            return devices, listeners
+            addresses = [address for address in _listening() if address not in before]
+        if len(addresses) == len(devices):
+            return devices, addresses
     return devices, []
 
 
@@ -92,9 +90,9 @@ def without_listener(make: Callable[[], Any]) -> Any:
     stranger could make gloo end the process. The result lives as long as the process does, since its device would miss
     the socket at its end."""
     with _device_lock:
-        before = {fd for fd, _ in _listeners()}
+        before = {one.fd for one in listeners()}
         made = make()
-        found = [fd for fd, _ in _listeners() if fd not in before]
+        found = [one.fd for one in listeners() if one.fd not in before]
     if len(found) == 1:  # else another thread's cannot be told from it
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, found[0], inheritable=False)
@@ -109,43 +107,14 @@ def _addresses(told: Iterable[bytes]) -> set[Address]:
     return {(host, int(port)) for host, port in (line.split(" ") for line in lines if line)}
 
 
-def _connected_sockets(listeners: set[Address]) -> list[int]:
+def _connected_sockets(addresses: set[Address]) -> list[int]:
     found = []
-    for fd, one in _tcp_sockets():
+    for fd, one in tcp_sockets():
         with contextlib.suppress(OSError):
-            if not listeners.isdisjoint((_address(one.getsockname()), _address(one.getpeername()))):
+            if not addresses.isdisjoint((address_of(one.getsockname()), address_of(one.getpeername()))):
                 found.append(fd)
     return found
 
 
 def _listening() -> list[Address]:
-    return [address for _, address in _listeners()]
-
-
-def _listeners() -> list[tuple[int, Address]]:
-    return [
-        (fd, _address(one.getsockname()))
-        for fd, one in _tcp_sockets()
-        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    ]
-
-
-def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Every TCP socket of this process, each as its descriptor and a duplicate that lives for one turn of the loop."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            twin = os.dup(int(name))
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EBADF):  # closed since it was listed
-                continue
-            raise
-        with socket.socket(fileno=twin) as one:
-            if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                yield int(name), one
-
-
-def _address(name: tuple[Any, ...]) -> Address:
-    host = name[0]
-    return (host[len("::ffff:") :] if host.startswith("::ffff:") else host), name[1]
+    return [one.address for one in listeners()]

@@ -15,10 +15,13 @@ This module does NOT decide anything, and it imports torch only when a group is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+from taskd.comm import sockets
 from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
 from taskd.config import Config
 from taskd.errors import BackendError
@@ -49,6 +52,10 @@ _SILENCE = ("timeout", "timed out", "watchdog caught")
 _ARGUMENTS = ("ncclinvalidusage", "ncclinvalidargument", "invalid usage", "invalid argument", "mismatch")
 
 
+BEGINNING_S = 10.0
+"""How long an abort waits for operations that are just being handed to NCCL."""
+_listened: dict[str, set[int]] = {}
+"""The listening sockets of this process when a group was last made, by its identity."""
 KEPT_OPTIONS = ("is_high_priority_stream", "config", "global_ranks_in_group", "group_name", "group_desc")
 """The options that a group made anew takes from its predecessor. It is never split from another group."""
 
@@ -91,6 +98,7 @@ def make_inner(
         if hasattr(options, name):
             setattr(wanted, name, getattr(options, name))
     wanted._timeout = timeout
+    _listened[identity] = {one.inode for one in sockets.listeners()}
     try:
         backend = kind(store, rank, size, wanted)
     except (RuntimeError, ValueError) as error:
@@ -103,18 +111,30 @@ def make_inner(
 
 
 def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
-    """Abort these groups together: one after the other, they could wait for each other. Raises BackendError."""
+    """Abort these groups together: one after the other, they could wait for each other. Raises BackendError.
+
+    NCCL takes a second for each of them, whatever it does: its threads look for the end every half second.
+    """
     backends = [inner for guard in guards if (inner := guard.inner) is not None]
     if not backends:
         return
-    backends[0]._group_start()
-    try:
-        for backend in backends:
-            backend.abort()
-    except RuntimeError as error:
-        raise BackendError(f"NCCL could not abort ({reason}): {error}; restart this rank.") from error
-    finally:
-        backends[0]._group_end()
+    with ThreadPoolExecutor(len(backends), "taskd-abort") as threads:
+        aborts = [threads.submit(backend.abort) for backend in backends]
+        _end_beginnings(guards)
+    for one in aborts:
+        if isinstance(error := one.exception(), RuntimeError):
+            raise BackendError(f"NCCL could not abort ({reason}): {error}; restart this rank.") from error
+        one.result()
+
+
+def _end_beginnings(guards: Sequence[Any]) -> None:
+    """End communicators that are still being made, which an abort does not reach: NCCL waits for their other ranks on
+    listening sockets of its own. These are new since the group was made. Another thread's could be, too: a server that
+    begins to listen in a process in which NCCL waits for a rank that is gone."""
+    until = time.monotonic() + BEGINNING_S
+    while (begins := [guard for guard in guards if guard.handing_over]) and time.monotonic() < until:
+        sockets.shut_listeners(set.union(*(_listened.get(guard.identity, set()) for guard in begins)))
+        time.sleep(0.01)  # NCCL tells nobody that it has begun to listen
 
 
 def rebuild(guard: Any, store: Any, within: timedelta, *, epoch: int, options: Any = None) -> InnerGroup:

@@ -25,6 +25,12 @@ def default_group_is(guarded: list[str], make_beside: Callable[[], Any]) -> None
     _beside = make_beside() if guarded and "cpu" not in guarded else None
 
 
+def default_group_is_gone() -> None:
+    """Let go of the guard beside it."""
+    global _beside
+    _beside = None
+
+
 def all_gather(into: list[torch.Tensor], mine: torch.Tensor) -> None:
     """Gather a tensor of each rank."""
     if _beside is None:

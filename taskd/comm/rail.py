@@ -22,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from taskd import _c10d, config, descriptors, log
-from taskd.comm import agreement, counters, cpu_settings, rail_engine
+from taskd.comm import agreement, counters, cpu_settings, rail_engine, sockets
 from taskd.comm.adapter import InnerGroup
 from taskd.comm.rail_engine import Place
 from taskd.errors import BackendError, UsageError
@@ -106,17 +106,18 @@ def _engine(key: bytes, place: Place, rank: int) -> Any:
         rails, title = _rails(settings, place), f"rank {rank}"
         retry = settings.retry
         descriptors.allow(descriptors.MOST)
-        engine = _c10d.RailEngine(
-            [(one.name, one.address, one.interface, one.expected) for one in rails],
-            key,
-            title=title,
-            node=settings.job.node,
-            ports=ports(settings),
-            retry_enabled=bool(retry.levels),
-            retry_count=retry.max_count,
-            retry_hold=timedelta(milliseconds=retry.hold_ms),
-            retry_interval=timedelta(milliseconds=retry.interval_ms),
-        )
+        with sockets.kept():
+            engine = _c10d.RailEngine(
+                [(one.name, one.address, one.interface, one.expected) for one in rails],
+                key,
+                title=title,
+                node=settings.job.node,
+                ports=ports(settings),
+                retry_enabled=bool(retry.levels),
+                retry_count=retry.max_count,
+                retry_hold=timedelta(milliseconds=retry.hold_ms),
+                retry_interval=timedelta(milliseconds=retry.interval_ms),
+            )
         # Groups over the previous engine keep it for as long as they live.
         rail_engine.own.engine, rail_engine.own.key, rail_engine.own.place = engine, key, place
         rail_engine.own.rails = rails

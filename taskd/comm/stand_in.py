@@ -53,6 +53,7 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
         setattr(dist, name, replaced[name])
     if dist.is_nccl_available():
         replaced["ProcessGroupNCCL"] = _class("nccl", dist.ProcessGroupNCCL, make)
+    replaced["destroy_process_group"] = dist.destroy_process_group = _ending_ours(c10d.destroy_process_group)
     for name, value in replaced.items():
         setattr(c10d, name, value)
     group_type: Any = dist.ProcessGroup
@@ -153,6 +154,16 @@ def _remembering_members(
         return made
 
     return helper
+
+
+def _ending_ours(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def destroy_process_group(group: Any = None) -> None:
+        if group is None or group is dist.group.WORLD:
+            ours.default_group_is_gone()
+        original(group)
+
+    return destroy_process_group
 
 
 def _is_guarded(group: Any, device: torch.device) -> bool:

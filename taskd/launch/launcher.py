@@ -47,6 +47,7 @@ from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
 from taskd.launch.succession import Succession
 from taskd.launch.workers import PROGRAM, Command, Workers
+from taskd.torch_versions import shutdown_timeout_of
 from taskd.wire import exchange, keys, leftovers, local
 
 MANAGER_SECONDS = 30
@@ -416,9 +417,10 @@ class Launcher:
         self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
         if self.workers.living:
             self.workers.signal_all(number)
-            if not self._wait_for_workers(self.config.shutdown_timeout or 0):
+            within = shutdown_timeout_of(self.config)
+            if not self._wait_for_workers(within):
                 self.workers.signal_all(signal.SIGKILL)
-                self._wait_for_workers(self.config.shutdown_timeout or 5)
+                self._wait_for_workers(within or 5)
         self.logs.stop()
         if self.standbys is not None:
             self.standbys.close()

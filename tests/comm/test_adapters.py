@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import socket
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from taskd.comm import adapter, cpu, hccl, nccl, nic
 from taskd.comm.adapter import PROOF_BYTES, Adapter, Fault, Switch, judge
 from taskd.errors import BackendError, UsageError
 from tests.comm.fake_npu import FakeNpu
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ WITHIN = timedelta(seconds=5)
 def guarding(inner: Any, group: Any = None) -> Any:
     """Return a stand-in for a guard, with only what an adapter reads of it."""
     four = {"rank": lambda: 0, "size": lambda: 4, "members": [0, 1, 2, 3]}
-    return SimpleNamespace(inner=inner, group=group, identity="0@0-3", timeout=WITHIN, **four)
+    return SimpleNamespace(inner=inner, group=group, identity="0@0-3", timeout=WITHIN, handing_over=False, **four)
 
 
 @pytest.mark.parametrize("module", [cpu, nccl, hccl], ids=["cpu", "nccl", "hccl"])
@@ -260,19 +263,15 @@ def test_a_torch_without_nccl_says_so() -> None:
 
 
 class NotedGroup:
-    """An NCCL group with only what abort and probe use."""
+    """An NCCL group with only what abort and probe use. Its abort ends when those of `parties` groups have begun."""
 
-    def __init__(self, calls: list[str], name: str, error: str = "SUCCESS") -> None:
-        self.calls, self.name, self.error = calls, name, error
-
-    def _group_start(self) -> None:
-        self.calls.append("start")
-
-    def _group_end(self) -> None:
-        self.calls.append("end")
+    def __init__(self, calls: list[str], name: str, error: str = "SUCCESS", parties: Any = None) -> None:
+        self.calls, self.name, self.error, self.parties = calls, name, error, parties
 
     def abort(self) -> None:
         self.calls.append(self.name)
+        if self.parties is not None:
+            self.parties.wait(PATIENCE_S)
         if self.name == "broken":
             raise RuntimeError("ncclInternalError")
 
@@ -280,15 +279,64 @@ class NotedGroup:
         return SimpleNamespace(name=self.error)
 
 
+class MadeGroup(NotedGroup):
+    """What `make_inner` makes."""
+
+    Options = SimpleNamespace
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__([], "made")
+
+
+class Handing(SimpleNamespace):
+    """A guard whose inner group has not taken an operation as long as `thread` lives."""
+
+    identity = "1@0-1"
+
+    def __init__(self, inner: Any, thread: threading.Thread) -> None:
+        super().__init__(inner=inner, thread=thread)
+
+    @property
+    def handing_over(self) -> bool:
+        return bool(self.thread.is_alive())
+
+
 def test_groups_are_aborted_together() -> None:
     calls: list[str] = []
-    guards = [guarding(NotedGroup(calls, "one")), guarding(None), guarding(NotedGroup(calls, "two"))]
-    nccl.abort(guards, 2, "a rank died")
-    assert calls == ["start", "one", "two", "end"], "a newcomer's guard has nothing to abort"
+    both = threading.Barrier(2)
+    one, two = NotedGroup(calls, "one", parties=both), NotedGroup(calls, "two", parties=both)
+    nccl.abort([guarding(one), guarding(None), guarding(two)], 2, "a rank died")
+    assert sorted(calls) == ["one", "two"], "a newcomer's guard has nothing to abort"
     nccl.abort([], 2, "nothing to abort")
     with pytest.raises(BackendError, match="restart this rank"):
         nccl.abort([guarding(NotedGroup(calls, "broken"))], 2, "a rank died")
-    assert calls[-1] == "end", "the group call is ended in any case"
+
+
+def test_a_communicator_that_is_being_made_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL waits on a listening socket for a rank that never comes; an abort does not reach it."""
+    monkeypatch.setattr(nccl, "_class", lambda: MadeGroup)
+    errors: list[OSError] = []
+
+    def make_communicator(listens: threading.Event) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            listens.set()
+            try:
+                server.accept()
+            except OSError as error:
+                errors.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as others:
+        options = {"epoch": 1, "identity": "1@0-1", "members": [0, 1]}
+        inner = nccl.make_inner(None, 0, 2, timedelta(seconds=PATIENCE_S), **options).backend
+        listens = threading.Event()
+        thread = threading.Thread(target=make_communicator, args=(listens,))
+        thread.start()
+        assert listens.wait(PATIENCE_S)
+        nccl.abort([Handing(inner, thread)], 2, "a rank died")
+        thread.join(PATIENCE_S)
+        assert len(errors) == 1 and not thread.is_alive()
+        with socket.create_connection(others.getsockname()):
+            others.accept()[0].close()  # a server that was there before goes on
 
 
 def test_what_nccl_says() -> None:

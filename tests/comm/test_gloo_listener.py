@@ -8,11 +8,11 @@ import sys
 SCRIPT = """
 import socket, threading
 import torch
-from taskd.comm import gloo, stand_in
+from taskd.comm import sockets, stand_in
 
 own = socket.create_server(("127.0.0.1", 0))  # somebody else's stays
 group = stand_in._gloo_of_one()
-assert [address for _, address in gloo._listeners()] == [own.getsockname()]
+assert [one.address for one in sockets.listeners()] == [own.getsockname()]
 tensor = torch.ones(3)
 group.allreduce([tensor]).wait()
 assert tensor.tolist() == [1, 1, 1]

@@ -65,17 +65,33 @@ for _ in range(3):
     assert heal() == guard.groups()
     assert sums() and step() == wanted, "made anew in the same process, under the same DDP"
 
-# A peer that never comes: what is queued for it holds the device until it is ended from another thread.
-apart, soon = dist.PrefixStore("two", store), timedelta(seconds=3)
-lonely = nccl.make_inner(apart, 0, 2, soon, epoch=9, identity="0@0-1", members=[0, 1])
+# A peer that never comes: NCCL waits for it without a limit, until its communicator is ended from another thread.
+apart = dist.PrefixStore("two", store)
+inner = nccl.make_inner(apart, 0, 2, limit, epoch=9, identity="0@0-1", members=[0, 1])
+lonely = _c10d.Guard(0, 2, inner.backend, [0, 1], 0, timeout=limit, backend="nccl", stream_ordered=True)
+del inner
+control.attached = True
+
+def end():
+    while not lonely.handing_over:
+        time.sleep(0.01)
+    time.sleep(1)  # NCCL tells nobody that it has begun to listen
+    control.drain(control.epoch + 1)
+    guard.end_inner_groups(control.epoch + 1, "a test", on_devices_alone=True)
+
+ending = threading.Thread(target=end)
+ending.start()
 try:
-    lonely.backend.allreduce([torch.ones(4, device="cuda")]).wait()
-    torch.cuda.synchronize()
+    lonely.allreduce([torch.ones(4, device="cuda")]).wait()
     sys.exit("the peer that never came was not missed")
-except RuntimeError as error:
-    print("told:", nccl.classify(error).value, str(error)[:200])
+except StepAbandoned:
+    print("told: the step is given up")
+ending.join()
+control.attached = False
 del lonely
-assert heal() and sums() and step() == wanted, "the process and its other groups go on"
+guard.rebuild(control.epoch + 1, dist.PrefixStore("after", store))
+control.resume(control.epoch + 1)
+assert sums() and step() == wanted, "the process and its other groups go on"
 assert nccl.switch_rail("a", False).outcome.value == "unsupported"
 dist.destroy_process_group()
 assert guard.groups() == []

@@ -27,9 +27,10 @@ import torch.distributed.distributed_c10d as c10d
 from cases import CASES, FOLDER, HOW, RANK, SIZE
 
 from taskd import _c10d
-from taskd.comm import gloo, guard
+from taskd.comm import guard, ours, sockets
 from taskd.comm.adapter import Fault
 from taskd.errors import StepAbandoned
+from taskd.state.restore import everyone
 from tests.patience import PATIENCE, PATIENCE_S
 
 MODULES = (cases_collectives, cases_frameworks)
@@ -63,12 +64,6 @@ class FakeNccl(dist.ProcessGroupGloo):
 
     def get_error(self) -> Any:
         return SimpleNamespace(name=self.error)
-
-    def _group_start(self) -> None:
-        self.calls.append("start")
-
-    def _group_end(self) -> None:
-        self.calls.append("end")
 
     def abort(self) -> None:
         self.calls.append("abort")
@@ -156,7 +151,7 @@ def heal() -> list[str]:
 def cut_wires() -> None:
     """Cut every connection. The store is a file, so it stays. The other side may be quicker."""
     dist.barrier()
-    for _, one in gloo._tcp_sockets():
+    for _, one in sockets.tcp_sockets():
         with suppress(OSError):
             one.getpeername()  # fails for a listening socket, which is left alone
             one.shutdown(socket.SHUT_RDWR)
@@ -243,10 +238,11 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
         thread.join(0.3)  # expires: the error is held
-        assert thread.is_alive(), "it was not held"
+        assert thread.is_alive() and world().handing_over, "it was not held"
     heal()
     thread.join(PATIENCE_S)
     assert type(ends[0]) is StepAbandoned or isinstance(ends[0], RuntimeError), ends
+    assert not world().handing_over
     control.attached = False
 
 
@@ -267,7 +263,7 @@ def all_groups_are_aborted_together_and_made_anew() -> None:
     FakeNccl.calls.clear()
     made = len(FakeNccl.made)
     assert heal() == ["0@0-1", guard.groups()[-1]]
-    assert FakeNccl.calls == ["start", "abort", "abort", "end"], "once for the epoch, though it was asked for twice"
+    assert FakeNccl.calls == ["abort", "abort"], "once for the epoch, though it was asked for twice"
     anew = [(one.given._timeout, one.given.config) for one in FakeNccl.made[made:]]
     assert anew == [(PATIENCE, "default"), (PATIENCE, "chosen")], anew
     assert guard.probe() == [], "what ailed is gone"
@@ -275,6 +271,32 @@ def all_groups_are_aborted_together_and_made_anew() -> None:
     assert int(tensor[0]) == SIZE * SIZE
     dist.destroy_process_group(pair)
     assert guard.groups() == ["0@0-1"]
+
+
+@scenario
+def a_job_with_nccl_alone_has_a_group_of_the_cpu_beside_it() -> None:
+    """taskd's own messages go there. The script sees one group, and no backend for the CPU."""
+    dist.destroy_process_group()
+    begin_world(f"cuda:{HOW}", "alone")
+    try:
+        assert c10d._world.group_count == 1 and dist.get_backend() == f"cuda:{HOW}"
+        assert "No backend type associated with device type cpu" in str(raised(lambda: dist.all_reduce(torch.ones(1))))
+        for epoch in (control.epoch, control.epoch + 1):
+            if epoch > control.epoch:
+                control.drain(epoch)
+                made = guard.rebuild(epoch, dist.PrefixStore("alone", meet), within=PATIENCE)
+                assert made == guard.groups() and len(made) == 2
+                control.resume(epoch)
+            ours.meet()
+            assert everyone(f"rank {RANK}".encode()) == [b"rank 0", b"rank 1"]
+            box = torch.zeros(3)
+            for work in (ours.send(torch.full((3,), RANK + 1.0), 1 - RANK, 7), ours.receive(box, 1 - RANK, 7)):
+                work.wait()
+            assert box.tolist() == [2.0 - RANK] * 3
+    finally:
+        dist.destroy_process_group()
+    assert guard.groups() == [], "it goes with the script's own"
+    begin_world(f"cpu:{HOW}", "again")
 
 
 @scenario
@@ -342,13 +364,17 @@ def begin() -> dict[str, Callable[[], None]]:
     return scenarios
 
 
+def begin_world(backend: str, store: str) -> None:
+    where = f"file://{FOLDER}/{store}"
+    dist.init_process_group(backend, init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
+
+
 def main() -> None:
     global meet
     torch.set_num_threads(1)
     meet = dist.FileStore(str(FOLDER / "meeting"), SIZE)
     chosen = begin()
-    where = f"file://{FOLDER}/store"
-    dist.init_process_group(f"cpu:{HOW}", init_method=where, rank=RANK, world_size=SIZE, timeout=PATIENCE)
+    begin_world(f"cpu:{HOW}", "store")
     for name in sys.argv[5:] or chosen:
         try:
             chosen[name]()

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd import _c10d
 from taskd.comm import cpu, gloo, guard
+from taskd.comm.sockets import tcp_sockets
 from taskd.errors import StepAbandoned
 from tests.patience import PATIENCE, PATIENCE_S
 
@@ -60,7 +61,7 @@ def wires() -> list[int]:
     if INNER != "rail":
         return sockets
     listens = (socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    return [fd for fd, one in gloo._tcp_sockets() if not one.getsockopt(*listens)]
+    return [fd for fd, one in tcp_sockets() if not one.getsockopt(*listens)]
 
 
 def cut_wires() -> None:
