@@ -33,8 +33,10 @@ void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
 
 struct HandingOver {
     explicit HandingOver(std::atomic<int>& count) : count(count) { ++count; }
+
     HandingOver(const HandingOver&) = delete;
     HandingOver& operator=(const HandingOver&) = delete;
+
     ~HandingOver() { --count; }
 
     std::atomic<int>& count;
