@@ -68,13 +68,13 @@ def train(backend: str, steps: int, until: Path) -> None:
     began = time.perf_counter()
     for step in session.steps(loader):
         with step as (tokens, answers):
+            if step.number % 20 == 0:
+                sys.stdout.write(f"rank {rank} pid {os.getpid()} step {step.number} begins\n")
+                sys.stdout.flush()
             optimizer.zero_grad()
             loss = model(tokens.to(device), answers.to(device))
             loss.backward()
             optimizer.step()
-            if step.number % 20 == 0:
-                sys.stdout.write(f"rank {rank} pid {os.getpid()} step {step.number} loss {loss.item():.4f}\n")
-                sys.stdout.flush()
     milliseconds = (time.perf_counter() - began) * 1e3
     if rank == 0:
         sys.stdout.write(f"weights {weights_hash(model.module)} took {milliseconds:.0f}\n")
@@ -146,9 +146,10 @@ class Run:
             self.weights, self.took_ms = end[1], int(end[2])
             self.incidents = self._ask()
             until.touch()
-        for rank, pid, step in re.findall(r"rank (\d+) pid (\d+) step (\d+) loss", line):
+        for rank, pid, step in re.findall(r"rank (\d+) pid (\d+) step (\d+) begins", line):
             if self.kills and (int(step), int(rank)) == self.kills[0]:
                 self.kills.pop(0)
+                time.sleep(0.03 * len(self.kills))  # so that each kill comes at another moment of a step
                 os.kill(int(pid), signal.SIGKILL)
 
     def _ask(self) -> list[dict[str, Any]]:
@@ -168,7 +169,7 @@ class Run:
 def prove(backend: str, device: str, steps: int) -> bool:
     """Run a job undisturbed and disturbed. Return whether both ended with the same weights after a heal in place."""
     undisturbed = Run(backend, device, steps, [])
-    kills = [(steps // 4 // 20 * 20, 1), (steps // 2 // 20 * 20, 0)]
+    kills = [(steps * part // 5 // 20 * 20, part % RANKS) for part in range(1, 5)]
     disturbed = Run(backend, device, steps, kills)
     for run in (undisturbed, disturbed):
         if run.code != 0 or not run.weights:

@@ -26,6 +26,30 @@
 
 namespace taskd::comm {
 
+// Counts an operation that is being handed to a stream-ordered inner group, until it ends.
+class HandingOver {
+  public:
+    // `count` may be null.
+    explicit HandingOver(std::atomic<int>* count) : count_(count) {
+        if (count_ != nullptr)
+            ++*count_;
+    }
+
+    HandingOver(const HandingOver&) = delete;
+    HandingOver& operator=(const HandingOver&) = delete;
+
+    ~HandingOver() { end(); }
+
+    void end() {
+        if (count_ != nullptr)
+            --*count_;
+        count_ = nullptr;
+    }
+
+  private:
+    std::atomic<int>* count_;
+};
+
 class Guard : public ::c10d::Backend {
   public:
     using Milliseconds = std::chrono::milliseconds;
@@ -139,7 +163,8 @@ class Guard : public ::c10d::Backend {
     WorkPointer submit(Plan plan, const std::shared_ptr<Lane>& lane);
     void end_apart(Operation& operation, Mode mode, bool closed) const;
     WorkPointer queue(Plan plan, Queue& to);
-    WorkPointer issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born);
+    WorkPointer issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born,
+                      HandingOver& handing_over);
     WorkPointer hold(Plan plan, uint64_t number, const std::exception_ptr& error, const Control::Turn& born);
     void play_back(Operation& operation) const;
     std::shared_ptr<Inner> unseat(const Control::Lock& lock);

@@ -37,6 +37,7 @@ struct Plan {
     bool keep = false;       // when given up, `writes` keep their contents instead of being zeroed
     bool blocks = false;     // the inner work has no future: wait on a thread of its own
     bool abortable = false;  // the inner work can be aborted
+    bool bundle = false;     // it only ends a bundle of operations, each of which has a plan of its own
     int peer = -1;           // of a point-to-point operation
     int tag = 0;
     Issue issue;

@@ -106,6 +106,7 @@ void check_memory(const at::Tensor& tensor, const char* operation) {
     TORCH_CHECK(tensor.defined(), operation, " was given a tensor that is undefined.");
     TORCH_CHECK(tensor.layout() == at::kStrided, operation, " takes dense tensors, but was given a ", tensor.layout(),
                 " one; call .to_dense(), or all_reduce it.");
+    TORCH_CHECK(!tensor.is_meta(), operation, " was given a tensor without memory (on the device meta).");
     TORCH_CHECK(!tensor.is_quantized(), operation, " does not take quantized tensors, whose scale would be left ",
                 "behind; call .dequantize(), or send .int_repr() and the scale.");
     const auto needed = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() + tensor.nbytes();

@@ -31,17 +31,6 @@ void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
         inner.setBoundDeviceId(guard.getBoundDeviceId());
 }
 
-struct HandingOver {
-    explicit HandingOver(std::atomic<int>& count) : count(count) { ++count; }
-
-    HandingOver(const HandingOver&) = delete;
-    HandingOver& operator=(const HandingOver&) = delete;
-
-    ~HandingOver() { --count; }
-
-    std::atomic<int>& count;
-};
-
 }  // namespace
 
 Guard::BackendPointer Guard::inner() const {
@@ -68,8 +57,8 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
     if (mode == Mode::kNormal && seated)
         bind_device(*static_cast<InnerBackend&>(*seated).backend(), *this);
     control_.count(lock);
-    // Under the lock: who sees that a step is given up sees every operation that came before.
-    const HandingOver handing_over(handing_over_);
+    // Counted under the lock: who sees that a step is given up sees every operation that came before.
+    HandingOver handing_over(mode == Mode::kNormal && !closed && seated ? &handing_over_ : nullptr);
     lock.unlock();
     if (closed || mode == Mode::kSandbox || mode == Mode::kDraining) {
         const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
@@ -84,28 +73,32 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
                           " was never joined; call taskd's rebuild before operations are let go");
     const uint64_t number = ++to.sequence;
     to.progress->entered(static_cast<uint16_t>(plan.type), bytes_of(plan), number, epoch);
-    WorkPointer work = issue(plan, *static_cast<InnerBackend&>(*seated).backend(), number, born);
+    WorkPointer work = issue(plan, *static_cast<InnerBackend&>(*seated).backend(), number, born, handing_over);
     to.progress->left(number);
     return work;
 }
 
 // Starts the operation on the inner group. Records its result if this is a set-up that a newcomer will play back.
-Guard::WorkPointer Guard::issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born) {
+Guard::WorkPointer Guard::issue(Plan& plan, ::c10d::Backend& inner, uint64_t number, const Control::Turn& born,
+                                HandingOver& handing_over) {
     const ::c10d::OpType type = plan.type;
-    const bool recorded = Recorder::instance().active() && type != ::c10d::OpType::COALESCED;
+    const bool recorded = Recorder::instance().active() && !plan.bundle;
     WorkPointer work;
     try {
         work = plan.issue(inner, plan.reads, plan.writes);
+        handing_over.end();
         // A sent message has no result, and waiting for it may keep its receiver from coming.
         if (recorded && type != ::c10d::OpType::SEND)
             work->wait();
     } catch (const c10::DistError&) {
+        handing_over.end();
         return hold(std::move(plan), number, std::current_exception(), born);
     } catch (const c10::Error&) {
         throw;  // torch checks arguments with these
     } catch (const std::invalid_argument&) {
         throw;
     } catch (const std::runtime_error&) {
+        handing_over.end();
         return hold(std::move(plan), number, std::current_exception(), born);
     }
     if (recorded) {
@@ -175,6 +168,7 @@ Guard::WorkPointer Guard::endCoalescing() {
         return nullptr;
     Plan plan;
     plan.type = ::c10d::OpType::COALESCED;
+    plan.bundle = true;
     plan.issue = [](::c10d::Backend& inner, Tensors&, Tensors&) { return inner.endCoalescing(); };
     return queue(std::move(plan), queued_);
 }

@@ -52,11 +52,11 @@ class _Place:
             self.counts[tuple(members)] = ordinal + 1
             return ordinal
 
-    def take_ahead(self, members: Sequence[int]) -> _c10d.Guard | None:
+    def take_ahead(self, backend: str, members: Sequence[int]) -> _c10d.Guard | None:
         """Return the guard that was made ahead for the group that the script makes now."""
         if tuple(members) not in self.fleeting:
             for at, guard in enumerate(self.ahead):
-                if guard.members == list(members):
+                if (guard.backend, guard.members) == (backend, list(members)):
                     return self.ahead.pop(at)
         return None
 
@@ -81,7 +81,7 @@ def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedel
     _prepare(backend)
     _c10d.control.wait_until_running()
     members = stand_in.members.get() or list(range(size))
-    if (ahead := _place.take_ahead(members)) is not None:
+    if (ahead := _place.take_ahead(backend, members)) is not None:
         _place.note(ahead.identity, members)
         return ahead
     ordinal = _place.next_ordinal(members)

@@ -15,18 +15,22 @@ This module does NOT decide anything, and it imports torch only when a group is 
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+from taskd import log
 from taskd.comm import sockets
 from taskd.comm.adapter import Fault, InnerGroup, Switch, Switched
 from taskd.config import Config
 from taskd.errors import BackendError
 
 STREAM_ORDERED = True
+
+_logger = log.get(__name__)
 
 PORT_FAILOVER_SINCE = (2, 29, 7)
 PORT_RECOVERY_SINCE = (2, 30, 0)
@@ -52,6 +56,8 @@ _SILENCE = ("timeout", "timed out", "watchdog caught")
 _ARGUMENTS = ("ncclinvalidusage", "ncclinvalidargument", "invalid usage", "invalid argument", "mismatch")
 
 
+USUAL_S = 1.0
+"""An operation that NCCL takes longer to accept waits for its communicator to be made."""
 BEGINNING_S = 10.0
 """How long an abort waits for operations that are just being handed to NCCL."""
 _listened: dict[str, set[int]] = {}
@@ -118,22 +124,41 @@ def abort(guards: Sequence[Any], epoch: int, reason: str) -> None:
     backends = [inner for guard in guards if (inner := guard.inner) is not None]
     if not backends:
         return
-    with ThreadPoolExecutor(len(backends), "taskd-abort") as threads:
-        aborts = [threads.submit(backend.abort) for backend in backends]
-        _end_beginnings(guards)
-    for one in aborts:
-        if isinstance(error := one.exception(), RuntimeError):
-            raise BackendError(f"NCCL could not abort ({reason}): {error}; restart this rank.") from error
-        one.result()
+    errors: list[RuntimeError] = []
+
+    def end(backend: Any) -> None:
+        try:
+            backend.abort()
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=end, args=(one,), name="taskd-abort", daemon=True) for one in backends]
+    for thread in threads:
+        thread.start()
+    _end_beginnings(guards)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise BackendError(f"NCCL could not abort ({reason}): {errors[0]}; restart this rank.") from errors[0]
 
 
 def _end_beginnings(guards: Sequence[Any]) -> None:
-    """End communicators that are still being made, which an abort does not reach: NCCL waits for their other ranks on
-    listening sockets of its own. These are new since the group was made. Another thread's could be, too: a server that
-    begins to listen in a process in which NCCL waits for a rank that is gone."""
-    until = time.monotonic() + BEGINNING_S
-    while (begins := [guard for guard in guards if guard.handing_over]) and time.monotonic() < until:
-        sockets.shut_listeners(set.union(*(_listened.get(guard.identity, set()) for guard in begins)))
+    """End communicators that are still being made, which an abort does not reach.
+
+    NCCL waits for their other ranks on listening sockets of its own, without a limit. They are new since the group was
+    made. If another thread has begun to listen since then, its socket is shut down, too: nothing tells them apart. So
+    this is only done if an operation is not taken for a second after the step was given up.
+    """
+    begun = time.monotonic()
+    while begins := [guard for guard in guards if guard.handing_over]:
+        waited = time.monotonic() - begun
+        if waited > BEGINNING_S:
+            _logger.warning("NCCL does not take an operation of a step that is given up")
+            return
+        if waited > USUAL_S:
+            but = set.union(*(_listened.get(guard.identity, set()) for guard in begins))
+            with contextlib.suppress(OSError):  # no descriptor is left for a look at the others
+                sockets.shut_listeners(but)
         time.sleep(0.01)  # NCCL tells nobody that it has begun to listen
 
 

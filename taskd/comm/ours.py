@@ -9,20 +9,30 @@ It does NOT choose the transport (cpu.py does) or decide when anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from taskd.comm.adapter import HOMES
+
 _beside: Any = None  # the guard beside a default group that has no backend for the CPU
 
 
-def default_group_is(guarded: list[str], make_beside: Callable[[], Any]) -> None:
-    """Note for which types of devices the default group is guarded from now on. `make_beside` makes a guard for the CPU
-    if it is needed."""
+def default_group_begins(backends: Mapping[str, str], make_beside: Callable[[], Any]) -> None:
+    """Note that a default group is made now, with these backends by type of device. `make_beside` makes a guard for the
+    CPU, if it is needed."""
     global _beside
-    _beside = make_beside() if guarded and "cpu" not in guarded else None
+    guarded = any(name in HOMES for name in backends.values())
+    _beside = make_beside() if guarded and "cpu" not in backends else None
+
+
+def can_carry() -> bool:
+    """Whether there is a group for the CPU."""
+    if _beside is not None:
+        return True
+    return dist.is_initialized() and any(one.type == "cpu" for one in dist.group.WORLD._device_types)
 
 
 def default_group_is_gone() -> None:

@@ -53,8 +53,10 @@ def listeners() -> list[Listener]:
 def kept() -> Iterator[None]:
     """Let `shut_listeners` spare what begins to listen in the body."""
     before = {one.inode for one in listeners()}
-    yield
-    _kept.update(one.inode for one in listeners() if one.inode not in before)
+    try:
+        yield
+    finally:
+        _kept.update(one.inode for one in listeners() if one.inode not in before)
 
 
 def shut_listeners(but: Collection[int]) -> None:

@@ -15,12 +15,12 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import _c10d
 from taskd.comm import ours
+from taskd.comm.adapter import HOMES
 from taskd.comm.gloo import without_listener
 
 PlainGloo: Any = dist.ProcessGroupGloo
@@ -138,20 +138,18 @@ def _remembering_members(
         *args: Any,
         **more: Any,
     ) -> Any:
-        is_default = not global_ranks_in_group
-        if is_default:
+        if not global_ranks_in_group:
             of_default_group(store)
+            timeout = more.get("timeout") or c10d.default_pg_timeout
+            ours.default_group_begins(
+                _backends_of(backend), lambda: make("gloo", store, group_rank, group_size, timeout, None)
+            )
         _guard_hccl(make)
         token = members.set(list(global_ranks_in_group) or None)
         try:
-            made = original(group_size, group_rank, global_ranks_in_group, backend, store, *args, **more)
+            return original(group_size, group_rank, global_ranks_in_group, backend, store, *args, **more)
         finally:
             members.reset(token)
-        if is_default:
-            timeout = more.get("timeout") or c10d.default_pg_timeout
-            guarded = [one.type for one in made[0]._device_types if _is_guarded(made[0], one)]
-            ours.default_group_is(guarded, lambda: make("gloo", store, group_rank, group_size, timeout, None))
-        return made
 
     return helper
 
@@ -166,8 +164,11 @@ def _ending_ours(original: Callable[..., None]) -> Callable[..., None]:
     return destroy_process_group
 
 
-def _is_guarded(group: Any, device: torch.device) -> bool:
-    return isinstance(plain_of(group._get_backend(device)), _c10d.Guard)
+def _backends_of(backend: Any) -> dict[str, str]:
+    """The backend of each type of device, as torch reads this name; none if none of them can be ours."""
+    if backend != c10d.Backend.UNDEFINED and not any(name in str(backend).lower() for name in HOMES):
+        return {}
+    return {device: str(name) for device, name in c10d.BackendConfig(c10d.Backend(backend)).device_backend_map.items()}
 
 
 def _guard_hccl(make: Make) -> None:

@@ -47,6 +47,7 @@ class Gate:
 
     def come(self) -> None:
         """Wait for all ranks: this rank has its gradients, or needs none in this step. Raises StepAbandoned."""
+        self._repair.together.settle()
         if self._habits.gated and not self._passed:
             self._passed = True
             self._repair.together.meet()

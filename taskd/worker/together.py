@@ -16,11 +16,16 @@ class Together:
     """The version for a process that is never repaired: it waits for no other rank."""
 
     def has_groups(self) -> bool:
-        """Whether the ranks have made process groups besides the default group. The answer is the same on all ranks."""
+        """Whether the ranks have made process groups besides the default group, and one can carry taskd's messages. The
+        answer is the same on all ranks."""
         return False
 
     def meet(self) -> None:
         """Wait until all ranks are here. Raises StepAbandoned."""
+
+    def settle(self) -> None:
+        """Wait until the device has done what was communicated since the last call. What an aborted operation leaves
+        behind is garbage, and nobody tells. A step that is not given up after this has true results so far."""
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
         """Return what each rank says at this place, and the number of this rank. Raises StepAbandoned."""
@@ -36,16 +41,29 @@ class LaunchedTogether(Together):
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
+        self._settled = 0  # the number of operations that had been begun
 
     def has_groups(self) -> bool:
         from torch.distributed import distributed_c10d
 
-        return distributed_c10d.is_initialized() and distributed_c10d._world.group_count > 1
+        from taskd.comm import ours
+
+        return distributed_c10d.is_initialized() and distributed_c10d._world.group_count > 1 and ours.can_carry()
 
     def meet(self) -> None:
         from taskd.comm import ours
 
         ours.meet()
+
+    def settle(self) -> None:
+        import torch
+
+        from taskd.comm import guard
+
+        begun = guard.begun()
+        if begun != self._settled and guard.on_devices() and torch.accelerator.is_available() and not _capturing():
+            torch.accelerator.synchronize()
+        self._settled = begun
 
     def everyone(self, mine: bytes) -> tuple[list[bytes], int]:
         from taskd.state.restore import everyone
@@ -55,10 +73,24 @@ class LaunchedTogether(Together):
     def all_arrived(self, heal: Callable[[], None]) -> bool:
         import torch.distributed as dist
 
+        from taskd.comm import guard, ours
+
         try:
-            if dist.is_initialized():
+            if not dist.is_initialized():
+                return True
+            # A barrier on a device ends like any other operation there: without a word, when it is aborted.
+            if guard.on_devices():
+                ours.meet()
+            else:
                 dist.barrier()
             return True
         except StepAbandoned:
             heal()
             return False
+
+
+def _capturing() -> bool:
+    """Whether this thread records a graph of a GPU's work, which must not be waited for."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

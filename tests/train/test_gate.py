@@ -18,7 +18,7 @@ class Others(Together):
 
     def __init__(self, parts: list[int], groups: bool = True) -> None:
         self.parts, self.groups = parts, groups
-        self.asked = self.met = 0
+        self.asked = self.met = self.settled = 0
 
     def has_groups(self) -> bool:
         return self.groups
@@ -28,7 +28,11 @@ class Others(Together):
         return [mine, *(struct.pack("<q", part) for part in self.parts)], 0
 
     def meet(self) -> None:
+        assert self.settled > self.met, "the device is waited for before the ranks meet"
         self.met += 1
+
+    def settle(self) -> None:
+        self.settled += 1
 
 
 def gate_with(others: Others, habits: Habits | None = None, newcomer: bool = False) -> Gate:
@@ -50,6 +54,7 @@ def test_a_job_without_groups_asks_nobody() -> None:
     assert not gate.agree(WHOLE)
     steps(gate, 2)
     assert others.asked == others.met == 0
+    assert others.settled == 4, "its own device is waited for, before an update and at the end of a step"
 
 
 @pytest.mark.parametrize("comes", [1, 3])

@@ -31,6 +31,7 @@ from taskd.comm import guard, ours, sockets
 from taskd.comm.adapter import Fault
 from taskd.errors import StepAbandoned
 from taskd.state.restore import everyone
+from taskd.worker.together import LaunchedTogether
 from tests.patience import PATIENCE, PATIENCE_S
 
 MODULES = (cases_collectives, cases_frameworks)
@@ -238,11 +239,10 @@ def what_the_inner_group_refuses_is_announced_and_held() -> None:
         (event, *_) = control.take_events()
         assert event[:2] == ("0@0-1", "send") and guard.classify(*event[:1], event[3]) is Fault.PEER_GONE, event
         thread.join(0.3)  # expires: the error is held
-        assert thread.is_alive() and world().handing_over, "it was not held"
+        assert thread.is_alive() and not world().handing_over, "it was not held"
     heal()
     thread.join(PATIENCE_S)
     assert type(ends[0]) is StepAbandoned or isinstance(ends[0], RuntimeError), ends
-    assert not world().handing_over
     control.attached = False
 
 
@@ -274,6 +274,25 @@ def all_groups_are_aborted_together_and_made_anew() -> None:
 
 
 @scenario
+def a_step_waits_for_its_device_before_it_counts() -> None:
+    """Only if something was communicated since: nothing else can be given up half done."""
+    waits: list[int] = []
+    real = torch.accelerator.is_available, torch.accelerator.synchronize
+    torch.accelerator.is_available, torch.accelerator.synchronize = lambda: True, lambda: waits.append(1)
+    try:
+        together = LaunchedTogether(RANK)
+        together.settle()
+        before = len(waits)
+        together.settle()
+        assert len(waits) == before, "nothing was communicated"
+        assert works()
+        together.settle()
+        assert len(waits) == before + 1
+    finally:
+        torch.accelerator.is_available, torch.accelerator.synchronize = real
+
+
+@scenario
 def a_job_with_nccl_alone_has_a_group_of_the_cpu_beside_it() -> None:
     """taskd's own messages go there. The script sees one group, and no backend for the CPU."""
     dist.destroy_process_group()
@@ -293,6 +312,8 @@ def a_job_with_nccl_alone_has_a_group_of_the_cpu_beside_it() -> None:
             for work in (ours.send(torch.full((3,), RANK + 1.0), 1 - RANK, 7), ours.receive(box, 1 - RANK, 7)):
                 work.wait()
             assert box.tolist() == [2.0 - RANK] * 3
+            meet.set(f"alone{epoch}-{RANK}", "")  # neither begins the next epoch while the other waits
+            meet.wait([f"alone{epoch}-{rank}" for rank in range(SIZE)], PATIENCE)
     finally:
         dist.destroy_process_group()
     assert guard.groups() == [], "it goes with the script's own"
