@@ -48,7 +48,7 @@ def tests(room: str, *names: str) -> list[Path]:
 
 
 FUZZED = ("counters", "io/*", "session/*")
-GUARD = ("control", "lane", "lane_judge", "pool", "record", "rhythm", "watch")
+GUARD = ("control", "forks", "lane", "lane_judge", "pool", "record", "rhythm", "watch")
 PROGRAMS = {
     "rail-sessions": Program([*units("rail", "**/*"), *tests("rail/sessions", "*")]),
     "rail-collectives": Program(

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 namespace {
@@ -34,9 +36,11 @@ const char* name_of(Mode mode) noexcept {
 
 Control& Control::instance() {
     // Never destroyed: threads that outlive main() still use it.
-    static Control* const control = new Control();
-    return *control;
+    static Control& control = one_per_process<Control>();
+    return control;
 }
+
+[[maybe_unused]] static const Control& made_at_load = Control::instance();
 
 void Control::check_epoch(int64_t epoch) const {
     if (epoch < epoch_) {

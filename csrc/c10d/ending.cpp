@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <mutex>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 namespace {
@@ -17,39 +19,36 @@ struct Bar {
     std::atomic<bool> closed{false};
 };
 
-Bar& bar() {
-    static Bar* const instance = new Bar();
-    return *instance;
-}
+Bar& bar = one_per_process<Bar>();
 
 }  // namespace
 
 Stretch::Stretch() {
-    if (bar().closed)
+    if (bar.closed)
         return;
-    const std::lock_guard<std::mutex> held(bar().mutex);
-    if (bar().closed)
+    const std::lock_guard<std::mutex> held(bar.mutex);
+    if (bar.closed)
         return;
-    ++bar().running;
+    ++bar.running;
     begun_ = true;
 }
 
 Stretch::~Stretch() {
     if (!begun_)
         return;
-    const std::lock_guard<std::mutex> held(bar().mutex);
-    --bar().running;
-    bar().bell.notify_all();
+    const std::lock_guard<std::mutex> held(bar.mutex);
+    --bar.running;
+    bar.bell.notify_all();
 }
 
 bool end_stretches(std::chrono::milliseconds timeout) {
-    std::unique_lock<std::mutex> held(bar().mutex);
-    bar().closed = true;
-    return bar().bell.wait_for(held, timeout, [] { return bar().running == 0; });
+    std::unique_lock<std::mutex> held(bar.mutex);
+    bar.closed = true;
+    return bar.bell.wait_for(held, timeout, [] { return bar.running == 0; });
 }
 
 bool stretches_ended() noexcept {
-    return bar().closed;
+    return bar.closed;
 }
 
 }  // namespace taskd::comm

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "c10d/python.hpp"
@@ -23,10 +24,7 @@ struct Living {
     std::vector<c10::weak_intrusive_ptr<Guard>> guards;
 };
 
-Living& living() {
-    static Living* const instance = new Living();
-    return *instance;
-}
+Living& living = one_per_process<Living>();
 
 void check_inner(const Guard::BackendPointer& inner) {
     if (dynamic_cast<const Guard*>(inner.get()) != nullptr)
@@ -99,15 +97,15 @@ c10::intrusive_ptr<Guard> Guard::make(int rank, int size, BackendPointer inner, 
         guard->seat_->inner = std::move(made);
         guard->seat_->number = 1;
     }
-    const std::lock_guard<std::mutex> held(living().mutex);
-    living().guards.emplace_back(guard);
+    const std::lock_guard<std::mutex> held(living.mutex);
+    living.guards.emplace_back(guard);
     return guard;
 }
 
 std::vector<c10::intrusive_ptr<Guard>> Guard::live() {
     std::vector<c10::intrusive_ptr<Guard>> alive;
-    const std::lock_guard<std::mutex> held(living().mutex);
-    auto& all = living().guards;
+    const std::lock_guard<std::mutex> held(living.mutex);
+    auto& all = living.guards;
     all.erase(std::remove_if(all.begin(), all.end(), [](const auto& guard) { return guard.expired(); }), all.end());
     for (const auto& weak : all) {
         if (auto guard = weak.lock())
@@ -127,8 +125,8 @@ bool Guard::quiesce(Milliseconds timeout) {
 }
 
 void Guard::forget() noexcept {
-    const std::lock_guard<std::mutex> held(living().mutex);
-    auto& all = living().guards;
+    const std::lock_guard<std::mutex> held(living.mutex);
+    auto& all = living.guards;
     all.erase(std::remove_if(all.begin(), all.end(),
                              [this](const auto& guard) { return guard._unsafe_get_target() == this; }),
               all.end());
@@ -136,6 +134,11 @@ void Guard::forget() noexcept {
 
 // Does not wait: the interpreter may be in the middle of anything. Operations under way keep what they need.
 Guard::~Guard() {
+    if (birthplace_.is_elsewhere()) {
+        // The parent's threads may have been in the middle of anything, too.
+        new auto(std::make_tuple(collectives_, messages_, coalescing_));
+        return;
+    }
     std::shared_ptr<Inner> inner;
     {
         const Control::Lock lock = control_.lock();
@@ -174,6 +177,7 @@ bool Guard::idle() {
 }
 
 void Guard::setTimeout(Milliseconds timeout) {
+    check_ours("setTimeout");
     std::shared_ptr<Inner> inner;
     {
         const Control::Lock lock = control_.lock();
@@ -187,6 +191,7 @@ void Guard::setTimeout(Milliseconds timeout) {
 
 void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<int>& sockets) {
     const WithoutGil released;
+    check_ours("reconfigure");
     check_inner(inner);
     // A group that was made anew in its place, as HCCL does it, is under this guard already.
     const bool stays = kind_.stream_ordered && inner && inner == this->inner();
@@ -221,6 +226,8 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
 }
 
 void Guard::abort() {
+    if (birthplace_.is_elsewhere())
+        return;
     const WithoutGil released;
     forget();
     progress_->close();
@@ -258,6 +265,8 @@ bool Guard::finish_queued(Control::Lock& lock) {
 }
 
 void Guard::shutdown() {
+    if (birthplace_.is_elsewhere())
+        return;
     const WithoutGil released;
     forget();
     std::shared_ptr<Inner> old;
@@ -285,11 +294,18 @@ void Guard::shutdown() {
         wait_for_teardown(others, kTeardownWait);
 }
 
+void Guard::check_ours(const std::string& called) const {
+    if (birthplace_.is_elsewhere())
+        throw_inherited(called + " was called on group " + identity() + ", which");
+}
+
 Guard::WorkPointer Guard::collective(Plan plan) {
+    check_ours(kind_of(plan.type));
     return kind_.stream_ordered ? queue(std::move(plan), queued_) : submit(std::move(plan), collectives_);
 }
 
 Guard::WorkPointer Guard::point_to_point(Plan plan) {
+    check_ours(kind_of(plan.type));
     return kind_.stream_ordered ? queue(std::move(plan), queued_messages_) : submit(std::move(plan), messages_);
 }
 

@@ -10,6 +10,8 @@
 //
 // A guard of a stream-ordered inner group (NCCL, HCCL) uses no lanes: see streams.cpp.
 //
+// In a forked child a guard of the parent has no threads. Its operations raise, and its end leaves all as it is.
+//
 // Does not: make inner groups (taskd/comm does, in Python), decide modes (control.hpp), or do any arithmetic.
 #pragma once
 
@@ -158,6 +160,7 @@ class Guard : public ::c10d::Backend {
         std::atomic<uint64_t> sequence{0};
     };
 
+    void check_ours(const std::string& called) const;
     WorkPointer collective(Plan plan);
     WorkPointer point_to_point(Plan plan);
     WorkPointer submit(Plan plan, const std::shared_ptr<Lane>& lane);
@@ -172,6 +175,7 @@ class Guard : public ::c10d::Backend {
     void forget() noexcept;
 
     Control& control_;
+    const Birthplace birthplace_;
     const std::vector<int64_t> members_;
     const int64_t ordinal_;
     const Kind kind_;

@@ -1,9 +1,6 @@
 // See inner.hpp.
 #include "c10d/inner.hpp"
 
-#include <pthread.h>
-
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <set>
@@ -22,14 +19,7 @@ struct Teardown {
     std::set<const ::c10d::Backend*> guarded;
 };
 
-Teardown& teardown() {
-    static Teardown* const instance = new Teardown();
-    return *instance;
-}
-
-// Not under the lock: a forked child inherits the lock in any state.
-std::atomic<size_t> ever_alive{0};
-std::atomic<bool> inherited{false};
+Teardown& teardown = one_per_process<Teardown>();
 
 void destroy(InnerBackend* inner) {
     // If the process exits in the middle of a group's destructor, what the destructor uses disappears.
@@ -37,7 +27,7 @@ void destroy(InnerBackend* inner) {
     if (!stretch)
         return;
     const ::c10d::Backend* const backend = inner->backend().get();
-    Teardown& state = teardown();
+    Teardown& state = teardown;
     {
         const std::lock_guard<std::mutex> held(state.mutex);
         state.guarded.erase(backend);  // before the delete: then another backend may get its address
@@ -49,7 +39,7 @@ void destroy(InnerBackend* inner) {
 }
 
 void let_go(InnerBackend* inner) {
-    if (inherited || stretches_ended())
+    if (inner->birthplace().is_elsewhere() || stretches_ended())
         return;
     try {
         Pool::instance().run([inner] { destroy(inner); });
@@ -65,14 +55,13 @@ std::shared_ptr<InnerBackend> InnerBackend::make(c10::intrusive_ptr<::c10d::Back
     if (!backend)
         return nullptr;
     {
-        const std::lock_guard<std::mutex> held(teardown().mutex);
-        if (!teardown().guarded.insert(backend.get()).second)
+        const std::lock_guard<std::mutex> held(teardown.mutex);
+        if (!teardown.guarded.insert(backend.get()).second)
             throw std::invalid_argument("this inner group is under a guard already; make another one for this guard.");
     }
     std::shared_ptr<InnerBackend> inner(new InnerBackend(std::move(backend), mark_sockets(sockets)), let_go);
-    const std::lock_guard<std::mutex> held(teardown().mutex);
-    ++teardown().alive;
-    ++ever_alive;
+    const std::lock_guard<std::mutex> held(teardown.mutex);
+    ++teardown.alive;
     return inner;
 }
 
@@ -88,21 +77,14 @@ void InnerBackend::break_off(const std::string& reason) noexcept {
 }
 
 size_t inner_groups_alive() {
-    const std::lock_guard<std::mutex> held(teardown().mutex);
-    return teardown().alive;
+    const std::lock_guard<std::mutex> held(teardown.mutex);
+    return teardown.alive;
 }
 
 bool wait_for_teardown(size_t at_most, std::chrono::milliseconds timeout) {
-    Teardown& state = teardown();
+    Teardown& state = teardown;
     std::unique_lock<std::mutex> held(state.mutex);
     return state.bell.wait_for(held, timeout, [&] { return state.alive <= at_most; });
-}
-
-void leave_inherited_groups_alone() {
-    pthread_atfork(nullptr, nullptr, [] {
-        if (ever_alive > 0)
-            inherited = true;
-    });
 }
 
 }  // namespace taskd::comm

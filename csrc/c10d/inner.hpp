@@ -2,7 +2,8 @@
 //
 // Why: destroying a gloo group that lost a peer may take its operation's whole timeout, or never end. So the thread
 // that lets go of an inner group never runs its destructor: a thread of the pool does. The groups that still exist are
-// counted. An orderly end of the process can wait for them, and a test can see that none is left.
+// counted. An orderly end of the process can wait for them, and a test can see that none is left. A forked child has
+// its parent's groups but not their threads, so it never ends them.
 //
 // Does not: make backends (taskd/comm does, in Python), or run operations on them.
 #pragma once
@@ -14,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/exact.hpp"
+#include "c10d/forks.hpp"
 #include "c10d/lane.hpp"
 #include "c10d/sockets.hpp"
 
@@ -32,6 +34,8 @@ class InnerBackend : public Inner {
 
     bool keeps_order() const override { return exact_ != nullptr; }
 
+    const Birthplace& birthplace() const { return birthplace_; }
+
     // Ends the operations still under way: all of them if the backend is exact, otherwise as far as its sockets can.
     void break_off(const std::string& reason) noexcept;
 
@@ -42,12 +46,11 @@ class InnerBackend : public Inner {
     c10::intrusive_ptr<::c10d::Backend> backend_;
     ExactBackend* const exact_;
     const std::vector<SocketMark> marks_;
+    const Birthplace birthplace_;
 };
 
 size_t inner_groups_alive();
 // Waits until at most `at_most` inner groups exist. Returns false after `timeout`.
 bool wait_for_teardown(size_t at_most, std::chrono::milliseconds timeout);
-// Sets up a fork handler. A forked child has its parent's guards but not their threads, so it must leave them alone.
-void leave_inherited_groups_alone();
 
 }  // namespace taskd::comm

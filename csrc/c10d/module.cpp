@@ -153,7 +153,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     taskd::comm::check_torch();
     py::module_::import("torch.distributed");  // the types of c10d must be known first
     taskd::comm::learn_main_thread();
-    taskd::comm::leave_inherited_groups_alone();
     taskd::comm::bind_control(m);
     taskd::comm::bind_guard(m);
     taskd::comm::bind_store(m);

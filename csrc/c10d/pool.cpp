@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 namespace {
@@ -18,9 +20,11 @@ constexpr std::chrono::seconds kIdleTime{5};
 
 Pool& Pool::instance() {
     // Never destroyed: its threads are detached and may outlive main().
-    static Pool* const pool = new Pool();
-    return *pool;
+    static Pool& pool = one_per_process<Pool>();
+    return pool;
 }
+
+[[maybe_unused]] static const Pool& made_at_load = Pool::instance();
 
 void Pool::run(std::function<void()> job) {
     {

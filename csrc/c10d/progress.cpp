@@ -12,31 +12,32 @@ namespace taskd::comm {
 namespace {
 
 std::atomic<native::PageLayout*> page{nullptr};
+[[maybe_unused]] const bool is_left_in_children = [] {
+    in_children([] { page = nullptr; });  // what a child does is no progress of this rank
+    return true;
+}();
 
 struct Slots {
     std::mutex mutex;
     std::array<bool, native::kGroupSlots> taken{};
 };
 
-Slots& slots() {
-    static Slots* const instance = new Slots();
-    return *instance;
-}
+Slots& slots = one_per_process<Slots>();
 
 int take_slot(int if_none) {
-    const std::lock_guard<std::mutex> held(slots().mutex);
-    for (size_t i = 0; i < slots().taken.size(); ++i) {
-        if (slots().taken[i])
+    const std::lock_guard<std::mutex> held(slots.mutex);
+    for (size_t i = 0; i < slots.taken.size(); ++i) {
+        if (slots.taken[i])
             continue;
-        slots().taken[i] = true;
+        slots.taken[i] = true;
         return static_cast<int>(i);
     }
     return if_none;
 }
 
 void give_back(int slot) {
-    const std::lock_guard<std::mutex> held(slots().mutex);
-    slots().taken[static_cast<size_t>(slot)] = false;
+    const std::lock_guard<std::mutex> held(slots.mutex);
+    slots.taken[static_cast<size_t>(slot)] = false;
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ GroupProgress::~GroupProgress() {
 
 void GroupProgress::close() noexcept {
     const int slot = slot_.exchange(kNever);
-    if (slot < 0)
+    if (slot < 0 || birthplace_.is_elsewhere())
         return;
     if (native::PageLayout* const mapped = page)
         native::clear_group(mapped->groups[slot]);

@@ -16,13 +16,14 @@
 #include <string>
 #include <vector>
 
+#include "c10d/forks.hpp"
 #include "c10d/lane.hpp"
 #include "native/page.hpp"
 
 namespace taskd::comm {
 
 // Maps the beat page for all guards. May be called again with a new page. The old mapping stays, because a thread may
-// be writing to it. Throws std::system_error.
+// be writing to it. A forked child has no page until it calls this. Throws std::system_error.
 void attach_page(int fd);
 
 // Returns the number of a group in the page: FNV-1a of its identity.
@@ -55,6 +56,7 @@ class GroupProgress : public Observer {
     std::atomic<int> slot_{kNotYet};
     std::atomic<uint64_t> entered_{0};
     std::atomic<uint64_t> left_{0};
+    const Birthplace birthplace_;
 };
 
 }  // namespace taskd::comm

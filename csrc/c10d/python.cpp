@@ -73,6 +73,10 @@ void throw_usage_error(const std::string& text) {
     throw_python("UsageError", text);
 }
 
+void throw_inherited(const std::string& what) {
+    throw_usage_error(what + " belongs to the process that forked this one; make a process group of this one's own.");
+}
+
 std::exception_ptr backend_error(const std::string& text) {
     return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
 }

@@ -35,9 +35,11 @@ void wait_until_running();
 // True inside a backward pass of this thread, hooks and final callbacks included.
 bool in_autograd();
 
-// Both throw pybind11::error_already_set. Wherever it leaves torch, it becomes the same Python exception again.
+// All throw pybind11::error_already_set. Wherever it leaves torch, it becomes the same Python exception again.
 [[noreturn]] void throw_step_abandoned(const std::string& text);
 [[noreturn]] void throw_usage_error(const std::string& text);
+// Throws a UsageError: `what` belongs to a process from which this one was forked.
+[[noreturn]] void throw_inherited(const std::string& what);
 
 // Returns a torch.distributed.DistBackendError with this text.
 std::exception_ptr backend_error(const std::string& text);

@@ -2,8 +2,6 @@
 // pairs.
 #include "c10d/rail_backend.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 
 #include "c10d/python.hpp"
@@ -20,11 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // more is "no limit"
-
-// A forked child has its parent's groups but not the thread that serves them. A lock held at the fork is never
-// released.
-std::atomic<uint64_t> forks{0};
-[[maybe_unused]] const int watching = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
 Tensors flat(const std::vector<Tensors>& lists) {
     Tensors all;
@@ -56,13 +49,12 @@ RailBackend::RailBackend(std::shared_ptr<rail::Engine> engine, std::shared_ptr<r
       group_(std::move(group)),
       seat_(std::make_shared<RailSeat>()),
       options_(c10::make_intrusive<Options>("rail", timeout)),
-      born_(forks),
       timeout_ms_(timeout.count()) {
     seat_->group = group_->identity();
 }
 
 RailBackend::~RailBackend() {
-    if (!inherited()) {
+    if (!birthplace_.is_elsewhere()) {
         end("its group was destroyed");
         return;
     }
@@ -75,12 +67,8 @@ void RailBackend::setTimeout(Milliseconds timeout) {
     timeout_ms_ = timeout.count();
 }
 
-bool RailBackend::inherited() const {
-    return born_ != forks;
-}
-
 void RailBackend::end(const std::string& reason) {
-    if (inherited())
+    if (birthplace_.is_elsewhere())
         return;
     const WithoutGil released;
     {
@@ -94,7 +82,7 @@ void RailBackend::end(const std::string& reason) {
 }
 
 void RailBackend::shutdown() {
-    if (inherited())
+    if (birthplace_.is_elsewhere())
         return;
     const WithoutGil released;
     const auto deadline = Clock::now() + std::clamp(Milliseconds(timeout_ms_), Milliseconds(0), kLongest);
@@ -112,8 +100,8 @@ void RailBackend::shutdown() {
 }
 
 RailBackend::Draft RailBackend::draft(const char* title, Milliseconds timeout, Tensors value) const {
-    TORCH_CHECK(!inherited(), title, " was called in a forked process on group ", identity(),
-                " of its parent; make a process group of its own there.");
+    if (birthplace_.is_elsewhere())
+        throw_inherited(std::string(title) + " was called on group " + identity() + ", which");
     const Milliseconds limit = timeout == ::c10d::kUnsetTimeout ? Milliseconds(timeout_ms_) : timeout;
     const bool limited = limit > kNoTimeout && limit < kLongest;
     return {std::make_shared<RailRun>(group_, seat_, title, std::move(value)),

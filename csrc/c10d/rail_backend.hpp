@@ -91,7 +91,6 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
         std::vector<RailRun::Start> parts;
     };
 
-    bool inherited() const;
     Draft draft(const char* title, Milliseconds timeout, Tensors value) const;
     WorkPointer launch(Draft draft, ::c10d::OpType type, const Tensors& inputs);
     c10::intrusive_ptr<RailWork> work_of(const Draft& draft, ::c10d::OpType type, const Tensors& inputs);
@@ -107,10 +106,10 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
     std::shared_ptr<rail::Group> group_;
     const std::shared_ptr<RailSeat> seat_;
     const c10::intrusive_ptr<Options> options_;
-    const uint64_t born_;  // the number of forks before it was made
+    const Birthplace birthplace_;
     std::atomic<int64_t> timeout_ms_;
     std::atomic<uint64_t> sequence_{0};
-    std::atomic<uint32_t> exchanges_{0};  // number of operations of several rounds; each has its own tag
+    std::atomic<uint32_t> exchanges_{0};  // number of operations of several rounds; each has its own tags
 };
 
 }  // namespace taskd::comm

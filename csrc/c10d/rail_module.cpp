@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <future>
 
+#include "c10d/forks.hpp"
 #include "c10d/pool.hpp"
 #include "c10d/python.hpp"
 #include "native/fork_guard.hpp"
@@ -21,16 +22,14 @@ constexpr std::chrono::milliseconds kSignalPeriod{100};
 
 using NamedAddress = std::tuple<std::string, std::string, std::string, bool>;  // rail, address, interface, expected
 
-// The engines of this process. A group keeps its engine alive, whatever becomes of Python's objects.
+// The engines of this process, and none of a parent's. A group keeps its engine alive, whatever becomes of Python's
+// objects.
 struct Engines {
     std::mutex mutex;
     std::vector<std::weak_ptr<rail::Engine>> all;
 };
 
-Engines& engines() {
-    static Engines* const instance = new Engines();
-    return *instance;
-}
+Engines& engines = one_per_process<Engines>();
 
 std::shared_ptr<RailEngine> make_engine(const std::vector<NamedAddress>& rails, const py::bytes& key,
                                         const std::string& title, const std::string& node, std::pair<int, int> ports,
@@ -58,7 +57,7 @@ void close(rail::Engine& engine) {
     try {
         engine.close();
     } catch (const rail::Trouble&) {
-        // The engine belongs to a parent process. Its peers do not wait for this process.
+        // Python's object of a parent's engine: the peers do not wait for this process.
     }
 }
 
@@ -66,10 +65,8 @@ void close(rail::Engine& engine) {
 void close_engines() {
     std::vector<std::weak_ptr<rail::Engine>> all;
     {
-        // A child that was forked while a thread held the lock can never get it. The engines are the parent's then.
-        const std::unique_lock<std::mutex> held(engines().mutex, std::try_to_lock);
-        if (held)
-            all = engines().all;
+        const std::lock_guard<std::mutex> held(engines.mutex);
+        all = engines.all;
     }
     for (const auto& each : all) {
         if (const std::shared_ptr<rail::Engine> engine = each.lock())
@@ -80,8 +77,8 @@ void close_engines() {
 }  // namespace
 
 RailEngine::RailEngine(rail::Settings settings) : engine_(std::make_shared<rail::Engine>(std::move(settings))) {
-    const std::lock_guard<std::mutex> held(engines().mutex);
-    auto& all = engines().all;
+    const std::lock_guard<std::mutex> held(engines.mutex);
+    auto& all = engines.all;
     all.erase(std::remove_if(all.begin(), all.end(), [](const auto& each) { return each.expired(); }), all.end());
     all.push_back(engine_);
 }

@@ -292,10 +292,21 @@ RailWork::RailWork(int rank, ::c10d::OpType type, const char* title, const Tenso
 }
 
 RailWork::~RailWork() {
-    run_->abandon();
+    if (is_ours())
+        run_->abandon();
+    else
+        new std::shared_ptr<RailRun>(run_);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> RailWork::getFuture() {
+    if (!is_ours())
+        throw_inherited(run_->name());
+    return run_->future();
 }
 
 bool RailWork::wait(std::chrono::milliseconds timeout) {
+    if (!is_ours())
+        throw_inherited(run_->name());
     const WithoutGil released;
     const bool signals = on_main_thread();
     const auto deadline = timeout > kNoTimeout ? Clock::now() + timeout : Clock::time_point::max();
@@ -318,6 +329,8 @@ bool RailWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void RailWork::abort() {
+    if (!is_ours())
+        return;
     const WithoutGil released;
     run_->abort("the caller wanted it");
 }

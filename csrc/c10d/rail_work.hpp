@@ -23,6 +23,7 @@
 
 #include "c10d/buffers.hpp"
 #include "c10d/exact.hpp"
+#include "c10d/forks.hpp"
 #include "rail/collectives/group.hpp"
 
 namespace taskd::comm {
@@ -125,11 +126,11 @@ class RailWork : public ExactWork {
              uint64_t sequence);
     ~RailWork() override;
 
-    bool isCompleted() override { return run_->ended(); }
+    bool isCompleted() override { return is_ours() && run_->ended(); }
 
-    bool isSuccess() const override { return run_->ended() && !run_->error(); }
+    bool isSuccess() const override { return is_ours() && run_->ended() && !run_->error(); }
 
-    std::exception_ptr exception() const override { return run_->error(); }
+    std::exception_ptr exception() const override { return is_ours() ? run_->error() : nullptr; }
 
     int sourceRank() const override { return run_->source; }
 
@@ -137,20 +138,24 @@ class RailWork : public ExactWork {
 
     void synchronize() override { wait(kNoTimeout); }
 
-    // Throws the operation's error, or a timeout, as a DistBackendError. Serves Python's signals.
+    // Throws the operation's error, or a timeout, as a DistBackendError; UsageError in a forked child. Serves Python's
+    // signals.
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     // After it returns, no tensor of the operation is touched any more.
     void abort() override;
 
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return run_->future(); }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
     uint64_t getSequencenumber() const override { return sequence_; }
 
     void when_done(Ended ended) override { run_->when_done(std::move(ended)); }
 
   private:
+    bool is_ours() const { return !birthplace_.is_elsewhere(); }
+
     const std::shared_ptr<RailRun> run_;
     const uint64_t sequence_;
+    const Birthplace birthplace_;
 };
 
 }  // namespace taskd::comm

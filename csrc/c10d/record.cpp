@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 namespace {
@@ -163,9 +165,11 @@ RecordEntry decode(const std::string& body) {
 }
 
 Recorder& Recorder::instance() {
-    static Recorder* const recorder = new Recorder();
-    return *recorder;
+    static Recorder& recorder = one_per_process<Recorder>();
+    return recorder;
 }
+
+[[maybe_unused]] static const Recorder& recorder_made_at_load = Recorder::instance();
 
 void Recorder::start(int fd) {
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -263,9 +267,11 @@ void Recorder::close_file() noexcept {
 }
 
 Replay& Replay::instance() {
-    static Replay* const replay = new Replay();
-    return *replay;
+    static Replay& replay = one_per_process<Replay>();
+    return replay;
 }
+
+[[maybe_unused]] static const Replay& replay_made_at_load = Replay::instance();
 
 void Replay::load(const std::string& record) {
     if (record.size() < kHeadBytes || std::memcmp(record.data(), kRecordMagic, sizeof kRecordMagic) != 0) {

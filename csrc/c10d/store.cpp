@@ -9,6 +9,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "c10d/python.hpp"
 
@@ -45,22 +47,41 @@ std::string_view view_of(const std::vector<uint8_t>& bytes) {
 
 }  // namespace
 
-AgentStore::AgentStore(std::string name, std::chrono::milliseconds timeout) : Store(timeout), name_(std::move(name)) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    connect();
+AgentStore::AgentStore(std::string name, std::chrono::milliseconds timeout)
+    : Store(timeout), name_(std::move(name)), line_(nullptr) {
+    auto first = std::make_unique<Line>();
+    connect(*first);
+    line_ = first.release();
 }
 
 AgentStore::~AgentStore() {
-    hang_up();
+    Line* const last = line_;
+    hang_up(*last);
+    if (!last->birthplace.is_elsewhere())
+        delete last;
 }
 
-void AgentStore::hang_up() {
-    if (socket_ >= 0)
-        ::close(socket_);
-    socket_ = -1;
+// A forked child cannot use its parent's line: another thread may have held its lock, for as long as a wait takes.
+AgentStore::Line& AgentStore::line() {
+    Line* const found = line_;
+    if (!found->birthplace.is_elsewhere())
+        return *found;
+    auto own = std::make_unique<Line>();
+    Line* present = found;
+    if (!line_.compare_exchange_strong(present, own.get()))
+        return *present;  // another thread of this process was quicker
+    hang_up(*found);
+    return *own.release();
 }
 
-void AgentStore::connect() {
+// The number is forgotten first: a child that is forked in between must not close what gets that number later.
+void AgentStore::hang_up(Line& line) {
+    const int socket = std::exchange(line.socket, -1);
+    if (socket >= 0)
+        ::close(socket);
+}
+
+void AgentStore::connect(Line& line) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     TORCH_CHECK_WITH(DistStoreError, name_.size() <= sizeof address.sun_path,
@@ -82,14 +103,13 @@ void AgentStore::connect() {
         ::close(descriptor);
         TORCH_CHECK_WITH(DistStoreError, false, "another user listens where this node's agent should serve the store");
     }
-    socket_ = descriptor;
-    owner_ = ::getpid();
+    line.socket = descriptor;
 }
 
-void AgentStore::send_all(const std::string& bytes) {
+void AgentStore::send_all(int socket, const std::string& bytes) {
     size_t sent = 0;
     while (sent < bytes.size()) {
-        const ssize_t n = ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+        const ssize_t n = ::send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR)
             continue;
         TORCH_CHECK_WITH(DistStoreError, n > 0, "the agent's store has hung up: ", std::strerror(errno));
@@ -97,8 +117,8 @@ void AgentStore::send_all(const std::string& bytes) {
     }
 }
 
-void AgentStore::wait_for_bytes() {
-    pollfd ready{socket_, POLLIN, 0};
+void AgentStore::wait_for_bytes(int socket) {
+    pollfd ready{socket, POLLIN, 0};
     const bool serves = on_main_thread();
     while (::poll(&ready, 1, serves ? kSignalsMs : -1) <= 0) {
         if (serves)
@@ -106,11 +126,11 @@ void AgentStore::wait_for_bytes() {
     }
 }
 
-void AgentStore::receive_all(char* into, size_t size) {
+void AgentStore::receive_all(int socket, char* into, size_t size) {
     size_t got = 0;
     while (got < size) {
-        wait_for_bytes();
-        const ssize_t n = ::recv(socket_, into + got, size - got, 0);
+        wait_for_bytes(socket);
+        const ssize_t n = ::recv(socket, into + got, size - got, 0);
         if (n < 0 && errno == EINTR)
             continue;
         TORCH_CHECK_WITH(DistStoreError, n > 0, "the agent's store has hung up");
@@ -121,29 +141,28 @@ void AgentStore::receive_all(char* into, size_t size) {
 std::string AgentStore::exchange(const std::string& frame) {
     const WithoutGil released;
     const auto self = std::this_thread::get_id();
+    Line& mine = line();
     TORCH_CHECK_WITH(
-        DistStoreError, busy_.load() != self,
+        DistStoreError, mine.busy.load() != self,
         "this store already waits in the code that a signal handler interrupted; use a clone() in handlers");
-    const std::lock_guard<std::mutex> lock(mutex_);
-    busy_ = self;
+    const std::lock_guard<std::mutex> lock(mine.mutex);
+    mine.busy = self;
     std::string answer;
     try {
-        if (owner_ != ::getpid() || socket_ < 0) {
-            hang_up();
-            connect();
-        }
-        send_all(frame);
+        if (mine.socket < 0)
+            connect(mine);
+        send_all(mine.socket, frame);
         uint32_t size = 0;
-        receive_all(reinterpret_cast<char*>(&size), sizeof size);
+        receive_all(mine.socket, reinterpret_cast<char*>(&size), sizeof size);
         TORCH_CHECK_WITH(DistStoreError, size <= kReplyBytes, "the agent's store announced ", size, " bytes");
         answer.resize(size);
-        receive_all(answer.data(), size);
+        receive_all(mine.socket, answer.data(), size);
     } catch (...) {
-        hang_up();  // or the next caller would get the rest of this answer
-        busy_ = std::thread::id{};
+        hang_up(mine);  // or the next caller would get the rest of this answer
+        mine.busy = std::thread::id{};
         throw;
     }
-    busy_ = std::thread::id{};
+    mine.busy = std::thread::id{};
     return answer;
 }
 

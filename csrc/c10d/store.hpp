@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 class AgentStore : public c10d::Store {
@@ -73,20 +75,26 @@ class AgentStore : public c10d::Store {
 
     using Items = std::vector<std::string_view>;
 
-    void connect();
-    void hang_up();
+    // The connection of one process, and who uses it.
+    struct Line {
+        std::mutex mutex;
+        std::atomic<std::thread::id> busy{};  // holder of the mutex: a signal handler must not wait for its own thread
+        int socket = -1;
+        const Birthplace birthplace;
+    };
+
+    Line& line();
+    void connect(Line& line);
+    static void hang_up(Line& line);
     Reply ask(Operation operation, int64_t amount, const Items& items);
     Reply ask(Operation operation, int64_t amount, const Items& items, std::chrono::milliseconds timeout);
     std::string exchange(const std::string& frame);
-    void send_all(const std::string& bytes);
-    void receive_all(char* into, size_t size);
-    void wait_for_bytes();
+    static void send_all(int socket, const std::string& bytes);
+    static void receive_all(int socket, char* into, size_t size);
+    static void wait_for_bytes(int socket);
 
     const std::string name_;
-    std::mutex mutex_;
-    std::atomic<std::thread::id> busy_{};  // holder of the mutex: a signal handler must not wait for its own thread
-    int socket_ = -1;
-    int owner_ = -1;  // the process that made the connection: a forked child makes its own
+    std::atomic<Line*> line_;
 };
 
 void bind_store(pybind11::module_& m);

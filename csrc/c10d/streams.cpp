@@ -35,7 +35,7 @@ void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
 
 Guard::BackendPointer Guard::inner() const {
     const Control::Lock lock = control_.lock();
-    if (!kind_.stream_ordered || !seat_->inner)
+    if (!kind_.stream_ordered || !seat_->inner || birthplace_.is_elsewhere())
         return nullptr;
     return static_cast<InnerBackend&>(*seat_->inner).backend();
 }
@@ -147,6 +147,7 @@ bool Guard::supportsCoalescing() const {
 // Operations called until endCoalescing() go to the device as one. Not while a step is given up or in a sandbox, where
 // nothing is coalesced. Not in a set-up either, whose operations are recorded one by one.
 void Guard::startCoalescing() {
+    check_ours("startCoalescing");
     wait_until_running();
     Control::Lock lock = control_.lock();
     if (control_.mode(lock) != Mode::kNormal || !seat_->inner || Recorder::instance().active())

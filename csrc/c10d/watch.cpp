@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <exception>
 
+#include "c10d/forks.hpp"
+
 namespace taskd::comm {
 
 Watch& Watch::instance() {
     // Never destroyed: its thread is detached and may outlive main().
-    static Watch* const watch = new Watch(Control::instance(), Pool::instance());
-    return *watch;
+    static Watch& watch = one_per_process<Watch>(Control::instance(), Pool::instance());
+    return watch;
 }
+
+[[maybe_unused]] static const Watch& made_at_load = Watch::instance();
 
 void Watch::wake_at(Time when) {
     next_ = when;

@@ -199,10 +199,21 @@ GuardWork::GuardWork(int rank, ::c10d::OpType type, const char* title, const Ten
 }
 
 GuardWork::~GuardWork() {
-    outcome_->abandon();
+    if (is_ours())
+        outcome_->abandon();
+    else
+        new std::shared_ptr<Outcome>(outcome_);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GuardWork::getFuture() {
+    if (!is_ours())
+        throw_inherited(outcome_->name());
+    return outcome_->future();
 }
 
 bool GuardWork::wait(std::chrono::milliseconds timeout) {
+    if (!is_ours())
+        throw_inherited(outcome_->name());
     const WithoutGil released;
     const bool backward = in_autograd();
     if (!outcome_->wait(timeout)) {

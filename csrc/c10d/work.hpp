@@ -23,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "c10d/buffers.hpp"
+#include "c10d/forks.hpp"
 #include "c10d/lane.hpp"
 
 namespace taskd::comm {
@@ -89,11 +90,11 @@ class GuardWork : public ::c10d::Work {
               std::shared_ptr<Outcome> outcome);
     ~GuardWork() override;
 
-    bool isCompleted() override { return outcome_->completed(); }
+    bool isCompleted() override { return is_ours() && outcome_->completed(); }
 
-    bool isSuccess() const override { return outcome_->completed() && !outcome_->error(); }
+    bool isSuccess() const override { return is_ours() && outcome_->completed() && !outcome_->error(); }
 
-    std::exception_ptr exception() const override { return outcome_->error(); }
+    std::exception_ptr exception() const override { return is_ours() ? outcome_->error() : nullptr; }
 
     int sourceRank() const override { return outcome_->source_rank; }
 
@@ -102,15 +103,17 @@ class GuardWork : public ::c10d::Work {
     void synchronize() override { wait(kNoTimeout); }
 
     // Throws StepAbandoned, outside autograd, if the step was given up. Else throws the operation's error, or a
-    // timeout.
+    // timeout. Throws UsageError in a forked child: the thread that would end the operation is its parent's.
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-
-    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return outcome_->future(); }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
     uint64_t getSequencenumber() const override { return 0; }
 
   private:
+    bool is_ours() const { return !birthplace_.is_elsewhere(); }
+
     const std::shared_ptr<Outcome> outcome_;
+    const Birthplace birthplace_;
 };
 
 }  // namespace taskd::comm

@@ -9,6 +9,7 @@ whether the order concerns it. It does NOT end the work that it leaves behind: t
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -20,6 +21,15 @@ Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _waiting: list[queue.SimpleQueue[Any]] = []
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+    _waiting.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def look() -> None:

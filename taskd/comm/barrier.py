@@ -11,6 +11,7 @@ step is given up, the wait ends with StepAbandoned. The barrier decides nothing 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
 from datetime import timedelta
@@ -28,6 +29,7 @@ SLICE = timedelta(milliseconds=200)
 
 _turns: Counter[tuple[str, int]] = Counter()
 """How often a group has met in an epoch. A newcomer counts the same, because every repair begins a new epoch."""
+os.register_at_fork(after_in_child=_turns.clear)
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None) -> None:

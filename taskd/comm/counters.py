@@ -22,6 +22,14 @@ _shown: dict[str, tuple[int, int]] = {}  # by transport: process and descriptor;
 _wants: Wants | None = None
 
 
+def _after_fork() -> None:
+    global _lock, _wants
+    _lock, _wants = threading.Lock(), None  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def show(fd: int, transport: str = OF_RAILS) -> None:
     """Announce the descriptor of this transport's counters, which stays open as long as the transport lives."""
     with _lock:

@@ -33,6 +33,14 @@ OVER = "gloo"
 _device_lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _device_lock
+    _device_lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def make_inner(
     store: Any,
     rank: int,

@@ -31,8 +31,9 @@ from taskd.errors import BackendError, UsageError
 class _Place:
     """Where the guards of this process meet, and how many groups each set of ranks has had."""
 
-    def __init__(self) -> None:
+    def __init__(self, kin: str = "") -> None:
         self.lock = threading.Lock()
+        self.kin = kin  # in a forked child: what tells its meetings from its parent's, should they share a store
         self.installed = False
         self.base: Any = None  # the store under which new inner groups meet
         self.counts: dict[tuple[int, ...], int] = {}
@@ -69,8 +70,20 @@ class _Place:
 _place = _Place()
 
 
+def _after_fork() -> None:
+    """Begin anew in a forked child: the groups that it has inherited are its parent's."""
+    global _place
+    parents = _place
+    if parents.installed:
+        _place = _Place(f"forked/{parents.kin}")
+        _place.installed, _place.prepared = True, set(parents.prepared)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _meeting(epoch: int, identity: str, store: Any) -> Any:
-    return dist.PrefixStore(f"epoch{epoch}/{identity}", store)
+    return dist.PrefixStore(f"{_place.kin}epoch{epoch}/{identity}", store)
 
 
 def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedelta, options: Any) -> _c10d.Guard:

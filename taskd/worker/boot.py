@@ -170,14 +170,6 @@ def _show_as(words: list[str]) -> None:
         ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
 
 
-def _leave_page() -> None:
-    """Give a forked child a page of its own: its operations are not progress of this rank."""
-    fd = os.memfd_create("taskd-page", os.MFD_CLOEXEC)
-    os.ftruncate(fd, _native.PAGE_BYTES)
-    _c10d.control.attach_page(fd)
-    os.close(fd)
-
-
 # ---- joining the job ------------------------------------------------------------------------------------------
 
 
@@ -215,7 +207,6 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     _offer_store(request)
     _c10d.control.attached = True
     _c10d.control.attach_page(there.link.page.fd)
-    os.register_at_fork(after_in_child=_leave_page)
     if request.newcomer:
         _c10d.control.sandbox(setup)
     else:
