@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -29,6 +31,9 @@ DEVICE_TRIES = 5
 
 OVER = "gloo"
 """The name of this transport in what the members tell each other (agreement.py)."""
+LOOPBACK = "127.0.0.1"
+_WATCHED = re.compile(r"^tfd: *([0-9]+) .* ino:([0-9a-f]+) ", re.MULTILINE)
+"""What proc(5) says of each descriptor that an event poll watches."""
 
 _device_lock = threading.Lock()
 
@@ -94,19 +99,42 @@ def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any
 
 
 def without_listener(make: Callable[[], Any]) -> Any:
-    """What `make` makes over one device, whose listening socket is closed then: nobody is meant to connect, and a
-    stranger could make gloo end the process. The result lives as long as the process does, since its device would miss
-    the socket at its end."""
+    """What `make` makes over one device at 127.0.0.1, whose listening socket is closed then: nobody is meant to
+    connect, and a stranger could make gloo end the process. The result lives as long as the process does, since its
+    device would miss the socket at its end.
+
+    Other threads open and close sockets meanwhile. So the socket must be new by its inode, be at that address, and be
+    watched by an event poll, as gloo does. If there are several, none is closed."""
     with _device_lock:
-        before = {one.fd for one in listeners()}
+        before = {one.inode for one in listeners()}
         made = make()
-        found = [one.fd for one in listeners() if one.fd not in before]
-    if len(found) == 1:  # else another thread's cannot be told from it
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, found[0], inheritable=False)
-        os.close(nothing)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        watched = set(_watched())
+        found = [
+            one
+            for one in listeners()
+            if one.inode not in before and one.address[0] == LOOPBACK and (one.fd, one.inode) in watched
+        ]
+        if len(found) == 1:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, found[0].fd, inheritable=False)
+            os.close(nothing)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     return made
+
+
+def _watched() -> Iterator[tuple[int, int]]:
+    """What the event polls of this process watch: each as its descriptor and its inode."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") != "anon_inode:[eventpoll]":
+                continue
+            told = Path(f"/proc/self/fdinfo/{name}").read_text(encoding="ascii")
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EBADF):  # closed since it was listed
+                continue
+            raise
+        for found in _WATCHED.finditer(told):
+            yield int(found[1]), int(found[2], 16)
 
 
 def _addresses(told: Iterable[bytes]) -> set[Address]:

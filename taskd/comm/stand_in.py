@@ -21,7 +21,7 @@ import torch.distributed.distributed_c10d as c10d
 from taskd import _c10d
 from taskd.comm import ours
 from taskd.comm.adapter import HOMES
-from taskd.comm.gloo import without_listener
+from taskd.comm.gloo import LOOPBACK, without_listener
 
 PlainGloo: Any = dist.ProcessGroupGloo
 
@@ -106,7 +106,7 @@ def _gloo_of_one() -> Any:
     options = PlainGloo._Options()
 
     def make() -> Any:
-        options._devices = [PlainGloo.create_device(hostname="127.0.0.1", lazy_init=True)]
+        options._devices = [PlainGloo.create_device(hostname=LOOPBACK, lazy_init=True)]
         return PlainGloo(dist.HashStore(), 0, 1, options)
 
     return without_listener(make)
