@@ -29,11 +29,14 @@ using Operations = std::vector<RailRun::Start>;
 // torch's messages for a monitored barrier that fails, because people and programs look for them. Ranks are those of
 // the group.
 
+constexpr char kOriginal[] = "\n Original exception: ";
+
 std::string not_answered(int rank) {
     const std::string me = std::to_string(rank);
     return "[Rank " + me + "]: Rank " + me +
            " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
-           "Please check rank 0 logs for faulty rank.\n Original exception: ";
+           "Please check rank 0 logs for faulty rank." +
+           kOriginal;
 }
 
 std::string numbers(const std::vector<int>& ranks) {
@@ -247,6 +250,7 @@ void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool w
     for (int rank = 1; rank < size_; ++rank)
         arrivals.push_back(exchange([&](int64_t limit) { return receiving(nullptr, 0, rank, tag, limit); }));
     std::vector<int> passed, missing;
+    std::string first_error;
     bool late = false;
     for (int rank = 1; rank < size_ && !late && (wait_all_ranks || missing.empty()); ++rank) {
         late = !wait_all_ranks && Clock::now() - begun >= limit;
@@ -254,8 +258,10 @@ void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool w
             if (!late)
                 arrivals[static_cast<size_t>(rank) - 1]->wait();
             passed.push_back(rank);
-        } catch (const c10::DistError&) {
+        } catch (const c10::DistError& error) {
             missing.push_back(rank);
+            if (first_error.empty())
+                first_error = std::string(kOriginal) + error.what_without_backtrace();
         }
     }
     if (late || !missing.empty()) {
@@ -264,7 +270,7 @@ void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool w
         if (late)
             passed.pop_back();
         const std::string said = late ? ran_out(passed, limit) : not_passed(missing, limit);
-        std::rethrow_exception(backend_error(said + " (" + title + " in group " + identity() + ")"));
+        std::rethrow_exception(backend_error(said + " (" + title + " in group " + identity() + ")" + first_error));
     }
     std::vector<WorkPointer> answers;
     for (int rank = 1; rank < size_; ++rank)
