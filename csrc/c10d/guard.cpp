@@ -166,6 +166,12 @@ uint64_t Guard::sequence() {
     return kind_.stream_ordered ? queued_.sequence.load() : collectives_->sequence(lock);
 }
 
+uint64_t Guard::getSequenceNumberForGroup() {
+    const Control::Lock lock = control_.lock();
+    const uint64_t since = kind_.stream_ordered ? queued_.sequence.load() : collectives_->sequence(lock);
+    return (static_cast<uint64_t>(rebuilt_) << 32) + since;
+}
+
 bool Guard::joined() {
     const Control::Lock lock = control_.lock();
     return seat_->inner != nullptr;
@@ -195,6 +201,8 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
     check_inner(inner);
     // A group that was made anew in its place, as HCCL does it, is under this guard already.
     const bool stays = kind_.stream_ordered && inner && inner == this->inner();
+    if (inner && !stays && kind_.stream_ordered)
+        take_over(*inner);
     std::shared_ptr<Inner> next = stays ? nullptr : InnerBackend::make(std::move(inner), sockets);
     std::shared_ptr<Inner> old;
     {
@@ -208,6 +216,7 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
                                         " has operations under way; drain before it is reconfigured.");
         }
         control_.raise_epoch(epoch, lock);
+        rebuilt_ = epoch;
         queued_.sequence = queued_messages_.sequence = 0;
         coalescing_ = nullptr;
         if (stays)

@@ -8,7 +8,8 @@
 // survivor and a newcomer. Collectives go through one ordered lane. Point-to-point operations go through another lane,
 // which keeps their order but lets all be in flight at once: an in-order queue would deadlock a send and a receive.
 //
-// A guard of a stream-ordered inner group (NCCL, HCCL) uses no lanes: see streams.cpp.
+// A guard of a stream-ordered inner group (NCCL, HCCL) uses no lanes: see streams.cpp. forwarded.cpp has what torch
+// asks of a backend besides operations.
 //
 // In a forked child a guard of the parent has no threads. Its operations raise, and its end leaves all as it is.
 //
@@ -16,8 +17,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -117,7 +120,27 @@ class Guard : public ::c10d::Backend {
 
     void setSequenceNumberForGroup() override {}  // inner groups agree by being made together
 
-    uint64_t getSequenceNumberForGroup() override { return sequence(); }
+    // The number that torch compares between ranks. It never goes back, and newcomers have the same one: its upper half
+    // is the epoch of the last rebuild, and its lower half counts from there.
+    uint64_t getSequenceNumberForGroup() override;
+
+    bool supportsTimeEstimation() const override;
+    bool supportsTensorAlloc(c10::DeviceIndex device) override;
+    at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+    std::shared_ptr<c10::Allocator> getMemAllocator() override;
+    std::unordered_map<std::string, uint64_t> getMemoryStats() override;
+    void suspend() override;
+    void resume() override;
+    ::c10d::ErrorType getError() override;
+    void eagerConnectSingleDevice(at::Device device) override;
+    void waitForPendingWorks() override;
+    void registerOnCompletionHook(std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) override;
+    void enableCollectivesTiming() override;
+
+    bool supportsSplitting() const override { return true; }
+
+    BackendPointer split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
+                         const c10::intrusive_ptr<Options>& options) override;
 
     // Ends everything at once. The group cannot be used afterwards.
     void abort() override;
@@ -160,7 +183,15 @@ class Guard : public ::c10d::Backend {
         std::atomic<uint64_t> sequence{0};
     };
 
+    // What torch has asked of the inner group, and later ones have to do, too.
+    struct Wishes {
+        bool timing = false;
+        std::function<void(std::shared_ptr<::c10d::WorkInfo>)> hook;
+    };
+
     void check_ours(const std::string& called) const;
+    void take_over(::c10d::Backend& inner);
+    void resemble(::c10d::Backend& inner) const;
     WorkPointer collective(Plan plan);
     WorkPointer point_to_point(Plan plan);
     WorkPointer submit(Plan plan, const std::shared_ptr<Lane>& lane);
@@ -192,6 +223,8 @@ class Guard : public ::c10d::Backend {
     bool closed_ = false;
     std::atomic<int> handing_over_{0};
     std::shared_ptr<Inner> coalescing_;  // startCoalescing() was called, endCoalescing() was not
+    int64_t rebuilt_ = 0;                // the epoch of the last rebuild; 0: none
+    Wishes wishes_;
 };
 
 // Returns "n@ranks", with runs of ranks written as first-last. It is the same in every process that has the group.

@@ -25,12 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kSignalPeriod{100};
 constexpr std::chrono::hours kLongest{24 * 365};
 
-// Code that needs the device bound to the group asks the inner group. So the inner group gets the guard's device.
-void bind_device(::c10d::Backend& inner, const ::c10d::Backend& guard) {
-    if (inner.getBoundDeviceId() != guard.getBoundDeviceId())
-        inner.setBoundDeviceId(guard.getBoundDeviceId());
-}
-
 }  // namespace
 
 Guard::BackendPointer Guard::inner() const {
@@ -55,7 +49,7 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
     const bool closed = closed_;
     const std::string aborted = control_.aborted(lock) ? control_.abort_reason(lock) : "";
     if (mode == Mode::kNormal && seated)
-        bind_device(*static_cast<InnerBackend&>(*seated).backend(), *this);
+        resemble(*static_cast<InnerBackend&>(*seated).backend());
     control_.count(lock);
     // Counted under the lock: who sees that a step is given up sees every operation that came before.
     HandingOver handing_over(mode == Mode::kNormal && !closed && seated ? &handing_over_ : nullptr);
@@ -154,7 +148,7 @@ void Guard::startCoalescing() {
         return;
     coalescing_ = seat_->inner;
     const BackendPointer inner = static_cast<InnerBackend&>(*coalescing_).backend();
-    bind_device(*inner, *this);
+    resemble(*inner);
     lock.unlock();
     inner->startCoalescing();
 }

@@ -126,6 +126,21 @@ def _make_guard(backend: str, store: Any, rank: int, size: int, timeout: timedel
     )
 
 
+def split(parent: _c10d.Guard, store: Any, ranks: list[int], options: Any) -> _c10d.Guard | None:
+    """Make the guard of a group that torch splits off another one, on all ranks of the latter.
+
+    `ranks` are those of the new group, as the old group numbers them. Returns None on any other rank.
+    """
+    if parent.rank() not in ranks:
+        return None
+    token = stand_in.members.set([parent.members[rank] for rank in ranks])
+    timeout, own = options._timeout, options if parent.stream_ordered else None
+    try:
+        return _make_guard(parent.backend, store, ranks.index(parent.rank()), len(ranks), timeout, own)
+    finally:
+        stand_in.members.reset(token)
+
+
 def _prepare(backend: str) -> None:
     """Set a backend's settings in the environment, before its first group."""
     if backend not in _place.prepared:

@@ -58,6 +58,7 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
         setattr(c10d, name, value)
     group_type: Any = dist.ProcessGroup
     group_type._register_backend = _registering(group_type._register_backend)
+    group_type.split_group = _splitting(group_type.split_group)
 
 
 class _GuardingType(type):
@@ -123,6 +124,21 @@ def _registering(original: Callable[..., None]) -> Callable[..., None]:
         original(group, device, kind, backend)
 
     return register
+
+
+def _splitting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ProcessGroup.split_group: in C++ it registers a guard around gloo under its parent's type alone."""
+
+    @functools.wraps(original)
+    def split_group(group: Any, *args: Any, **more: Any) -> Any:
+        made = original(group, *args, **more)
+        for device in made._device_types if made is not None else ():
+            backend = made._get_backend(device)
+            if isinstance(backend, _c10d.Guard) and backend.backend == "gloo":
+                made._register_backend(device, dist.ProcessGroup.BackendType.GLOO, backend)
+        return made
+
+    return split_group
 
 
 def _remembering_members(

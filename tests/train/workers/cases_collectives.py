@@ -174,6 +174,25 @@ def error_of(call: Callable[[], object]) -> str:
 
 @case
 @guarded
+def a_group_that_is_split_off_is_guarded() -> None:
+    parent, name = dist.group.WORLD, f"split {len(guard.groups())}"
+    options = parent._get_backend(torch.device("cpu")).options
+    both = parent.split_group(list(range(SIZE)), timeout=PATIENCE, opts=options, group_name=name, group_desc="")
+    last = parent.split_group([SIZE - 1], timeout=PATIENCE, opts=options, group_name=name + " last", group_desc="")
+    assert (last is None) == (RANK < SIZE - 1)
+    for group in (both, last):
+        if group is None:
+            continue
+        backend = group._get_backend(torch.device("cpu"))
+        assert isinstance(backend, _c10d.Guard) and backend.size() == group.size(), backend
+        tensor = torch.ones(3)
+        group.allreduce([tensor]).wait()
+        assert int(tensor[0]) == group.size()
+        group.shutdown()
+
+
+@case
+@guarded
 def what_never_completes_ends_after_the_groups_timeout() -> None:
     group = dist.new_group(list(range(SIZE)))
     group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))  # its ranks have met

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from cases import CASES, FOLDER, HOW, RANK, SIZE
+from torch.distributed.device_mesh import init_device_mesh
 
 from taskd import _c10d
 from taskd.comm import guard, ours, sockets
@@ -318,6 +319,45 @@ def a_job_with_nccl_alone_has_a_group_of_the_cpu_beside_it() -> None:
         dist.destroy_process_group()
     assert guard.groups() == [], "it goes with the script's own"
     begin_world(f"cpu:{HOW}", "again")
+
+
+@scenario
+def a_mesh_splits_the_world_into_guards() -> None:
+    """torch does so if the world is bound to a device. Here the CPU plays this device."""
+    accelerator, options = torch.accelerator, dist.ProcessGroupGloo._Options()
+    kept = accelerator.is_available, accelerator.current_accelerator
+    accelerator.is_available, accelerator.current_accelerator = lambda: True, lambda *_: torch.device("cpu")
+    dist.group.WORLD.bound_device_id = torch.device("cpu", 0)
+    try:
+        mesh = init_device_mesh(
+            "cpu", (SIZE, 1), mesh_dim_names=("rows", "columns"), backend_override={"columns": options}
+        )
+        pair = dist.split_group(split_ranks=[[0, 1]], pg_options=options, timeout=PATIENCE)
+        nobody = dist.split_group(split_ranks=[[1]], pg_options=options, timeout=PATIENCE)
+    finally:
+        accelerator.is_available, accelerator.current_accelerator = kept
+    alone = mesh.get_group("columns")
+    backends = [one._get_backend(torch.device("cpu")) for one in (alone, pair)]
+    assert all(type(one) is _c10d.Guard and type(one.inner) is FakeNccl for one in backends), backends
+    assert [one.members for one in backends] == [[RANK], [0, 1]] and (nobody is None) == (RANK == 0)
+    for _ in range(2):
+        for group, size in ((alone, 1), (pair, 2), (mesh.get_group("rows"), 2)):
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor, group=group)
+            assert int(tensor[0]) == size
+        heal()
+    for group in (alone, pair, *(one for one in (nobody,) if one is not None)):
+        dist.destroy_process_group(group)
+    dist.group.WORLD.bound_device_id = None
+
+
+@scenario
+def what_torch_asks_of_a_backend_is_asked_of_each_inner_group() -> None:
+    backend = world()
+    dist.group.WORLD._enable_collectives_timing()
+    heal()
+    assert backend.supports_splitting and not backend.supports_time_estimate and not backend.supports_shrinking
+    assert "does not support" in str(raised(backend.memory_stats)) + str(raised(backend.suspend))
 
 
 @scenario

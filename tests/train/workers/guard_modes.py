@@ -377,8 +377,13 @@ def a_guard_is_reconfigured_only_when_that_is_safe() -> None:
     for stale in (control.drain, control.park, control.resume, lambda epoch: backend.reconfigure(epoch, None)):
         error = raised(lambda stale=stale: stale(control.epoch - 1))
         assert isinstance(error, ValueError) and "cannot go back" in str(error), error
+    before = backend._get_sequence_number_for_group()
     heal()
     assert backend.sequence == 1 and backend.joined
+    number = backend._get_sequence_number_for_group()
+    everywhere: list[int | None] = [None] * SIZE
+    dist.all_gather_object(everywhere, number)
+    assert number > before and everywhere == [number] * SIZE, (before, everywhere)
 
 
 def main() -> None:
