@@ -94,6 +94,7 @@ class RailBackend : public ::c10d::Backend, public ExactBackend {
     Draft draft(const char* title, Milliseconds timeout, Tensors value) const;
     WorkPointer launch(Draft draft, ::c10d::OpType type, const Tensors& inputs);
     c10::intrusive_ptr<RailWork> work_of(const Draft& draft, ::c10d::OpType type, const Tensors& inputs);
+    uint32_t next_tags();
     WorkPointer receive(Tensors& tensors, int source, int tag, const char* title, ::c10d::OpType type);
 
     void add_all_reduce(Draft& draft, const at::Tensor& tensor, const ::c10d::ReduceOp& op) const;

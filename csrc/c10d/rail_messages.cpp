@@ -22,8 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr uint32_t kOwnTags = uint32_t{1} << 31;  // a caller's tag is an int and not negative
-
 using Operations = std::vector<RailRun::Start>;
 
 // torch's messages for a monitored barrier that fails, because people and programs look for them. Ranks are those of
@@ -107,7 +105,7 @@ SparseForm form_of(const at::Tensor& tensor) {
             static_cast<int64_t>(tensor.scalar_type())};
 }
 
-// The sum of all members' sparse tensors, in the order of ranks.
+// The sum of all members' sparse tensors, in the order of ranks. It uses three tags, each of them once.
 at::Tensor sum_of_all(RailRun& run, rail::Group& group, const at::Tensor& tensor, uint32_t tag, int64_t timeout_ns) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor mine = tensor.detach().coalesce();
@@ -141,10 +139,12 @@ at::Tensor sum_of_all(RailRun& run, rail::Group& group, const at::Tensor& tensor
         shape[0] = theirs.entries;
         all.emplace_back(at::empty({own.sparse_dimensions, theirs.entries}, indices.options()),
                          at::empty(shape, values.options()));
-        second.push_back(sending(indices.const_data_ptr(), indices.nbytes(), rank, tag, timeout_ns));
-        second.push_back(sending(values.const_data_ptr(), values.nbytes(), rank, tag, timeout_ns));
-        for (const at::Tensor& part : {all.back().first, all.back().second})
-            second.push_back(receiving(part.mutable_data_ptr(), part.nbytes(), rank, tag, timeout_ns));
+        const auto exchange = [&](const at::Tensor& ours, const at::Tensor& theirs, uint32_t tag) {
+            second.push_back(sending(ours.const_data_ptr(), ours.nbytes(), rank, tag, timeout_ns));
+            second.push_back(receiving(theirs.mutable_data_ptr(), theirs.nbytes(), rank, tag, timeout_ns));
+        };
+        exchange(indices, all.back().first, tag + 1);
+        exchange(values, all.back().second, tag + 2);
     }
     run.await(group, second);
     at::Tensor sum;
@@ -198,6 +198,11 @@ RailBackend::WorkPointer RailBackend::alltoall(Tensors& outputs, Tensors& inputs
     return launch(std::move(made), OpType::ALLTOALL, inputs);
 }
 
+// Returns the first of four tags that nothing else uses. A caller's tag is an int and not negative.
+uint32_t RailBackend::next_tags() {
+    return rail::kTagsUsedOnce | (4 * exchanges_++ & (rail::kTagsUsedOnce - 1));
+}
+
 RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
     Draft made = draft("rail:sparse_all_reduce", options.timeout, tensors);
     const at::Tensor tensor = only(tensors, made.title);
@@ -206,7 +211,7 @@ RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const :
     TORCH_CHECK(options.reduceOp == ::c10d::ReduceOp::SUM, made.title,
                 " can only SUM; scale the sum afterwards, or make the tensor dense.");
     const c10::intrusive_ptr<RailWork> work = work_of(made, OpType::_ALLREDUCE_SPARSE, tensors);
-    const uint32_t tag = kOwnTags | (exchanges_++ & (kOwnTags - 1));
+    const uint32_t tag = next_tags();
     Pool::instance().run([run = made.run, engine = engine_, group = group_, tensor, tag, limit = made.timeout_ns] {
         const Stretch stretch;
         if (!stretch)
@@ -227,7 +232,7 @@ RailBackend::WorkPointer RailBackend::allreduce_sparse(Tensors& tensors, const :
 void RailBackend::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) {
     const WithoutGil released;
     const char* const title = "rail:monitored_barrier";
-    const uint32_t tag = kOwnTags | (exchanges_++ & (kOwnTags - 1));
+    const uint32_t tag = next_tags();
     const auto exchange = [&](const std::function<RailRun::Start(int64_t timeout_ns)>& part) {
         Draft made = draft(title, options.timeout, {});
         made.parts.push_back(part(made.timeout_ns));
@@ -293,7 +298,8 @@ RailBackend::WorkPointer RailBackend::receive(Tensors& tensors, int source, int 
     Draft made = draft(title, ::c10d::kUnsetTimeout, tensors);
     const at::Tensor& tensor = only(tensors, made.title);
     TORCH_CHECK(tag >= 0, made.title, ": a tag is not negative, but ", tag, " was given.");
-    void* data = to_write(*made.run, tensor, /*contents=*/false, made.title);
+    // The message may be shorter. Then the rest keeps the caller's values.
+    void* data = to_write(*made.run, tensor, /*contents=*/true, made.title);
     made.run->source = source;
     made.parts.push_back(receiving(data, {tensor.nbytes(), dtype_of(tensor)}, source, static_cast<uint32_t>(tag),
                                    made.timeout_ns, &made.run->source));

@@ -41,7 +41,7 @@ class FakeNet {
             return std::exchange(m.sender, nullptr)->sent(to, part), true;
         if (m.receiver == nullptr || !m.is_sent)
             return m.sender != nullptr && (is_eager || m.has_moved);
-        if (!(m.form == m.receiver->form()) || m.bytes != m.room)
+        if (!m.form.fits(m.receiver->form()) || (m.form.is_message() ? m.bytes > m.room : m.bytes != m.room))
             return m.receiver->differs(from, m.form), true;
         if (!m.has_begun || (!m.has_moved && draw(4)))
             return m.has_begun = true, m.receiver->beginning(from, part), true;

@@ -338,6 +338,8 @@ uint64_t Group::send(const void* data, Extent extent, int to, uint32_t tag, int6
     std::string why = state_->why_not_root(to);
     if (to == me_)
         why = "rank " + std::to_string(me_) + " cannot send a message to itself: copy it";
+    if (why.empty())
+        why = state_->messages.why_not_send(to, tag);
     if (!why.empty())
         return state_->refuse(std::move(done), std::move(why));
     return state_->start(state_->messages.send(data, extent, to, tag), timeout_ns, std::move(done));
@@ -350,6 +352,8 @@ uint64_t Group::receive(void* data, Extent extent, int from, uint32_t tag, int64
     std::string why = from == -1 ? "" : state_->why_not_root(from);
     if (from == me_ || (from == -1 && size_ == 1))
         why = "rank " + std::to_string(me_) + " cannot receive a message from itself: copy it";
+    if (why.empty())
+        why = state_->messages.why_not_receive(from, tag);
     if (!why.empty())
         return state_->refuse(std::move(done), std::move(why));
     return state_->start(state_->messages.receive(data, extent, from, tag, source), timeout_ns, std::move(done));

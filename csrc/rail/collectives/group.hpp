@@ -35,6 +35,10 @@ struct Extent {
     Dtype dtype;
 };
 
+// From this tag on, a tag serves for one message at most between two members in each direction. Nothing is remembered
+// of it, so a group may use such tags without end.
+constexpr uint32_t kTagsUsedOnce = uint32_t{1} << 31;
+
 // Memory of the caller.
 struct Piece {
     void* data = nullptr;

@@ -39,10 +39,11 @@ std::shared_ptr<Operation> Messages::send(const void* data, Extent extent, int t
     ExchangePlan plan;
     plan.outgoing.push_back({to, data, extent.bytes});
     const Form form = form_of(extent);
+    const uint32_t index = tag >= kTagsUsedOnce ? 0 : sent_[{to, tag}]++;
     std::string title = text_of(form) + " to " + circle_.transport.name_of(to) + " with tag " + std::to_string(tag) +
                         " in group " + circle_.identity;
-    return std::make_shared<MessageOperation>(circle_, number_of(circle_.me, to, tag, sent_[{to, tag}]++), form,
-                                              std::move(plan), std::move(title));
+    return std::make_shared<MessageOperation>(circle_, number_of(circle_.me, to, tag, index), form, std::move(plan),
+                                              std::move(title));
 }
 
 std::shared_ptr<Operation> Messages::receive(void* data, Extent extent, int from, uint32_t tag, int* source) {
@@ -64,9 +65,20 @@ uint64_t Messages::next_number(int member, uint32_t tag) const {
 }
 
 void Messages::taken(ReceiveOperation& operation, int member) {
-    ++received_[{member, operation.tag()}];
+    if (operation.tag() < kTagsUsedOnce)
+        ++received_[{member, operation.tag()}];
     if (operation.takes_any())
         ended(operation);
+}
+
+std::string Messages::why_not(const Counts& counts, int member, uint32_t tag) const {
+    if (tag >= kTagsUsedOnce || counts.size() < most_counts_)
+        return "";
+    for (int each = member < 0 ? 0 : member; each <= (member < 0 ? circle_.size - 1 : member); ++each)
+        if (counts.count({each, tag}) != 0)
+            return "";
+    return "group " + circle_.identity + " has had messages under " + std::to_string(counts.size()) +
+           " tags and remembers no more: use these tags again, or make a new group";
 }
 
 void Messages::ended(const Operation& operation) {

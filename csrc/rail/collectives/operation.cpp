@@ -198,7 +198,7 @@ void Operation::differs(int member, const Form& theirs) {
                        ": all ranks must call the same operations with the same arguments in the same order";
     else
         failure.text = who + " has a " + text_of(theirs) + " where this rank has the " + title() +
-                       ": both sides must give the same size and type";
+                       ": the receiver must have room for the whole message";
     fail(std::move(failure));
 }
 

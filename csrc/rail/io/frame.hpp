@@ -45,7 +45,7 @@ struct FrameHeader {
     int64_t epoch;
     uint64_t number;    // 0: not numbered
     uint64_t received;  // all numbers up to this one have arrived
-    uint64_t freed;     // bytes of small messages that have left the receiver's pool, since the session began
+    uint64_t freed;  // bytes of small messages that have left the receiver's pool, and by how much the pool has grown
     uint64_t group;
     uint64_t sequence;
     uint32_t part;
@@ -68,7 +68,9 @@ constexpr uint64_t kInGoodOrder = 1;       // everything is acknowledged; the se
 constexpr uint64_t kAnswer = 2;            // to a farewell in good order
 constexpr size_t kLongestPiece = 1 << 20;  // of one frame of data
 constexpr size_t kLongestControl = 1024;   // payload of any other frame
-constexpr size_t kPoolBytes = 4 << 20;     // of a receiver, per session, for small messages that nobody asked for yet
+// Of a receiver, per session, for small messages that nobody asked for yet: at first, and at most.
+constexpr size_t kFirstPoolBytes = 256 << 10;
+constexpr size_t kPoolBytes = 4 << 20;
 constexpr uint64_t kMarkGood = 0x444f4f4744415441;
 constexpr uint64_t kMarkVoid = 0x44494f5644415441;
 

@@ -46,30 +46,6 @@ lanes::Kernel kernel_of(Dtype dtype, Reduction reduction) {
 
 }  // namespace
 
-size_t size_of(Dtype dtype) noexcept {
-    switch (dtype) {
-        case Dtype::kByte:
-        case Dtype::kBool:
-        case Dtype::kInt8:
-        case Dtype::kUint8:
-            return 1;
-        case Dtype::kInt16:
-        case Dtype::kFloat16:
-        case Dtype::kBfloat16:
-            return 2;
-        case Dtype::kInt32:
-        case Dtype::kFloat32:
-            return 4;
-        case Dtype::kInt64:
-        case Dtype::kFloat64:
-        case Dtype::kComplex64:
-            return 8;
-        case Dtype::kComplex128:
-            return 16;
-    }
-    return 1;
-}
-
 const char* name_of(Dtype dtype) noexcept {
     static const char* const kNames[] = {"bytes",   "bool",     "int8",    "uint8",   "int16",     "int32",     "int64",
                                          "float16", "bfloat16", "float32", "float64", "complex64", "complex128"};

@@ -19,7 +19,6 @@
 
 namespace taskd::rail {
 
-size_t size_of(Dtype dtype) noexcept;
 const char* name_of(Dtype dtype) noexcept;
 const char* name_of(Reduction reduction) noexcept;
 // Whether this reduction exists for this element type.

@@ -37,7 +37,7 @@ bool Acknowledger::on_time(int64_t now) {
 
 void Acknowledger::stamp(FrameHeader& header) const {
     header.received = arrivals_.through();
-    header.freed = inbox_.freed();
+    header.freed = inbox_.freed() + inbox_.grown();
 }
 
 FrameHeader Acknowledger::bare(FrameType type) const {

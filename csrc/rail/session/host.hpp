@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "rail/session/event.hpp"
+#include "rail/session/pools.hpp"
 
 namespace taskd::rail {
 
@@ -21,6 +22,10 @@ class Session;
 class SessionHost {
   public:
     virtual ~SessionHost() = default;
+
+    // What all sessions of this host share.
+    Pools& pools() { return pools_; }
+
     virtual int64_t now_ns() const = 0;
     virtual void post(Event event) = 0;
     // The engine calls pump() before it releases the lock.
@@ -32,12 +37,17 @@ class SessionHost {
     virtual void dial(Session& session, size_t path) = 0;
     // The session is connected now, or has failed.
     virtual void changed(Session& session) = 0;
+
+  private:
+    Pools pools_;
 };
 
 // The host of one session, for all of its parts.
 class BoundHost {
   public:
     BoundHost(SessionHost& host, Session& session) : host_(host), session_(session) {}
+
+    Pools& pools() const { return host_.pools(); }
 
     int64_t now_ns() const { return host_.now_ns(); }
 

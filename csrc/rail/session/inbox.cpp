@@ -48,11 +48,13 @@ Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data,
     const Place place = entries_.try_emplace(key).first;
     Inbound& inbound = place->second;
     Posting posting;
-    if (inbound.has_form && (!(inbound.form == party.form()) || inbound.bytes != bytes)) {
+    const bool may_be_shorter = party.form().is_message();
+    const bool has_room = may_be_shorter ? inbound.bytes <= bytes : inbound.bytes == bytes;
+    if (inbound.has_form && !(has_room && inbound.form.fits(party.form()))) {
         posting.differs = true;
         posting.theirs = inbound.form;
     }
-    if (posting.differs && inbound.bytes != bytes) {
+    if (posting.differs && !has_room) {
         // What has come does not fit, so it is never delivered. The rest of what is coming is dropped.
         const bool is_coming = inbound.pool && !inbound.is_complete;
         replace(place);
@@ -65,19 +67,22 @@ Posting Inbox::post(const MessageKey& key, Party& party, int member, void* data,
     inbound.party = &party;
     inbound.member = member;
     inbound.data = static_cast<char*>(data);
-    inbound.bytes = bytes;
+    inbound.room = bytes;
+    inbound.may_be_shorter = may_be_shorter;
+    if (!inbound.has_form)
+        inbound.bytes = bytes;
     inbound.is_posted = true;
     inbound.is_watched = false;
     if (inbound.is_complete) {
-        if (bytes > 0) {
+        if (inbound.bytes > 0) {
             party.beginning(member, key.part);
-            std::memcpy(data, inbound.pool.data(), bytes);
+            std::memcpy(data, inbound.pool.data(), inbound.bytes);
         }
         posting.is_complete = true;
         erase(place);
         return posting;
     }
-    posting.wants_credit = bytes > kEagerBytes || inbound.is_offered;
+    posting.wants_credit = inbound.bytes > kEagerBytes || inbound.is_offered;
     return posting;
 }
 
@@ -101,10 +106,12 @@ Inbound* Inbox::begin(const FrameHeader& header, const char** fault) {
     if (place == entries_.end() || !place->second.is_posted)
         return is_small ? begin_unasked(place, header, fault) : nullptr;
     Inbound& inbound = place->second;
+    const bool is_taken = inbound.takes(header);
     inbound.has_form = true;
     inbound.form = header.form;
-    if (inbound.bytes != header.bytes)
+    if (!is_taken)
         return nullptr;
+    inbound.bytes = header.bytes;
     if (is_small && inbound.number != 0 && inbound.number != header.number) {
         *fault = kSentTwice;
         return nullptr;
@@ -127,12 +134,14 @@ Inbound* Inbox::begin_unasked(Place place, const FrameHeader& header, const char
         *fault = kSentTwice;
     else if (is_known && place->second.has_form && place->second.bytes != header.bytes)
         *fault = kOtherSize;
-    else if (!(is_known && place->second.pool) && pooled_ + header.bytes > kPoolBytes)
+    else if (!(is_known && place->second.pool) && pooled_ + header.bytes > kFirstPoolBytes + grown_)
         *fault = kNoRoom;
     if (*fault != nullptr)
         return nullptr;
     Inbound& inbound = is_known ? place->second : entries_[key_of(header)];
     if (!inbound.pool) {
+        if (grown_ == 0)
+            grown_ = pools_.take();
         inbound.pool.take(header.bytes);
         pooled_ += header.bytes;
     }
@@ -199,11 +208,11 @@ Inbound* Inbox::offer(const FrameHeader& header, const char** fault) {
     if (*fault != nullptr)
         return nullptr;
     Inbound& inbound = place != entries_.end() ? place->second : entries_[key_of(header)];
+    if (!inbound.is_posted || inbound.takes(header))
+        inbound.bytes = header.bytes;
     inbound.is_offered = true;
     inbound.has_form = true;
     inbound.form = header.form;
-    if (!inbound.is_posted)
-        inbound.bytes = header.bytes;
     return &inbound;
 }
 
@@ -249,7 +258,8 @@ void Inbox::unwatch(Place place) {
 void Inbox::abandon(Place place) {
     Inbound& inbound = place->second;
     // A small message was asked for and has not come, or only in part: the rest must not stay in the pool.
-    const bool may_come = inbound.bytes <= kEagerBytes && !inbound.is_complete && !inbound.is_offered;
+    const bool may_be_small = inbound.bytes <= kEagerBytes || (inbound.may_be_shorter && !inbound.has_form);
+    const bool may_come = may_be_small && !inbound.is_complete && !inbound.is_offered;
     if (!may_come || abandoned_ >= kAbandonedKept) {
         erase(place);
         return;

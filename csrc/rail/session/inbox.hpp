@@ -18,6 +18,7 @@
 
 #include "rail/io/frame.hpp"
 #include "rail/session/borrowers.hpp"
+#include "rail/session/pools.hpp"
 
 namespace taskd::rail {
 
@@ -49,8 +50,10 @@ struct Inbound {
     Party* party = nullptr;  // the operation that asked for it, or watches for it
     int member = 0;
     char* data = nullptr;
-    size_t bytes = 0;
+    size_t room = 0;   // bytes of the memory that was named
+    size_t bytes = 0;  // of the message; as much as there is room, until anything of it has come
     size_t arrived = 0;
+    bool may_be_shorter = false;  // than the memory that was named
     bool is_posted = false;
     bool is_watched = false;
     bool is_offered = false;    // it was announced, and waits for credit
@@ -61,6 +64,11 @@ struct Inbound {
     bool has_form = false;
     uint64_t number = 0;  // of the frame that brings a small message; 0: none has begun
     Pooled pool;
+
+    // Whether the message of this frame can go into the memory that was named.
+    bool takes(const FrameHeader& header) const {
+        return may_be_shorter && !has_form ? header.bytes <= room : header.bytes == bytes;
+    }
 };
 
 // What the caller of Inbox has to do next.
@@ -77,13 +85,18 @@ class Inbox {
   public:
     using Place = std::map<MessageKey, Inbound>::iterator;
 
-    explicit Inbox(Borrowers& borrowers) : borrowers_(borrowers) {}
+    Inbox(Borrowers& borrowers, Pools& pools) : borrowers_(borrowers), pools_(pools) {}
+
+    ~Inbox() { pools_.give_back(grown_); }
+
+    Inbox(const Inbox&) = delete;
+    Inbox& operator=(const Inbox&) = delete;
 
     Posting post(const MessageKey& key, Party& party, int member, void* data, size_t bytes);
     // True: such a message has come or has been announced already.
     bool watch(const MessageKey& key, Party& party, int member);
 
-    // The memory that was named for this message; null: none.
+    // The entry of a message for which memory was named; null: none was.
     const Inbound* posted(const MessageKey& key) const;
     // A data frame begins. Null: drop it. `fault` is set if the sender breaks the rules.
     Inbound* begin(const FrameHeader& header, const char** fault);
@@ -106,6 +119,9 @@ class Inbox {
     // Bytes of small messages that have left the pool, or never went through it.
     uint64_t freed() const { return freed_; }
 
+    // By how many bytes the pool is larger than at first.
+    size_t grown() const { return grown_; }
+
     // Whether nothing was asked for, and nothing waits for an operation that asks.
     bool is_empty() const { return entries_.empty(); }
 
@@ -121,9 +137,11 @@ class Inbox {
     void erase(Place place);
 
     Borrowers& borrowers_;
+    Pools& pools_;
     std::map<MessageKey, Inbound> entries_;
     uint64_t freed_ = 0;
     size_t pooled_ = 0;
+    size_t grown_ = 0;
     size_t abandoned_ = 0;
 };
 

@@ -19,7 +19,8 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
             std::memcpy(message->copy.get(), data, bytes);
         }
         message->data = message->copy.get();
-        if (pool_used_ + bytes - freed_ <= kPoolBytes) {
+        if (pool_used_ + bytes <= kFirstPoolBytes + freed_) {
+            credits_.erase(key);  // its receiver has room for more than comes
             pool_used_ += bytes;
             small_.push_back(std::move(message));
             return true;
@@ -32,7 +33,7 @@ bool Outbox::add(const MessageKey& key, const Party& party, int member, const vo
     }
     const bool copied = message->is_small;
     if (const auto found = credits_.find(key); found != credits_.end()) {
-        if (found->second == message->form)
+        if (message->form.fits(found->second))
             credits_.erase(found);
         else
             *differs = &found->second;  // it stays, because the caller will look at it next

@@ -105,7 +105,7 @@ void Traffic::hear_credit(const FrameHeader& header) {
     const MessageKey key = key_of(header);
     compare(header);
     const Outgoing* const message = outbox_.waiting(key);
-    if (message != nullptr && message->party != nullptr && !(message->form == header.form))
+    if (message != nullptr && message->party != nullptr && !message->form.fits(header.form))
         host_.post({Event::What::kDiffers, message->party, message->member, header.part, header.form});
     outbox_.credit(key, header.form);
     host_.dirty();
@@ -138,9 +138,9 @@ void Traffic::hear_form(const FrameHeader& header) {
     const Outgoing* const message = outbox_.waiting(key);
     if (is_answer && message != nullptr && message->party != nullptr)
         host_.post({Event::What::kDiffers, message->party, message->member, header.part, header.form});
-    if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint)) {
+    if (header.form.is_message()) {
         if (is_answer)
-            compare_message(header);
+            hear_answer(header);
         return;
     }
     const auto port = rosters_.find(header.group);
@@ -151,17 +151,24 @@ void Traffic::hear_form(const FrameHeader& header) {
     }
 }
 
+// The sender of a message says that its receiver has asked for another one.
+void Traffic::hear_answer(const FrameHeader& header) {
+    const Inbound* const inbound = inbox_.posted(key_of(header));
+    if (inbound != nullptr && !header.form.fits(inbound->party->form()))
+        host_.post({Event::What::kDiffers, inbound->party, inbound->member, header.part, header.form});
+}
+
 // The form of another operation whose message came under this one's number. Point-to-point messages have a number for
 // each direction, so there only the same message can be compared.
 const Form* Traffic::stranger(const Party& party, const MessageKey& key) const {
-    if (party.form().kind == static_cast<uint8_t>(Kind::kPointToPoint))
+    if (party.form().is_message())
         return nullptr;
     return inbox_.stranger(key.group, key.sequence, party.form());
 }
 
 // Compares operations: two ranks in different operations under one sequence do not wait for each other in vain.
 void Traffic::compare(const FrameHeader& header) {
-    if (header.form.kind == static_cast<uint8_t>(Kind::kPointToPoint))
+    if (header.form.is_message())
         return;
     const auto port = rosters_.find(header.group);
     if (port == rosters_.end())
@@ -174,7 +181,7 @@ void Traffic::compare(const FrameHeader& header) {
 // Compares a message that comes with the memory that was named for it.
 void Traffic::compare_message(const FrameHeader& header) {
     const Inbound* const inbound = inbox_.posted(key_of(header));
-    if (inbound == nullptr || (inbound->bytes == header.bytes && inbound->party->form() == header.form))
+    if (inbound == nullptr || (inbound->takes(header) && header.form.fits(inbound->party->form())))
         return;
     host_.post({Event::What::kDiffers, inbound->party, inbound->member, header.part, header.form});
     // The sender of a large message would wait for credit that never comes.

@@ -36,7 +36,7 @@ class Roster {
 class Traffic {
   public:
     Traffic(BoundHost host, int64_t epoch, Borrowers& borrowers, const Lifecycle& life)
-        : host_(host), life_(life), outbox_(epoch, borrowers), inbox_(borrowers) {}
+        : host_(host), life_(life), outbox_(epoch, borrowers), inbox_(borrowers, host.pools()) {}
 
     Outbox& outbox() { return outbox_; }
 
@@ -72,6 +72,7 @@ class Traffic {
     void hear_credit(const FrameHeader& header);
     void hear_offer(Link& link, const FrameHeader& header);
     void hear_form(const FrameHeader& header);
+    void hear_answer(const FrameHeader& header);
     const Form* stranger(const Party& party, const MessageKey& key) const;
     void compare(const FrameHeader& header);
     void compare_message(const FrameHeader& header);

@@ -303,9 +303,39 @@ void a_life_only_moves_forward(uint64_t) {
     CHECK(silent.peer_has_left() && silent.heard_farewell() && silent.failure() == "its process has ended");
 }
 
+namespace {
+
+// Sends small messages that nobody asks for, until there is no room. Returns how many bytes there was room for.
+size_t filled(Inbox& inbox) {
+    const char* fault = nullptr;
+    FrameHeader header{};
+    header.type = FrameType::kData;
+    header.bytes = header.length = kEagerBytes;
+    while (inbox.begin(header, &fault) != nullptr)
+        header.number = ++header.sequence + 1;
+    CHECK(fault != nullptr);
+    return header.sequence * kEagerBytes;
+}
+
+}  // namespace
+
+void pools_are_bounded_together(uint64_t) {
+    Paths paths;
+    Pools pools(kPoolBytes);  // one of them may grow
+    {
+        Inbox first(paths, pools);
+        Inbox second(paths, pools);
+        CHECK(filled(first) == kPoolBytes && filled(second) == kFirstPoolBytes);
+        CHECK(first.grown() == kPoolBytes - kFirstPoolBytes && second.grown() == 0);
+    }
+    Inbox third(paths, pools);
+    CHECK(filled(third) == kPoolBytes);
+}
+
 void what_has_come_is_said_in_time(uint64_t) {
     Paths paths;
-    const Inbox inbox(paths);
+    Pools pools;
+    const Inbox inbox(paths, pools);
     Acknowledger acknowledger(1, inbox);
     FrameHeader header{};
     header.length = 100;

@@ -16,5 +16,6 @@ void dials_pause_longer_and_longer(uint64_t);
 void probes_measure_what_was_before_them(uint64_t);
 void a_life_only_moves_forward(uint64_t);
 void what_has_come_is_said_in_time(uint64_t);
+void pools_are_bounded_together(uint64_t);
 
 }  // namespace taskd::rail::test

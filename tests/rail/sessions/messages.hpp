@@ -1,4 +1,5 @@
-// Tests of receives that take the first message that any rank sends, over real sockets. main.cpp lists and runs them.
+// Tests of receives over real sockets: from any rank, and into memory that is larger than the message. main.cpp lists
+// and runs them.
 #pragma once
 
 #include <cstdint>
@@ -6,5 +7,6 @@
 namespace taskd::rail::test {
 
 void from_anybody_everything_comes(uint64_t seed);
+void a_message_may_be_shorter_than_its_place(uint64_t seed);
 
 }  // namespace taskd::rail::test

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from cases import HOW, RANK, SIZE, case, guarded
+from cases import RANK, SIZE, case, guarded
 
 from taskd import _c10d
 from taskd.comm import guard
@@ -114,17 +115,30 @@ def all_to_all() -> None:
 
 
 @case
-@guarded
 def a_shorter_message_leaves_the_rest_as_it_was() -> None:
-    if HOW != "adopt":  # rails refuse a message of another size
-        return
     peer = 1 - RANK
-    for source in (peer, None):
-        box = torch.full((100_000,), 7.0)
-        work = dist.isend(torch.full((3,), float(RANK)), peer)
-        assert dist.recv(box, source) == peer
+    for source, count in itertools.product((peer, None), (3, 50_000)):
+        for box in (torch.full((100_000,), 7.0), torch.full((2, 100_000), 7.0)[0], torch.full((100_000, 2), 7.0)[:, 0]):
+            work = dist.isend(torch.full((count,), float(RANK)), peer)
+            assert dist.recv(box, source) == peer
+            work.wait()
+            assert torch.equal(box[:count], torch.full((count,), float(peer)))
+            assert torch.equal(box[count:], torch.full((100_000 - count,), 7.0))
+
+
+@case
+def what_moves_bytes_takes_any_type_of_the_same_size() -> None:
+    peer = 1 - RANK
+    for count in (4, 100_000):
+        mine = torch.full((count,), float(RANK + 1))
+        box = torch.zeros(count, dtype=torch.int32)
+        work = dist.isend(mine, peer)
+        dist.recv(box, peer)
         work.wait()
-        assert box[:3].tolist() == [float(peer)] * 3 and torch.equal(box[3:], torch.full((99_997,), 7.0))
+        assert torch.equal(box.view(torch.float32), torch.full((count,), float(peer + 1)))
+        told = mine if RANK == 0 else torch.zeros(count // 2, dtype=torch.int64)
+        dist.broadcast(told, 0)
+        assert torch.equal(told.view(torch.float32), torch.ones(count))
 
 
 @case
@@ -158,22 +172,6 @@ def point_to_point() -> None:
 
 @case
 @guarded
-def barriers() -> None:
-    dist.barrier()
-    dist.monitored_barrier()
-    dist.monitored_barrier(timeout=PATIENCE, wait_all_ranks=True)
-
-
-def error_of(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except RuntimeError as error:
-        return str(error)
-    raise AssertionError("the other rank has not come")
-
-
-@case
-@guarded
 def a_group_that_is_split_off_is_guarded() -> None:
     parent, name = dist.group.WORLD, f"split {len(guard.groups())}"
     options = parent._get_backend(torch.device("cpu")).options
@@ -189,6 +187,22 @@ def a_group_that_is_split_off_is_guarded() -> None:
         group.allreduce([tensor]).wait()
         assert int(tensor[0]) == group.size()
         group.shutdown()
+
+
+@case
+@guarded
+def barriers() -> None:
+    dist.barrier()
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=PATIENCE, wait_all_ranks=True)
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("the other rank has not come")
 
 
 @case
