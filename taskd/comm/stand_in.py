@@ -44,6 +44,7 @@ def install(make: Make, of_default_group: Callable[[Any], None]) -> None:
     replaced: dict[str, Any] = {
         "ProcessGroupGloo": _class("gloo", PlainGloo, make),
         "_new_process_group_helper": _remembering_members(c10d._new_process_group_helper, make, of_default_group),
+        "_get_split_source": _no_guard(c10d._get_split_source),
         "_tensor_to_object": _none_for_nothing(c10d._tensor_to_object),
         "broadcast_object_list": _none_in_rehearsal(c10d.broadcast_object_list),
         "all_gather_object": _own_in_rehearsal(c10d.all_gather_object),
@@ -139,6 +140,18 @@ def _splitting(original: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return split_group
+
+
+def _no_guard(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap _get_split_source. In new_group() torch splits a world that is bound to a device by NCCL's own means. For
+    that, all its ranks must call the library, and a guard's inner groups come and go. So new groups are made apart."""
+
+    @functools.wraps(original)
+    def get_split_source(group: Any) -> Any:
+        found = original(group)
+        return None if isinstance(plain_of(found), _c10d.Guard) else found
+
+    return get_split_source
 
 
 def _remembering_members(

@@ -352,6 +352,26 @@ def a_mesh_splits_the_world_into_guards() -> None:
 
 
 @scenario
+def new_groups_are_not_split_off_a_bound_world() -> None:
+    """torch would give the guard to NCCL for members, and call the library on ranks outside of the group."""
+    dist.group.WORLD.bound_device_id = torch.device("cpu", 0)
+    try:
+        alone, both = (dist.new_group(ranks, timeout=PATIENCE) for ranks in ([0], [0, 1]))
+    finally:
+        dist.group.WORLD.bound_device_id = None
+    assert (alone == dist.GroupMember.NON_GROUP_MEMBER) == (RANK != 0)
+    for group, size in ((alone, 1), (both, SIZE)):
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            continue
+        inner = group._get_backend(torch.device("cpu")).inner
+        assert type(inner) is FakeNccl and getattr(inner.given, "split_from", None) is None
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=group)
+        assert int(tensor[0]) == size
+        dist.destroy_process_group(group)
+
+
+@scenario
 def what_torch_asks_of_a_backend_is_asked_of_each_inner_group() -> None:
     backend = world()
     dist.group.WORLD._enable_collectives_timing()
