@@ -2,7 +2,8 @@
 // group that is split off. See guard.hpp.
 //
 // Only the inner group of a stream-ordered guard is asked, since it may be used on any thread. What torch has set once
-// is set again in each later inner group. A guard on the CPU answers as torch's default does, or as gloo does.
+// is set again in each later inner group, unless the first one has refused it. A guard on the CPU answers as torch's
+// default does, or as gloo does.
 //
 // Does not: shrink or merge groups. A rank that is gone is replaced instead, and the ranks of two jobs that merge have
 // no common numbers.
@@ -18,6 +19,16 @@ namespace taskd::comm {
 
 namespace py = pybind11;
 using ::c10d::Backend;
+
+namespace {
+
+// A hook may be a Python function, which must not be copied without the GIL. So all inner groups share one.
+template <typename Hook>
+Hook calling(const std::shared_ptr<const Hook>& hook) {
+    return [hook](std::shared_ptr<::c10d::WorkInfo> info) { (*hook)(std::move(info)); };
+}
+
+}  // namespace
 
 bool Guard::supportsTimeEstimation() const {
     const BackendPointer present = inner();
@@ -72,25 +83,23 @@ void Guard::waitForPendingWorks() {
 void Guard::registerOnCompletionHook(std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) {
     if (!kind_.stream_ordered)
         return Backend::registerOnCompletionHook(std::move(hook));
-    const BackendPointer present = inner();
-    auto kept = hook;  // and then the one before, which may need the interpreter to go
+    TORCH_CHECK(!hasHooks(), "group ", identity(), " has an onCompletion hook already.");
+    const auto kept = std::make_shared<const Hook>(std::move(hook));
+    if (const BackendPointer present = inner())
+        present->registerOnCompletionHook(calling(kept));
     {
         const Control::Lock lock = control_.lock();
-        wishes_.hook.swap(kept);
+        wishes_.hook = kept;
     }
-    if (present)
-        present->registerOnCompletionHook(std::move(hook));
+    onCompletionHook_ = calling(kept);  // torch's hasHooks() asks no inner group
 }
 
 // On the CPU there is nothing to enable, as with gloo: each operation's duration is known.
 void Guard::enableCollectivesTiming() {
-    const BackendPointer present = inner();
-    {
-        const Control::Lock lock = control_.lock();
-        wishes_.timing = true;
-    }
-    if (present)
+    if (const BackendPointer present = inner())
         present->enableCollectivesTiming();
+    const Control::Lock lock = control_.lock();
+    wishes_.timing = true;
 }
 
 // Makes an inner group do what torch has asked of the one before it.
@@ -103,7 +112,7 @@ void Guard::take_over(Backend& inner) {
     if (wishes.timing)
         inner.enableCollectivesTiming();
     if (wishes.hook)
-        inner.registerOnCompletionHook(std::move(wishes.hook));
+        inner.registerOnCompletionHook(calling(wishes.hook));
 }
 
 // Code that asks the inner group, and its flight recorder, must find what torch has said to the guard.

@@ -183,10 +183,12 @@ class Guard : public ::c10d::Backend {
         std::atomic<uint64_t> sequence{0};
     };
 
+    using Hook = std::function<void(std::shared_ptr<::c10d::WorkInfo>)>;
+
     // What torch has asked of the inner group, and later ones have to do, too.
     struct Wishes {
         bool timing = false;
-        std::function<void(std::shared_ptr<::c10d::WorkInfo>)> hook;
+        std::shared_ptr<const Hook> hook;
     };
 
     void check_ours(const std::string& called) const;

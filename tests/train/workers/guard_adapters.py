@@ -381,6 +381,30 @@ def what_torch_asks_of_a_backend_is_asked_of_each_inner_group() -> None:
 
 
 @scenario
+def only_what_an_inner_group_accepts_is_asked_of_the_next() -> None:
+    group: Any = dist.group.WORLD
+    assert "onCompletion hook" in str(raised(lambda: group._register_on_completion_hook(print)))
+    assert not group._has_hooks()
+    heal()
+
+
+@scenario
+def a_hook_goes_to_the_inner_group_that_comes_later() -> None:
+    """It is a Python function, and the inner group is taken over without the GIL."""
+    told: list[Any] = []
+    apart = _c10d.Guard(0, 1, None, [RANK], 9, timeout=PATIENCE, backend="nccl", stream_ordered=True)
+    group: Any = dist.ProcessGroup(dist.HashStore(), 0, 1)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.NCCL, apart)
+    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    group._register_on_completion_hook(told.append)
+    assert group._has_hooks() and "already" in str(raised(lambda: group._register_on_completion_hook(told.append)))
+    inner = FakeNccl(dist.HashStore(), 0, 1, FakeNccl.Options())
+    assert "onCompletion hook" in str(raised(lambda: apart.reconfigure(control.epoch, inner))), "gloo has no hooks"
+    assert not apart.joined and told == []
+    apart.shutdown()
+
+
+@scenario
 def a_set_up_is_recorded_and_played_back() -> None:
     record = os.memfd_create("record")
     control.start_record(record)
