@@ -98,6 +98,17 @@ py::object attribute_of_inner(Guard& guard, const std::string& name) {
     return py::cast(inner).attr(name.c_str());
 }
 
+// Torch copies these for a group that it splits off. Without an inner group, they are those the group was made with:
+// plain options cannot be copied.
+py::object options_of(Guard& guard) {
+    if (guard.kind().stream_ordered && !guard.inner()) {
+        const py::object made = py::module_::import("taskd.comm.guard").attr("options_of")(guard.identity());
+        if (!made.is_none())
+            return made;
+    }
+    return py::cast(guard.getBackendOptions());
+}
+
 void bind_guard(py::module_& m) {
     py::class_<Guard, ::c10d::Backend, c10::intrusive_ptr<Guard>>(m, "Guard")
         .def(py::init([](int rank, int size, Guard::BackendPointer inner, std::vector<int64_t> members, int64_t ordinal,
@@ -113,7 +124,7 @@ void bind_guard(py::module_& m) {
              py::arg("sockets") = std::vector<int>{})
         .def("_set_default_timeout", &Guard::setTimeout, py::arg("timeout"))  // torch's name for it
         .def("__getattr__", &attribute_of_inner)
-        .def_property_readonly("options", [](Guard& guard) { return guard.getBackendOptions(); })
+        .def_property_readonly("options", &options_of)
         .def_property_readonly("identity", &Guard::identity)
         .def_property_readonly("number", &Guard::number)
         .def_property_readonly("message_number", &Guard::message_number)

@@ -141,6 +141,11 @@ def split(parent: _c10d.Guard, store: Any, ranks: list[int], options: Any) -> _c
         stand_in.members.reset(token)
 
 
+def options_of(identity: str) -> Any:
+    """Return the options with which torch has made this group on a device; None if it gave none."""
+    return _place.options.get(identity)
+
+
 def _prepare(backend: str) -> None:
     """Set a backend's settings in the environment, before its first group."""
     if backend not in _place.prepared:

@@ -7,6 +7,7 @@ backend, nccl or hccl.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import select
@@ -421,6 +422,24 @@ def a_set_up_is_recorded_and_played_back() -> None:
     assert torch.equal(second, first) and again == objects == [0, 1] and control.replay_left() == 0
     control.resume(control.epoch)
     assert works()
+
+
+@scenario
+def a_newcomers_group_has_the_options_it_was_made_with() -> None:
+    """torch copies them when it splits the group, and a newcomer has no inner group yet."""
+    record = os.memfd_create("record")
+    control.start_record(record)
+    control.stop_record()
+    dist.barrier()
+    options = FakeNccl.Options()
+    options.config = "chosen"
+    control.sandbox(record)
+    pair: Any = dist.new_group([0, 1], timeout=PATIENCE, pg_options=options)
+    backend = pair._get_backend(torch.device("cpu"))
+    assert backend.inner is None and copy.deepcopy(backend.options).config == "chosen"
+    control.resume(control.epoch)
+    heal()
+    dist.destroy_process_group(pair)
 
 
 @scenario_of_hccl
