@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pybind11/chrono.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -74,10 +75,12 @@ AgentStore::Line& AgentStore::line() {
     return *own.release();
 }
 
-// The number is forgotten first: a child that is forked in between must not close what gets that number later.
+// The number is forgotten first: a child that is forked in between must not close what gets that number later. A child
+// may also have closed all that it inherited, and then the number is something else's.
 void AgentStore::hang_up(Line& line) {
     const int socket = std::exchange(line.socket, -1);
-    if (socket >= 0)
+    struct stat found{};
+    if (socket >= 0 && ::fstat(socket, &found) == 0 && found.st_dev == line.device && found.st_ino == line.inode)
         ::close(socket);
 }
 
@@ -92,7 +95,9 @@ void AgentStore::connect(Line& line) {
     const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name_.size());
     ucred peer{};
     socklen_t peer_size = sizeof peer;
-    if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+    struct stat made{};
+    if (::fstat(descriptor, &made) != 0 ||
+        ::connect(descriptor, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
         ::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) != 0) {
         const int error = errno;
         ::close(descriptor);
@@ -103,6 +108,8 @@ void AgentStore::connect(Line& line) {
         ::close(descriptor);
         TORCH_CHECK_WITH(DistStoreError, false, "another user listens where this node's agent should serve the store");
     }
+    line.device = made.st_dev;
+    line.inode = made.st_ino;
     line.socket = descriptor;
 }
 

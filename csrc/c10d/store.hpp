@@ -13,6 +13,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <mutex>
 #include <string>
@@ -80,6 +82,8 @@ class AgentStore : public c10d::Store {
         std::mutex mutex;
         std::atomic<std::thread::id> busy{};  // holder of the mutex: a signal handler must not wait for its own thread
         int socket = -1;
+        dev_t device = 0;  // with the inode: what tells the socket from others that get its number
+        ino_t inode = 0;
         const Birthplace birthplace;
     };
 

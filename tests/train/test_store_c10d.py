@@ -206,6 +206,43 @@ def test_a_forked_child_has_its_own_connection(place: StorePlane) -> None:
     assert child.wait(PATIENCE_S) == 0, child.communicate()
 
 
+CLOSER = """
+import os, stat, sys
+from datetime import timedelta
+import torch
+from taskd import _c10d
+
+def sockets():
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.add(int(name))
+        except OSError:
+            pass  # the folder itself was listed, too
+    return found
+
+before = sockets()
+store = _c10d.AgentStore(b"\\0" + sys.argv[1].encode(), timedelta(seconds=300))
+(number,) = sockets() - before
+pid = os.fork()
+if not pid:
+    reads, writes = os.pipe()
+    os.dup2(writes, number)
+    os.close(writes)
+    store.set("closer/a", "1")
+    os.write(number, b"x")
+    os._exit(0 if os.read(reads, 1) == b"x" else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert store.get("closer/a") == b"1"
+"""
+
+
+def test_a_child_closes_nothing_that_got_the_number_of_the_line(place: StorePlane) -> None:
+    child = run_child(CLOSER, place.name[1:])
+    assert child.wait(PATIENCE_S) == 0, child.communicate()
+
+
 WAITER = """
 import signal, sys
 from datetime import timedelta
