@@ -154,6 +154,7 @@ void Guard::startCoalescing() {
 }
 
 Guard::WorkPointer Guard::endCoalescing() {
+    check_ours("endCoalescing");
     Control::Lock lock = control_.lock();
     const std::shared_ptr<Inner> began = std::move(coalescing_);
     coalescing_ = nullptr;

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,9 @@ def child(pending: dist.Work, name: str, rank: int, size: int) -> None:
     refused(lambda: dist.all_reduce(torch.ones(1)))
     peer = 1 - dist.get_rank()
     refused(lambda: dist.send(torch.ones(1), peer))
+    cpu: Any = torch.device("cpu")
+    refused(lambda: dist.group.WORLD._start_coalescing(cpu))
+    refused(lambda: dist.group.WORLD._end_coalescing(cpu))
     refused(pending.wait)
     assert not pending.is_completed()
     if "start" not in sys.argv:  # the job's own store has a line for each process
