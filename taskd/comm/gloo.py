@@ -101,8 +101,8 @@ def _make_devices(hostname: str | None, interface: str | None) -> tuple[list[Any
 
 def without_listener(make: Callable[[], Any]) -> Any:
     """What `make` makes over one device at 127.0.0.1, whose listening socket is closed then: nobody is meant to
-    connect, and a stranger could make gloo end the process. The result lives as long as the process does, since its
-    device would miss the socket at its end.
+    connect, and a stranger could make gloo end the process. The result lives as long as the process does: its device
+    would miss the socket at its end. In a forked child it would wait for a thread that is not there.
 
     Other threads open and close sockets meanwhile. So the socket must be new by its inode, be at that address, and be
     watched by an event poll, as gloo does. If there are several, none is closed."""
@@ -119,7 +119,7 @@ def without_listener(make: Callable[[], Any]) -> Any:
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, found[0].fd, inheritable=False)
             os.close(nothing)
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     return made
 
 

@@ -53,6 +53,8 @@ kept = gloo.without_listener(make)
 known = [one.getsockname() for one in (old, *others) if one.fileno() >= 0]
 left = [address for address in gloo._listening() if address not in known]
 assert all(address in gloo._listening() for address in known)
+beside = object()
+assert sys.getrefcount(kept) == sys.getrefcount(beside) + 1, "it lives as long as the process"
 print(len(left))
 """
 
