@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import select
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from taskd.comm import gloo
 
 SCRIPT = """
 import socket, threading
@@ -62,6 +68,17 @@ print(len(left))
 def test_nothing_listens_for_a_group_of_one() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_a_host_that_shows_no_polls_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "hidden")
+
+    with select.epoll() as poll, socket.create_server(("127.0.0.1", 0)) as one:
+        poll.register(one)
+        assert one.fileno() in {fd for fd, _ in gloo._watched()}
+        monkeypatch.setattr(Path, "read_text", refuse)
+        assert list(gloo._watched()) == []
 
 
 @pytest.mark.parametrize(
