@@ -9,6 +9,7 @@ whether the order concerns it. It does NOT end the work that it leaves behind: t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -69,5 +70,5 @@ def do(work: Callable[[], Result], is_over: Callable[[], bool], why: str) -> Res
             if ended is not None:
                 return ended()
     finally:
-        with _lock:
+        with _lock, contextlib.suppress(ValueError):  # a child that was forked in here has an empty list
             _waiting.remove(told)

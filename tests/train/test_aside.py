@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -21,6 +23,32 @@ def test_what_is_over_already_is_not_waited_for() -> None:
     with pytest.raises(StepAbandoned, match="no longer"):
         aside.do(ends.wait, lambda: True, "no longer")
     ends.set()
+
+
+FORKER = """
+import os, threading
+from taskd.comm import aside
+from taskd.errors import StepAbandoned
+
+ends, children = threading.Event(), []
+
+def is_over():
+    children.append(os.fork())
+    return True
+
+try:
+    aside.do(ends.wait, is_over, "given up")
+except StepAbandoned:
+    if children[0] == 0:
+        os._exit(0)
+ends.set()
+assert children[0] and os.waitpid(children[0], 0)[1] == 0
+"""
+
+
+def test_a_child_that_is_forked_in_the_wait_leaves_it_as_its_parent_does() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_order_ends_the_wait_and_others_do_not() -> None:
