@@ -201,8 +201,10 @@ void Guard::reconfigure(int64_t epoch, BackendPointer inner, const std::vector<i
     check_inner(inner);
     // A group that was made anew in its place, as HCCL does it, is under this guard already.
     const bool stays = kind_.stream_ordered && inner && inner == this->inner();
-    if (inner && !stays && kind_.stream_ordered)
+    if (inner && !stays && kind_.stream_ordered) {
+        resemble(*inner);  // a hook and a look into the group come before its first operation
         take_over(*inner);
+    }
     std::shared_ptr<Inner> next = stays ? nullptr : InnerBackend::make(std::move(inner), sockets);
     std::shared_ptr<Inner> old;
     {

@@ -133,6 +133,14 @@ def world() -> Any:
     return dist.group.WORLD._get_backend(torch.device("cpu"))
 
 
+def group_over(backend: Any) -> Any:
+    """Return a group of torch over this backend of one rank."""
+    group: Any = dist.ProcessGroup(dist.HashStore(), 0, 1)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.NCCL, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    return group
+
+
 def works() -> bool:
     tensor = torch.full((1000,), RANK + 1.0)
     dist.all_reduce(tensor)
@@ -382,6 +390,19 @@ def what_torch_asks_of_a_backend_is_asked_of_each_inner_group() -> None:
 
 
 @scenario
+def a_later_inner_group_has_the_names_of_its_guard() -> None:
+    """torch tells the guard alone. The inner group has the names before its first operation."""
+    inner = FakeNccl(dist.HashStore(), 0, 1, FakeNccl.Options())
+    apart = _c10d.Guard(0, 1, None, [RANK], 8, timeout=PATIENCE, backend="nccl", stream_ordered=True)
+    group, beside = (group_over(one) for one in (apart, inner))
+    group._set_group_name("given")
+    group._set_group_desc("and described")
+    apart.reconfigure(control.epoch, inner)
+    assert (beside.group_name, beside.group_desc) == ("given", "and described")
+    apart.shutdown()
+
+
+@scenario
 def only_what_an_inner_group_accepts_is_asked_of_the_next() -> None:
     group: Any = dist.group.WORLD
     assert "onCompletion hook" in str(raised(lambda: group._register_on_completion_hook(print)))
@@ -394,9 +415,7 @@ def a_hook_goes_to_the_inner_group_that_comes_later() -> None:
     """It is a Python function, and the inner group is taken over without the GIL."""
     told: list[Any] = []
     apart = _c10d.Guard(0, 1, None, [RANK], 9, timeout=PATIENCE, backend="nccl", stream_ordered=True)
-    group: Any = dist.ProcessGroup(dist.HashStore(), 0, 1)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.NCCL, apart)
-    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+    group = group_over(apart)
     group._register_on_completion_hook(told.append)
     assert group._has_hooks() and "already" in str(raised(lambda: group._register_on_completion_hook(told.append)))
     inner = FakeNccl(dist.HashStore(), 0, 1, FakeNccl.Options())
