@@ -362,11 +362,15 @@ def a_mesh_splits_the_world_into_guards() -> None:
 
 @scenario
 def new_groups_are_not_split_off_a_bound_world() -> None:
-    """torch would give the guard to NCCL for members, and call the library on ranks outside of the group."""
+    """torch would give the guard to NCCL for members, and call the library on ranks outside of the group. Here the CPU
+    plays the device of the world, which torch would not take for the device of a new group."""
+    helper = c10d._new_process_group_helper
+    c10d._new_process_group_helper = lambda *given, device_id, **more: helper(*given, **more)
     dist.group.WORLD.bound_device_id = torch.device("cpu", 0)
     try:
         alone, both = (dist.new_group(ranks, timeout=PATIENCE) for ranks in ([0], [0, 1]))
     finally:
+        c10d._new_process_group_helper = helper
         dist.group.WORLD.bound_device_id = None
     assert (alone == dist.GroupMember.NON_GROUP_MEMBER) == (RANK != 0)
     for group, size in ((alone, 1), (both, SIZE)):
@@ -390,15 +394,14 @@ def what_torch_asks_of_a_backend_is_asked_of_each_inner_group() -> None:
 
 
 @scenario
-def a_later_inner_group_has_the_names_of_its_guard() -> None:
-    """torch tells the guard alone. The inner group has the names before its first operation."""
+def a_later_inner_group_has_the_name_of_its_guard() -> None:
+    """torch tells the guard alone. The inner group has the name before its first operation."""
     inner = FakeNccl(dist.HashStore(), 0, 1, FakeNccl.Options())
     apart = _c10d.Guard(0, 1, None, [RANK], 8, timeout=PATIENCE, backend="nccl", stream_ordered=True)
     group, beside = (group_over(one) for one in (apart, inner))
     group._set_group_name("given")
-    group._set_group_desc("and described")
     apart.reconfigure(control.epoch, inner)
-    assert (beside.group_name, beside.group_desc) == ("given", "and described")
+    assert beside.group_name == "given"
     apart.shutdown()
 
 
