@@ -13,9 +13,9 @@ namespace {
 
 Bytes text(int from, uint32_t tag, int index, size_t bytes) {
     Bytes bytes_of_it(bytes);
+    const size_t first = static_cast<size_t>(from) * 31 + size_t{tag} * 7 + static_cast<size_t>(index) * 3;
     for (size_t place = 0; place < bytes; ++place)
-        bytes_of_it[place] =
-            static_cast<char>(from * 31 + static_cast<int>(tag) * 7 + index * 3 + static_cast<int>(place));
+        bytes_of_it[place] = static_cast<char>(first + place);
     return bytes_of_it;
 }
 
