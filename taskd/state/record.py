@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 import zlib
 from collections.abc import Callable
 
@@ -27,6 +28,19 @@ from taskd.backup.slots import BODY, HEAD, MAGIC, SLOT_BYTES, Occasion
 from taskd.errors import PeerError, UsageError
 
 __all__ = ["Occasion", "Record"]
+
+_open: weakref.WeakSet[Record] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Release the memory in a forked child, which must not keep or touch it. The kernel could do so (MADV_DONTFORK),
+    but the child's objects would not know. They would release the same addresses later, where the child has put
+    something else by then."""
+    for record in _open:
+        record._map.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Record:
@@ -41,7 +55,7 @@ class Record:
         self.on_write: Callable[[int, int, bytes], None] | None = None
         """Called after each write with the slot, its step and its bytes, which are then copied to another node."""
         self._map = mmap.mmap(descriptor, size)
-        self._map.madvise(mmap.MADV_DONTFORK)  # a forked DataLoader worker must not keep or touch it
+        _open.add(self)
         self._reserved = [0] * slots.SLOTS
 
     @classmethod

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -316,3 +318,32 @@ def test_a_record_reaches_back_one_step() -> None:
     assert record.find(7) == (Occasion.FORWARD, b"forward 6")
     assert record.held() == "start of step 6, forward of step 6, start of step 5"
     record.close()
+
+
+FORKER = """
+import mmap, os
+from taskd.backup.slots import FILE_BYTES
+from taskd.state.record import Occasion, Record
+
+record = Record.create()
+record.write(Occasion.START, 1, [b"kept"])
+pid = os.fork()
+if not pid:
+    # One of these comes to the addresses that the record had.
+    own = [mmap.mmap(-1, FILE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_NORESERVE) for _ in range(2)]
+    try:
+        record.write(Occasion.START, 1, [b"spoilt"])
+    except ValueError:
+        record.close()
+        for place in own:
+            place[:4] = b"mine"
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(pid, 0)[1] == 0
+assert record.find(1) == (Occasion.START, b"kept")
+"""
+
+
+def test_a_forked_child_has_no_record_and_loses_no_memory_by_it() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
