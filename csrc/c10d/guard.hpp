@@ -25,35 +25,12 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "c10d/handing_over.hpp"
 #include "c10d/lane.hpp"
 #include "c10d/operation.hpp"
 #include "c10d/progress.hpp"
 
 namespace taskd::comm {
-
-// Counts an operation that is being handed to a stream-ordered inner group, until it ends.
-class HandingOver {
-  public:
-    // `count` may be null.
-    explicit HandingOver(std::atomic<int>* count) : count_(count) {
-        if (count_ != nullptr)
-            ++*count_;
-    }
-
-    HandingOver(const HandingOver&) = delete;
-    HandingOver& operator=(const HandingOver&) = delete;
-
-    ~HandingOver() { end(); }
-
-    void end() {
-        if (count_ != nullptr)
-            --*count_;
-        count_ = nullptr;
-    }
-
-  private:
-    std::atomic<int>* count_;
-};
 
 class Guard : public ::c10d::Backend {
   public:

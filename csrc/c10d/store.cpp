@@ -13,6 +13,7 @@
 #include <memory>
 #include <utility>
 
+#include "c10d/handing_over.hpp"
 #include "c10d/python.hpp"
 
 namespace taskd::comm {
@@ -23,8 +24,9 @@ namespace {
 constexpr size_t kFrameBytes = size_t{8} << 20;
 // An answer's framing is a little longer than that of the message that it came in.
 constexpr size_t kReplyBytes = 2 * kFrameBytes;
-// How often the main thread looks for signals while it waits: one may have come just before the wait began.
-constexpr int kSignalsMs = 100;
+// How often the main thread looks for signals while it waits: one may have come just before the wait began. And how
+// often a thread that hands an operation over looks whether its step is given up.
+constexpr int kSliceMs = 100;
 constexpr uint8_t kOk = 0;
 constexpr uint8_t kTimedOut = 1;
 
@@ -127,9 +129,12 @@ void AgentStore::send_all(int socket, const std::string& bytes) {
 void AgentStore::wait_for_bytes(int socket) {
     pollfd ready{socket, POLLIN, 0};
     const bool serves = on_main_thread();
-    while (::poll(&ready, 1, serves ? kSignalsMs : -1) <= 0) {
+    const bool may_be_given_up = HandingOver::on_this_thread();
+    while (::poll(&ready, 1, serves || may_be_given_up ? kSliceMs : -1) <= 0) {
         if (serves)
             serve_signals();
+        TORCH_CHECK_WITH(DistStoreError, !HandingOver::given_up(),
+                         "the step is given up for which a group waited in the store");
     }
 }
 

@@ -52,7 +52,7 @@ Guard::WorkPointer Guard::queue(Plan plan, Queue& to) {
         resemble(*static_cast<InnerBackend&>(*seated).backend());
     control_.count(lock);
     // Counted under the lock: who sees that a step is given up sees every operation that came before.
-    HandingOver handing_over(mode == Mode::kNormal && !closed && seated ? &handing_over_ : nullptr);
+    HandingOver handing_over(mode == Mode::kNormal && !closed && seated ? &handing_over_ : nullptr, control_, born);
     lock.unlock();
     if (closed || mode == Mode::kSandbox || mode == Mode::kDraining) {
         const auto operation = std::make_shared<Operation>(std::move(plan), seat_, timeout(), buffers_);
