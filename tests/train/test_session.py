@@ -330,7 +330,7 @@ record.write(Occasion.START, 1, [b"kept"])
 pid = os.fork()
 if not pid:
     # One of these comes to the addresses that the record had.
-    own = [mmap.mmap(-1, FILE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_NORESERVE) for _ in range(2)]
+    own = [mmap.mmap(-1, FILE_BYTES, mmap.MAP_PRIVATE) for _ in range(2)]
     try:
         record.write(Occasion.START, 1, [b"spoilt"])
     except ValueError:
