@@ -47,7 +47,7 @@ struct RecordEntry {
     int32_t tag = 0;
     int32_t source = -1;  // the rank that a message really came from
     uint64_t turn = 0;    // the order of the calls; operations may end in another order
-    std::vector<RecordedTensor> tensors;
+    std::vector<RecordedTensor> tensors{};
 
     // Entries with the same key are played back in order. Messages have their own order for each peer and tag.
     std::string key() const;
