@@ -124,6 +124,7 @@ def test_who_hears_all_that_the_store_does_does_not_learn_the_key(
     assert not heard.knows(bytes.fromhex(secret))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "says"),

@@ -109,6 +109,7 @@ def of_hangs(launched: Launched) -> list[str]:
     return [event["text"] for event in events if event["kind"] == "hang"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("how", WAYS)
 def test_who_is_waited_for_is_named_once(how: str, tmp_path: Path, free_port: Callable[[], int]) -> None:
     (tmp_path / "still.py").write_text(SCRIPT)

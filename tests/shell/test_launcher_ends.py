@@ -290,6 +290,7 @@ if sys.argv[:1] == ["-m"]:
 TICKS = "type(args[1]).__name__ == 'Tick' and self.post.term"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("module", "kind", "method", "when"),
     [

@@ -189,6 +189,7 @@ PLACES = ["before forward", "after forward", "in backward", "after AdamW", "afte
 CASES = [(place, two) for place in PLACES for two in (False, True)] + [("after SGD", True)]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("place", "two"), CASES)
 @pytest.mark.parametrize("zero_at_end", [False, True])
 @pytest.mark.parametrize("spoil", [False, True])
@@ -202,6 +203,7 @@ def test_a_step_given_up_leaves_no_trace(place: str, two: bool, zero_at_end: boo
         assert not different, f"given up {place} of step {at}, these differ: {different}"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("at", [1, 5, 12, 17])
 @pytest.mark.parametrize("occasion", list(Occasion))
 @pytest.mark.parametrize("two", [False, True])

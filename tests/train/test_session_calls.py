@@ -132,6 +132,7 @@ WHATS = ["plain", "rare", "plateau", "average", "local", "early", "scale", "scal
 PLACES = ["start", "in backward", "norm", "metric"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("what", "place"), [(what, place) for what in WHATS for place in PLACES if (what, place) != ("scale", "norm")]
 )

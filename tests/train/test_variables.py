@@ -86,6 +86,7 @@ def test_a_step_that_is_done_again_counts_once(at: int, place: str) -> None:
     assert repair.repairs
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [1, 5])
 def test_a_newcomer_counts_on(at: int) -> None:
     source = Recording(at, Occasion.START)
@@ -151,6 +152,7 @@ class Asking(Newcomer):
             FakeRepair.run(self, loop)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at", [2, 3, 5])
 def test_a_newcomer_asks_for_what_its_record_lacks(at: int) -> None:
     source = Telling(at, Occasion.FORWARD)

@@ -57,7 +57,6 @@ def check(run: Run, kind: str, place: str, at: int, ranks: int = RANKS) -> None:
         assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
 
-@pytest.mark.one_in(37)
 @pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("place", ["forward", "backward"])
 @pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
@@ -66,7 +65,6 @@ def test_a_step_that_is_done_again_counts_once(run: Run, kind: str, where: str, 
     check(run, f"{kind}, {where}", place, at)
 
 
-@pytest.mark.one_in(37)
 @pytest.mark.parametrize("at", [0, 1, 3, 6])
 @pytest.mark.parametrize("place", ["reduced", "updated"])
 @pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
@@ -76,7 +74,6 @@ def test_a_newcomer_learns_what_the_others_have_counted(run: Run, kind: str, whe
     check(run, f"{kind}, {where}", place, at)
 
 
-@pytest.mark.one_in(25)
 @pytest.mark.parametrize("at", [1, 3])
 @pytest.mark.parametrize("place", ["forward", "reduced", "updated"])
 @pytest.mark.parametrize("where", ["before", "beginning", "updated", "behind"])
@@ -85,7 +82,6 @@ def test_what_is_counted_in_an_object_or_a_dict_is_right(run: Run, kind: str, wh
     check(run, f"{kind}, {where}", place, at)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("reduced", 3), ("updated", 1)])
 @pytest.mark.parametrize("where", ["beginning", "updated"])
 @pytest.mark.parametrize("kind", ["class", "its class", "one of many", "named", "unseen", "inherited"])

@@ -60,7 +60,6 @@ def final(job: Launched) -> list[str]:
     return (job.folder / "final").read_text().splitlines()
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", ["inside", "after", "exit"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_rank_whose_work_was_done_fails_no_job(run: Run, place: str, nodes: int) -> None:

@@ -15,7 +15,6 @@ UNLIKE = "and this newcomer has found something else there than its life before"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("reduced", 13), ("updated", 12), ("updated", 6)])
 @pytest.mark.parametrize(
     ("kind", "name"), [("teacher", "teacher"), ("closure", "more, more.teacher"), ("noise", "noise")]
@@ -33,7 +32,6 @@ def test_a_script_without_epochs(check: Check, place: str, at: int) -> None:
     assert f"the loop uses teacher, {UNLIKE}" in job.text and job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12), ("reduced", 3)])
 @pytest.mark.parametrize("kind", ["order", "frozen", "given", "drawn", "ahead"])
 def test_what_comes_out_alike_heals(check: Check, kind: str, place: str, at: int) -> None:

@@ -15,7 +15,6 @@ from tests.trust.test_trust import run as run  # a fixture
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("place", ["before", "made", "used", "backward"])
 @pytest.mark.parametrize("at", ["1", "4"])
 @pytest.mark.parametrize("kind", ["each", "kept"])
@@ -23,7 +22,6 @@ def test_a_group_that_is_made_in_a_step_is_the_same_on_all_ranks(run: Run, kind:
     check_healed(run("groups", f"{kind}, {place}", at), calm(run, "groups", kind))
 
 
-@pytest.mark.one_in(12)
 @pytest.mark.parametrize("place", ["before", "made", "used", "backward"])
 @pytest.mark.parametrize("at", ["2", "3", "4"])
 def test_a_group_that_is_made_late_is_the_newcomers_too(run: Run, place: str, at: str) -> None:

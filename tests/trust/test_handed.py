@@ -14,7 +14,6 @@ HANDS_ON = "on from step to step, and nobody registered that"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("reduced", 3), ("updated", 1), ("backward", 0)])
 @pytest.mark.parametrize(("kind", "name"), [("hidden", "hidden"), ("dict", "averages[name]")])
 def test_what_is_handed_on_starts_over(check: Check, kind: str, name: str, place: str, at: int) -> None:

@@ -12,7 +12,6 @@ OTHERWISE = "and this newcomer has reckoned something else there than all others
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -61,28 +61,24 @@ STARTS_OVER = [
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(11)
 @pytest.mark.parametrize(("kind", "place", "at"), PLACES)
 def test_a_shard_is_taken_from_its_twin(check: Check, kind: str, place: str, at: int) -> None:
     job = check(kind, place, at)
     assert "healed in" in job.text and job.text.count("begin 0") == 1 and job.text.count("begin 1") == 2, job.text
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kind", "place", "at", "why"), STARTS_OVER)
 def test_shards_without_a_twin_start_over(check: Check, kind: str, place: str, at: int, why: str) -> None:
     job = check(kind, place, at)
     assert why in job.text and job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("place", "at"), [("backward", 4), ("inside", 9)])
 def test_a_step_with_an_error_is_done_again(check: Check, place: str, at: int) -> None:
     job = check("raising", place, at)
     assert "a bad sample" in job.text and "healed in" in job.text and job.text.count("begin 1") == 1, job.text
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("at", [21_213, 31_337, 44_444, 52_525, 66_666, 77_777])
 def test_a_death_before_any_line(check: Check, at: int) -> None:
     check("clipped", "line", at)

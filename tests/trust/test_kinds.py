@@ -35,7 +35,6 @@ KINDS = {
 """What taskd says about each kind. If it says nothing, a death is healed."""
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_a_job_with_what_is_not_understood_ends_as_it_does_without_taskd(run: Run, kind: str) -> None:
     plain = run("kinds", f"{kind}, plain", "-1")

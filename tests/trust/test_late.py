@@ -11,7 +11,6 @@ MISSED = "the loop draws random numbers, or writes into buffers or what is regis
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", ["dropout", "noise", "numbers", "buffers", "local"])
 @pytest.mark.parametrize(("place", "at"), [("behind", 2), ("handed", 3), ("handed", 7), ("behind", 9)])
 def test_what_was_drawn_in_a_step_that_is_over_is_not_drawn_again(check: Check, kind: str, place: str, at: int) -> None:
@@ -19,7 +18,6 @@ def test_what_was_drawn_in_a_step_that_is_over_is_not_drawn_again(check: Check, 
     assert MISSED not in job.text and job.text.count("begin 0") == 1, job.text
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", ["dropout", "numbers", "buffers", "local"])
 @pytest.mark.parametrize(("place", "at"), [("updated", 3), ("drawn", 4), ("reduced", 9)])
 def test_what_nobody_can_know_starts_over(check: Check, kind: str, place: str, at: int) -> None:

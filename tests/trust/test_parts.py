@@ -11,7 +11,6 @@ RANKS = 4
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("loss", 9), ("reduced", 5), ("updated", 5), ("behind", 8)])
 @pytest.mark.parametrize("kind", ["pipeline", "tensor", "scaled"])
 def test_a_part_is_taken_from_whoever_has_it(check: Check, kind: str, place: str, at: int) -> None:

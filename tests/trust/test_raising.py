@@ -9,7 +9,6 @@ from tests.trust.conftest import Check, Train
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at", [5, 9])
 @pytest.mark.parametrize(
     ("kind", "place", "error"),
@@ -31,7 +30,6 @@ def test_a_passing_error_costs_nothing(check: Check, kind: str, place: str, erro
     assert job.text.count("begin 1") == 1 and "died" not in job.text and "Traceback" not in job.text, job.text
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at", [1, 5, 7, 13])
 @pytest.mark.parametrize("how", ["", " drawn"])
 @pytest.mark.parametrize("kind", ["loader", "processes", "staying"])

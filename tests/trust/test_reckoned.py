@@ -12,7 +12,6 @@ UNLIKE = "and this newcomer has found something else there than its life before"
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -49,7 +48,6 @@ def test_a_newcomer_takes_what_it_had_drawn_itself(check: Check, place: str, at:
     assert UNLIKE not in job.text and OTHERWISE not in job.text and job.text.count("begin 0") == 1, job.text
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -12,7 +12,6 @@ PLACES = [("begin", 2), ("end", 4), ("begin", 5), ("backward", 8), ("end", 14)]
 """In the first epoch, at its end, at the beginning of the next, within that one, and in the last step of all."""
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("place", "at"), PLACES)
 @pytest.mark.parametrize("shape", ["", " loops"])
 @pytest.mark.parametrize("kind", ["cursor", "sampler", "batches after", "dataset", "dataset processes", "iterable"])
@@ -21,7 +20,6 @@ def test_what_counts_in_a_loader_is_kept(check: Check, kind: str, shape: str, pl
     assert "healed in" in job.text and job.text.count("begin 0") == 1, job.text
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("place", "at"), PLACES[1:4])
 @pytest.mark.parametrize("kind", ["cursor", "sampler", "dataset", "iterable", "shared"])
 def test_a_batch_that_was_written_into_comes_again(check: Check, kind: str, place: str, at: int) -> None:

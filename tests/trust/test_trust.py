@@ -65,7 +65,6 @@ def check_started_over(job: Launched, weights: list[str], sentence: str) -> None
     assert job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("case", "place"),
     [

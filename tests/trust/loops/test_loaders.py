@@ -37,7 +37,6 @@ CASES = [
 """All pairs of processes and order with all deaths. In each pair, each shape of loop has two of the deaths."""
 
 
-@pytest.mark.one_in(19)
 @pytest.mark.parametrize(("kind", "place", "at"), CASES)
 def test_a_death_changes_no_batch(run: Run, kind: str, place: str, at: int) -> None:  # noqa: F811
     check_healed(run("loaders", kind, place, at), calm(run, "loaders", kind))
@@ -72,7 +71,6 @@ def test_a_batch_is_loaded_again(run: Run, what: str, processes: str, order: str
     check_healed(run("loaders", kind, "backward", at), calm(run, "loaders", kind))
 
 
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("place", "at"), [("evaluated", 0), ("behind", 0), ("forward", PER_EPOCH), ("forward", PER_EPOCH + 2)]
 )

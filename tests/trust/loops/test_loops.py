@@ -68,7 +68,6 @@ def test_the_scripts_own_epochs_stand(run: Run, kind: str) -> None:
     assert len(order) == RANKS * EPOCHS * PER_EPOCH, "the epochs have one order, and the test could not fail"
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("place", "at"),
     [
@@ -100,7 +99,6 @@ def check_epochs(run: Run, job: Launched, kind: str) -> None:
     same_bits(sorted(job.said("history")), sorted(wanted.said("history")), job.text)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("epoch", range(EPOCHS))
 @pytest.mark.parametrize("place", ["evaluation", "gathered", "report", "reported half", "reported", "behind"])
 @pytest.mark.parametrize("who", [0, 1])
@@ -172,7 +170,6 @@ def test_an_error_behind_the_update_is_not_skipped(run: Run) -> None:
     assert all(launcher.poll() for launcher in job.launchers), job.text
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("at", [5, 2 * PER_EPOCH - 1, EPOCHS * PER_EPOCH - 1])
 @pytest.mark.parametrize("place", ["forward", "reduced", "updated", "before the line", "behind the line"])
 @pytest.mark.parametrize("who", [0, 1])

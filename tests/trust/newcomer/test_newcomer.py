@@ -63,7 +63,6 @@ def check_started_over(job: Launched, weights: list[str], sentence: str) -> None
     assert job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("at", ["3", "4"])
 @pytest.mark.parametrize("place", ["backward", "reduced", "averaged"])
 def test_buffers_of_averages(run: Run, place: str, at: str) -> None:
