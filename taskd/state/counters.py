@@ -11,7 +11,8 @@ that every step uses (`if i == len(data): it = iter(data); i = 0`), and all loca
 Counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) are found by flow.py, which follows all
 functions and methods of the script. Such a count is put back if the loop counts it and sets it in no other way. A
 number that the loop only reads there is put back, too, because code that is not followed (`getattr(one, name)()`) may
-count it. All other counts (elsewhere.py) are only reported, and so is the variable that counts in `enumerate`.
+count it. A float that one step finds there as another step has left it is put back, however it is set. All other counts
+(elsewhere.py) are only reported, and so is the variable that counts in `enumerate`.
 
 It does NOT see variables that functions of other modules count, and nothing of code without a source.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 from taskd.state.elsewhere import Method, asked, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.places import NOTHING, NUMBERS, Place
-from taskd.state.reach import Reach
+from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import loops_at, node_of, own_names, unwrapped
 from taskd.state.statements import (
     HERE,
@@ -38,6 +40,7 @@ from taskd.state.statements import (
     Variable,
     blocks_of,
     is_of_self,
+    is_variable,
     moved_by,
     parts_of,
     set_by,
@@ -60,7 +63,7 @@ class Counters:
     unread: list[str] = field(default_factory=list)
     """Locals of a function that calls `locals()`. Reading the frame would change the dict that it returned."""
     places: list[Place] = field(default_factory=list)
-    """Counts in other objects, dicts and lists."""
+    """Numbers in other objects, dicts and lists."""
     elsewhere: list[Place] = field(default_factory=list)
     """Places that may hold a count and are none of the above."""
     methods: list[Method] = field(default_factory=list)
@@ -160,7 +163,9 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     shown = frozenset(place.text for place in apart - hopeful.used - other.used)
     unset = {place for place in hopeful.found if not any(one.touches(place) for one in other.written)}
     apart |= {place for place in unset if not (shares and place.root in own) and _may_move(place, look)}
-    loop.counts.places = [*_by_text(place for place in apart if [one.text for one in apart].count(place.text) == 1)]
+    loop.counts.places = _unlike(apart)
+    others = {one for one in other.used - apart if one.is_exact and LOCAL not in one.root and not is_variable(one)}
+    loop.handed_on.places = _unlike(place for place in others - hidden if _is_apart(place, look))
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
     outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
@@ -189,6 +194,13 @@ def _is_apart(place: Place, look: Look) -> bool:
     return not any(hasattr(type(value), "__next__") for value in space.values()) if type(space) is dict else True
 
 
+def _unlike(places: Iterable[Place]) -> list[Place]:
+    """Return these places, less those that have the same text."""
+    found = _by_text(places)
+    texts = Counter(place.text for place in found)
+    return [place for place in found if texts[place.text] == 1]
+
+
 def _by_text(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda place: place.text))
 
@@ -207,6 +219,11 @@ def _sorted(found: _Found, hidden: frozenset[str]) -> Loop:
     methods = [method for method in found.methods if method.place.root not in hidden]
     loop.doubtful.methods = sorted(methods, key=lambda method: (method.place.text, method.name))
     return loop
+
+
+def name_of(place: Place) -> str:
+    """Return the name under which its number is known: that of the variable, if it is one."""
+    return str(place.path[0][1]) if place.root == "self" and len(place.path) == 1 else place.text
 
 
 def _variable(place: Place, own: frozenset[str]) -> Variable | None:

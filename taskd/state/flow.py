@@ -266,7 +266,10 @@ class Flow:
 
     def _set(self, place: Place, value: ast.expr) -> None:
         """Note whether an assignment of this value counts the place, or sets it to something else."""
-        if keeps_numbers(value) and place in self.values.places_in(value):
+        parts = [
+            part for part in ast.walk(value) if isinstance(part, ast.expr) and place in self.values.places_in(part)
+        ]
+        if parts and keeps_numbers(value, parts):
             self.track.counts(place, self._way)
         elif not is_number(value):
             self.track.replaces(place, self._way)

@@ -8,9 +8,10 @@ began and what they are now. Each rank comes to the same conclusion from the sam
 Failure modes: a count is taken from a rank that had not counted yet; a rank's own value (a sum of losses) is replaced
 by another rank's, because the two were equal by chance or at the loop's beginning; no rank has seen the step's end, and
 all miss the same count. Invariants: a counter that differed between two ranks in any of the told steps is each rank's
-own and is never touched. A value that is taken was the same on all ranks. It has moved in that way before, or two ranks
-tell it. It comes from ranks that have seen the end of the step, if there are any. A counter that is the same on all and
-wrong is refused by its name. A counter that may be right or wrong is left as it is and reported.
+own and is never touched. If it misses the last step's move and steps compute with it, it is refused by its name. A
+value that is taken was the same on all ranks. It has moved in that way before, or two ranks tell it. It comes from
+ranks that have seen the end of the step, if there are any. A counter that is the same on all and wrong is refused by
+its name. A counter that may be right or wrong is left as it is and reported.
 
 It sends nothing, and does not know in whose frames the counters are.
 """
@@ -78,6 +79,13 @@ class Settled:
     """Names of counters whose value no rank can know."""
     unsure: set[str] = field(default_factory=set)
     """Names of counters that may be each rank's own, and were left as they are."""
+    behind: set[str] = field(default_factory=set)
+    """Names of numbers that are each rank's own, move in each step, and miss the last step on some rank."""
+
+    def judge(self, used: Set[str], perhaps: Set[str]) -> None:
+        """Start over because of what is behind, if steps compute with it. What is only shown may be behind."""
+        self.refused |= self.behind & used
+        self.unsure |= self.behind & perhaps - used
 
     def spare(self, names: Set[str]) -> None:
         """Do not start over because of these names, which the script only shows."""
@@ -100,6 +108,7 @@ def settle(tables: list[Table], rank: int, number: int) -> Settled:
                 settled.take[place][name] = value
             settled.refused.update([name] if question.refused else [])
             settled.unsure.update([name] if question.unsure else [])
+            settled.behind.update([name] if question.is_behind() else [])
     return settled
 
 
@@ -141,6 +150,13 @@ class _Question:
     def _doubt(self, refuse: bool) -> None:
         self.refused |= refuse or self._number <= EARLY
         self.unsure |= not self.refused
+
+    def is_behind(self) -> bool:
+        """Whether it is each rank's own, and a rank that has not seen the end of the last step misses a move of it."""
+        lacking = [history for table, history in zip(self._tables, self._histories, strict=True) if table.lacks]
+        before = self._number - 1
+        same = [one for one in lacking if before in one and alike(one.get(self._number), one[before])]
+        return self._is_own() and any(map(self._is_missing, same))
 
     def _is_own(self) -> bool:
         steps = {number for history in self._histories for number in history if number < self._number}

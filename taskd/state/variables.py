@@ -27,7 +27,7 @@ import msgpack
 import torch
 
 from taskd.errors import PeerError
-from taskd.state.counters import Counters, Loop
+from taskd.state.counters import Counters, Loop, name_of
 from taskd.state.leaves import Thing
 from taskd.state.places import NUMBERS, Spot, listed_at, reached
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
@@ -103,6 +103,8 @@ class Variables:
             names.update(*(self._values(script, loop) if behind else ()))
             names |= {one[1] for one, value in script.held(loop.counts) if _sums(value)}
             names -= set() if behind else {place.text for place in loop.counts.places}
+            there = script.everything(loop.handed_on.places, known)
+            names |= {text for text, value in there.items() if type(value) in WHOLE}
             script, behind = script.user(), True
         return sorted(names)
 
@@ -134,13 +136,14 @@ class Variables:
         if loop.handed_on != NONE:
             for place, more in zip(found, script.values(loop.handed_on, FLOATS), strict=True):
                 place.update(more)
-        if loop.counts.places:
-            there = script.everything(loop.counts.places[:MOST], self.known())
-            found[ELSEWHERE] = {text: value for text, value in there.items() if type(value) in NUMBERS}
+        for places, kinds in ((loop.counts.places, NUMBERS), (loop.handed_on.places, FLOATS)):
+            there = script.everything(places[:MOST], self.known()) if places else {}
+            found[ELSEWHERE].update((text, value) for text, value in there.items() if type(value) in kinds)
         return found
 
     def _put(self, script: Script, values: Values) -> None:
-        script.put(values, self._of(script).counts.places)
+        loop = self._of(script)
+        script.put(values, [*loop.counts.places, *loop.handed_on.places])
 
     def _of(self, script: Script) -> Loop:
         found = self._loops.get(script.loop)
@@ -228,7 +231,9 @@ class Variables:
         settled = settle([Table.unpack(one) for one in told], rank, number)
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
-            settled.spare(self._of(script).shown)
+            loop = self._of(script)
+            settled.judge({*map(name_of, loop.carried)}, {*map(name_of, loop.perhaps)})
+            settled.spare(loop.shown)
             self._put(script, settled.take)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
                 self.looks[-1] = self._look(script, number, seen.loop)

@@ -188,7 +188,7 @@ def test_a_newcomer_takes_the_count_and_keeps_what_is_its_own(number: int) -> No
     other.variables.adopt(before.variables.pack())
     told = [one.next(number), other.next(number)]
     assert one.variables.lacks(number) is False and other.variables.lacks(number) is True
-    assert [one.hear(number, told, 0), other.hear(number, told, 1).refused] == [Settled(), set()]
+    assert [one.hear(number, told, 0), other.hear(number, told, 1).refused] == [Settled(behind={"own"}), set()]
     assert (one.count, other.count) == (number, number)
     assert (one.own, other.own) == (number, 2 * (number - 1))
     assert not other.variables.lacks(number)
@@ -223,3 +223,19 @@ def test_nobody_starts_over_for_what_is_only_shown() -> None:
     found = Settled(refused={"count", "meter.sum"}, unsure={"other"})
     found.spare({"meter.sum", "meter.count"})
     assert found.refused == {"count"} and found.unsure == {"meter.sum", "other"}
+
+
+@pytest.mark.parametrize(
+    ("used", "perhaps", "refused", "unsure"), [(1, 0, 1, 0), (1, 1, 1, 0), (0, 1, 0, 1), (0, 0, 0, 0)]
+)
+def test_a_ranks_own_number_that_misses_a_step_is_refused_only_if_steps_use_it(
+    used: bool, perhaps: bool, refused: bool, unsure: bool
+) -> None:
+    settled = settle([whole(0.1, 0.5, 0.7, 0.9), new(0.2, 0.6, 0.8, 0.8)], 1, AT)
+    assert settled.behind == {"n"}
+    settled.judge({"n"} if used else set(), {"n"} if perhaps else set())
+    assert (settled.refused, settled.unsure) == ({"n"} if refused else set(), {"n"} if unsure else set())
+
+
+def test_a_ranks_own_number_that_rests_now_and_then_misses_nothing() -> None:
+    assert not settle([whole(0.1, 0.1, 0.5, 0.7), new(0.2, 0.2, 0.6, 0.6)], 1, AT).behind
