@@ -131,6 +131,7 @@ class Restart:
     resumed_steps: int = -1  # how far the job was when the rank resumed; -1: it has not resumed
     rests_until: int = 0  # the rank is not started again before
     told: bool = False  # whether people were told of this rest
+    counts: bool = False  # it counts against the limit of restarts
 
     def died(self, now: int, steps: int) -> None:
         """The rank has died: if its last restarts came to nothing, it is to rest before the next one."""
@@ -165,9 +166,18 @@ class RankRecord:
     def died(self, now: int, steps: int) -> None:
         """It has died: forget restarts that are long ago, and see what came of the last one. `steps`: how far the job
         is."""
-        if self.restart is not None:
-            self.restarts = max(0, self.restarts - (now - self.restart.at) // limits.RESTART_FORGOTTEN_NS)
+        if self.restart is None:
+            return
+        self.restarts = max(0, self.restarts - (now - self.restart.at) // limits.RESTART_FORGOTTEN_NS)
+        if not self.unbegun:
             self.restart.died(now, steps)
+        elif self.restart.counts:
+            self.restarts, self.restart.counts = max(0, self.restarts - 1), False
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether its start was ordered and no node has ever reported it: the node was lost before it could begin."""
+        return self.restart is not None and self.report is None and self.last is None
 
     def doubt_report(self) -> None:
         """Make its next report count as news, whatever it says."""

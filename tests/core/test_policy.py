@@ -116,6 +116,15 @@ def test_a_rule_counts_its_own_starts() -> None:
     assert not history.ruling([replace(DIED, rank=1)], 0, 2 * SECOND).ends
 
 
+def test_a_start_that_never_began_is_taken_back() -> None:
+    history = History(policy(window_ns=60 * SECOND))
+    history.take_back(2)
+    history.started([DIED], [2], 0)
+    history.started([DIED], [2], SECOND)
+    history.take_back(2)
+    assert history.recent(2, 2 * SECOND) == 1 and history.recent(1, 2 * SECOND) == 0
+
+
 def test_the_default_remembers_nothing_and_forbids_nothing() -> None:
     history = History()
     history.started([DIED], [2], 5)

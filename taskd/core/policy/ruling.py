@@ -169,3 +169,8 @@ class History:
             starts.append((now, lines.get(rank, 0)))
         if started:
             self._repairs.append(now)
+
+    def take_back(self, rank: int) -> None:
+        """The last start of this rank never began, so it does not count."""
+        if starts := self._starts.get(rank):
+            starts.pop()

@@ -47,6 +47,8 @@ class Faults:
         steps = self._members.steps_done
         for rank in ranks:
             record = self._members.ranks[rank]
+            if record.unbegun and record.restart is not None and record.restart.counts:
+                self._case.restarts.take_back(rank)
             recent = self._case.restarts.recent(rank, when.now)
             record.died(when.now, steps)
             record.restarts = record.restarts if recent is None else recent

@@ -207,7 +207,8 @@ def rest_ns(resting: Iterable[RankRecord], now: int) -> int:
 
 
 def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
-    """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart.
+    """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart, until
+    its node is lost before it has reported the start.
 
     A rank that was never heard of may still have processes, on a node that has not reported them yet. No rank had more
     incarnations than there were epochs, so the epoch's number is newer than any incarnation of such a rank.
@@ -215,8 +216,9 @@ def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, n
     seats = []
     for rank in sorted(chosen):
         record, node = members.ranks[rank], chosen[rank]
-        record.restarts += record.state is RankState.DEAD
-        record.restart = Restart(now, record.restart.vain if record.restart is not None else 0)
+        vain, counts = record.restart.vain if record.restart is not None else 0, record.state is RankState.DEAD
+        record.restarts += counts
+        record.restart = Restart(now, vain, counts=counts)
         members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)
         seats.append(Seat(rank, record.incarnation, node.name))
     return seats
