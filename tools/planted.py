@@ -68,9 +68,9 @@ FAULTS = (
     ),
     Fault(
         "a repair begins no epoch",
-        "taskd/core/repair/attempts.py",
-        "        self.job.epoch += 1",
-        "        self.job.epoch += 0",
+        "taskd/core/job.py",
+        "        self.epoch += 1",
+        "        self.epoch += 0",
         ("tests/scripts", "tests/core"),
     ),
     Fault(

@@ -5,6 +5,8 @@ It keeps this state and sends it; it decides nothing. What can go wrong, and wha
 - *A rank missed the end of a repair*: it is behind. Its node is sent the order again until the rank has followed.
 - *A rank waits in an epoch that this manager gave no order for*: the manager that led that repair has lost its memory,
   and a new repair has to begin.
+- *The last epoch is forgotten, and all who knew it are gone*: the next one is far from it. A node that was only cut off
+  may come back with processes of a forgotten epoch, and no order for ours may reach them.
 
 Invariants: term and epoch only grow; when an order is published, every node that is up is sent its part before the step
 ends.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taskd.core import limits
 from taskd.core.effects import ManagerEffect, Note, Tell
 from taskd.core.events import ManagerEvent, Reached
 from taskd.core.membership import Membership
@@ -58,6 +61,15 @@ class Job:
         if not self._complete and size and self.members.counts[RankState.ALIVE] == size:
             self._complete = True
             self.note("complete", f"all {size} ranks are here")
+
+    def next_epoch(self) -> None:
+        """The ranks are put together anew. No epoch is used twice, not even a forgotten one."""
+        self.epoch += 1
+        if self.members.forgotten:
+            self.members.forgotten = False
+            left_out = min(self.term * limits.FORGOTTEN_EPOCHS, limits.MAX_FORGOTTEN_EPOCHS)
+            self.epoch = min(self.epoch + left_out, limits.MAX_EPOCH)
+            self.note("epoch", f"nobody is left who could tell the last epoch: going on from {self.epoch}")
 
     def next_incident(self) -> int:
         """The number of an incident that opens now."""

@@ -24,6 +24,11 @@ MAX_EPOCH = 2**31 - 1
 MAX_LEAP = 1 << 20
 """A manager that has lost its journal learns the numbers that only grow from its agents. It accepts no larger leap at
 once: each start of a manager is one term, each try of a repair one epoch, each change of a rail one order."""
+FORGOTTEN_EPOCHS = 1 << 6
+MAX_FORGOTTEN_EPOCHS = MAX_LIVES - 4 * FORGOTTEN_EPOCHS
+"""A manager that has lost its journal, and all who could tell it the last epoch, leaves out FORGOTTEN_EPOCHS for each
+term of the job. It leaves out less than MAX_LIVES, since a rank that was never heard of takes such an epoch for its
+next incarnation."""
 MAX_STEP = 2**62
 MAX_PID = 2**22
 """PID_MAX_LIMIT of Linux."""

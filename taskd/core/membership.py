@@ -37,6 +37,7 @@ class Membership:
         self.progress_at: int | None = None  # when any rank was last seen to have gone on to another step
         self.progress_node = ""
         self.reached = 0  # steps done since then, as reports that are no longer kept, or a journal, have said
+        self.forgotten = False  # the last epoch may be forgotten, and the ranks that could tell it are gone
         self.grow(world_size)
 
     @property

@@ -249,6 +249,7 @@ class Nodes:
     def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
         """A node is gone, and with it all ranks that sat there. Only workers of a side agent outlive its goodbye."""
         members = self._members
+        members.forgotten |= self._repairs.attendance.told_nothing(node.name)
         records = [members.ranks[rank] for rank in sorted(node.ranks)]
         if node.state is NodeState.LEFT and not node.spawns:
             for record in records:

@@ -9,7 +9,7 @@ node-down b | node-up c slots=2 | silence node=a | heard node=a | connection-los
 device NODE NUMBER words kind=xid|lost|... harm=warning|process|device [code=79] [of=1, as the driver says]
 devices
 still RANK sleeps|works|compiles|stopped|... [words] | enters RANK | moves RANK | late RANK 51s operation
-raise RANK error | relaunch | manager-down | manager-up | manager-up journal=lost|1500ms | manager-sleeps 2s
+raise RANK error | relaunch | manager-down | manager-up | manager-up journal=lost|1500ms [term=2] | manager-sleeps 2s
 say node=a life=old|now sequence=1 rank=2 incarnation=1 state=alive | evidence RANK ABOUT text
 rails: start ... rails=a,b | break rail=a nodes=a,b how=down|silent|hollow|slow|gone | heal rail=a nodes=a | rails
 flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
@@ -186,7 +186,10 @@ class Story:
         self.world.nodes[node].silent = True
 
     def do_heard(self, node: str) -> None:
-        self.world.nodes[node].silent = False
+        there = self.world.nodes[node]
+        there.silent = False
+        if there.agent is not None and not there.agent.post.connected:
+            self.world.after(20 * MS, there.connect)  # the manager that it was connected to is gone
 
     def do_connection_lost(self, node: str) -> None:
         self.world.tell_manager(ConnectionLost(node))
@@ -206,9 +209,11 @@ class Story:
     def do_manager_down(self) -> None:
         self.world.manager_dies()
 
-    def do_manager_up(self, journal: str = "kept") -> None:
-        """Start the manager with its whole journal, with none, or with the part until a time: `journal=1500ms`."""
+    def do_manager_up(self, journal: str = "kept", term: str = "1") -> None:
+        """Start the manager with its whole journal, with none, or with the part until a time: `journal=1500ms`. `term`:
+        what it knows of its own life although the journal is lost."""
         until = {"kept": self.world.now, "lost": -1}
+        self.world.settings["term"] = int(term)
         self.world.manager_returns(until[journal] if journal in until else duration_ns(journal))
 
     def do_manager_sleeps(self, time: str) -> None:

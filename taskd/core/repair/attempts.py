@@ -82,7 +82,7 @@ class Attempts:
         If ranks are to rest for longer, only their rest counts, and only that is said."""
         assert self.job.epoch < limits.MAX_EPOCH
         old = self.attempt
-        self.job.epoch += 1
+        self.job.next_epoch()
         incident.attempts += 1
         if not same_try:
             incident.tries[decision.strategy] = incident.tries.get(decision.strategy, 0) + 1

@@ -69,6 +69,10 @@ class Attendance:
             self.hears_until = None
         return True
 
+    def told_nothing(self, node: str) -> bool:
+        """Whether a restarted manager has not heard yet what this node knows."""
+        return node in self._unheard
+
     def node_came(self, at: int) -> None:
         """A node came up. Start the muster clock if there are launchers and ranks that none of them has started."""
         if self.muster_at is None and self.members.counts[RankState.ABSENT]:

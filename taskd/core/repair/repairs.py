@@ -168,6 +168,7 @@ class Repairs:
         elif attempt is not None and not self.case.decision.pending and attempt.waiting.deadline <= when.at:
             self._course.overdue(attempt, when)
         elif (unseen := self.attendance.unseen(when.at)) and self.rules.recover and incident is None:
+            self._members.forgotten |= self._job.term > 1  # this manager has replaced one that may have known of them
             for record in unseen:
                 self._members.kill(record, 0, False, "it was never seen")
             self.faults.died([record.rank for record in unseen], "absent", 0, when)
