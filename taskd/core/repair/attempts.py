@@ -166,8 +166,11 @@ class Attempts:
         if attempt.state is AttemptState.QUIESCE and attempt.newcomers:
             incident.begin("set-up", now)
         self._watch(attempt, True)
-        if attempt.state is AttemptState.REDO or (attempt.fresh and (self.placing or self.resting)):
+        if attempt.state is AttemptState.REDO:
             return  # the ranks have nothing new to do
+        if attempt.fresh and (self.placing or self.resting):
+            self.job.order = None  # nor here, and the last order would start the dead incarnations at a new launcher
+            return
         self.job.publish(attempt.order(self.job.term, self._told))
 
     def _watch(self, attempt: Attempt, watched: bool) -> None:
