@@ -32,7 +32,7 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/manager/loop.py:ManagerLoop": (20, 16),
     "taskd/sim/crowd.py:Crowd": (20, 18),
     "taskd/sim/faults.py:Faults": (37, 15),
-    "taskd/sim/manager.py:SimManager": (21, 17),
+    "taskd/sim/manager.py:SimManager": (21, 16),
     "taskd/sim/node.py:SimNode": (27, 15),
     "taskd/sim/setting.py:Setting": (20, 17),
     "taskd/sim/worker.py:SimWorker": (25, 28),

@@ -141,7 +141,7 @@ class Faults:
         world.loop.tell(NAME, f"dies; its journal loses {lost} of {len(world.manager.journal)} events")
         world.manager.crash(lost)
         for node in world.nodes.values():
-            world.loop.after(rng.randint(0, 50 * MS), node.disconnect, node.life)
+            world.loop.after(rng.randint(0, 50 * MS), node.disconnect, node.life, node.line.connection)
         world.loop.after(rng.randint(50 * MS, 8 * SECOND), world.manager.restart)
 
     def _orphan(self) -> None:
@@ -237,7 +237,7 @@ class Faults:
         world = self.world
         if world.network.is_cut(node.name, NAME):
             world.manager.connection_lost(node.name)
-            node.disconnect(node.life)
+            node.disconnect(node.life, node.line.connection)
 
     def _heal(self, node: SimNode, full: bool) -> None:
         if (node, full) not in self._cuts:

@@ -31,13 +31,27 @@ TAIL = 200
 """The largest number of events in a journal's unsynced tail."""
 
 
+class SimJournal(list[tuple[int, Any]]):
+    """The rows that are not lost: times and events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: tuple[int, list[Any]] = (0, [])  # a snapshot that replaces this many events; 0: there is none
+        self.first_term = 1  # of its first row; the shell keeps the number of the last term beside the journal
+
+    def lose(self, events: int) -> None:
+        """The last events are lost, perhaps with the snapshot."""
+        if events:
+            del self[-events:]
+            self.past = self.past if self.past[0] <= len(self) else (0, [])
+
+
 class SimManager:
     """The manager's successive processes, and the journal that they share."""
 
     def __init__(self, world: Setting) -> None:
         self.world = world
-        self.journal: list[tuple[int, Any]] = []
-        self.past: tuple[int, list[Any]] = (0, [])  # a snapshot that replaces this many events; 0: there is none
+        self.journal = SimJournal()
         self.alive = True
         self.awake = True
         self.gone = False
@@ -65,6 +79,7 @@ class SimManager:
             scenario.strategies,
             scenario.launches,
             scenario.max_restarts,
+            self.journal.first_term,
         )
 
     # ---- events ------------------------------------------------------------------------------------------------
@@ -91,8 +106,8 @@ class SimManager:
         for row in self.core.to_journal():
             self.world.wrote(row)
         ours = self.world.machines.manager is Manager  # a test's own manager has no snapshots
-        if ours and len(self.journal) >= self.past[0] + SNAPSHOT_EVENTS:
-            self.past = (len(self.journal), taken(self.core))
+        if ours and len(self.journal) >= self.journal.past[0] + SNAPSHOT_EVENTS:
+            self.journal.past = (len(self.journal), taken(self.core))
         self._carry_out(effects)
         self._plan()
 
@@ -167,16 +182,16 @@ class SimManager:
             self._away_since = self.world.loop.now
         self.alive, self.awake = False, True
         self._queue.clear()
-        if lost_events:
-            del self.journal[-lost_events:]
-            self.past = self.past if self.past[0] <= len(self.journal) else (0, [])
+        self.journal.lose(lost_events)
 
     def restart(self) -> None:
         """A new process reads the journal and continues."""
         if self.alive or self.gone:
             return
         world = self.world
-        count, values = self.past
+        count, values = self.journal.past
+        if not self.journal:
+            self.journal.first_term = self.core.term
         self.core = world.guarded(restored, values, who=f"{NAME}'s snapshot") if count else self._fresh()
         for at, event in self.journal[count:]:
             world.guarded(self.core.replay, at, event, who=f"{NAME}'s replay")

@@ -40,6 +40,30 @@ MIN_TICK_NS = 1 * MS
 """The real loop's poll counts in milliseconds, so a deadline that stays due is checked again after one, not at once."""
 
 
+class Line:
+    """What has happened to the line between a node's agent and the manager."""
+
+    def __init__(self) -> None:
+        self.connection = 0  # the number of the last connection
+        self.cuts = 0  # how many cuts separate the two now
+        self.silent_since = -1  # when the last such time began; -1: never yet
+        self.mended_at = -2 * FENCED_NS
+
+    def cut(self, now: int) -> None:
+        """From now on no message passes."""
+        if not self.cuts:
+            self.silent_since = now
+        self.cuts += 1
+
+    def mend(self, now: int) -> None:
+        """One of the cuts is over."""
+        self.cuts, self.mended_at = self.cuts - 1, now
+
+    def cut_within(self, span_ns: int, now: int) -> bool:
+        """Whether it is cut, or was within this time."""
+        return self.cuts > 0 or now - self.mended_at <= span_ns
+
+
 class SimNode:
     """A host with at most one agent at a time, and its workers."""
 
@@ -50,15 +74,13 @@ class SimNode:
         self.workers: dict[int, SimWorker] = {}  # by process number
         self.holders: dict[int, int] = {}  # rank -> the process that the agent has let in
         self.core: Any = None
+        self.line = Line()
         self.life = 0
         self.sequence = 0
         self.left = False
         self._tick_at = 0
         self.disturbed = False  # a fault has struck the node as a whole
         self.accused = False  # a rank has reported a failed collective against a rank of this node
-        self.cuts = 0  # how many cuts separate it from the manager now
-        self.silent_since = -1  # when the last such time began; -1: never yet
-        self.mended_at = -FENCED_NS
         world.network.attach(name, self.receive)
 
     # ---- the agent's process -----------------------------------------------------------------------------------
@@ -95,11 +117,12 @@ class SimNode:
         if self.core is None or life != self.life:
             return
         if self.world.manager_lives() and not self.world.network.is_cut(self.name, NAME):
+            self.line.connection += 1
             self._step(Connected())
 
-    def disconnect(self, life: int) -> None:
-        """The connection to the manager broke."""
-        if self.core is not None and life == self.life:
+    def disconnect(self, life: int, connection: int) -> None:
+        """This connection to the manager broke. A socket never says so after it has made the next connection."""
+        if self.core is not None and life == self.life and connection == self.line.connection:
             self._step(Disconnected())
 
     def _look(self, life: int) -> None:
@@ -250,28 +273,26 @@ class SimNode:
 
     def cut(self) -> None:
         """From now on no message passes between the manager and this node."""
-        if not self.cuts:
-            self.silent_since = self.world.loop.now
-        self.cuts += 1
+        self.line.cut(self.world.loop.now)
 
     def mend(self) -> None:
         """One of its cuts is over."""
-        self.cuts, self.mended_at = self.cuts - 1, self.world.loop.now
+        self.line.mend(self.world.loop.now)
 
     def well_heard(self) -> bool:
         """Whether the node is not cut off from the manager, and was not just now."""
-        return not self.cuts and self.world.loop.now - self.mended_at > HEARD_NS
+        return not self.line.cut_within(HEARD_NS, self.world.loop.now)
 
     def given_up(self, text: str) -> None:
         """The manager declares this node lost. Check that more than a short starvation has struck it."""
         struck = self.disturbed or self.accused or not self.up or self.core is None
-        starved_ns = self.world.loop.now - self.silent_since
-        if self.silent_since >= 0 and starved_ns + HEARD_NS < limits.SILENCE_ALONE_NS and not struck:
+        starved_ns = self.world.loop.now - self.line.silent_since
+        if self.line.silent_since >= 0 and starved_ns + HEARD_NS < limits.SILENCE_ALONE_NS and not struck:
             raise Violation("starved-stays", f"{text}, after it was starved for {starved_ns // MS} ms and nothing else")
 
     def out_of_reach(self) -> bool:
         """Whether the manager cannot reach it, or could not until just now. Replaced ranks may still run here."""
-        return self.cuts > 0 or self.world.loop.now - self.mended_at < FENCED_NS
+        return self.line.cut_within(FENCED_NS, self.world.loop.now)
 
     def _end(self, effect: End) -> None:
         """End a process. Only a launcher may do that, for the workers it started; a side agent may not."""

@@ -67,6 +67,10 @@ class Options:
     seed: int
     kinds: tuple[str, ...] = tuple(FAULTS)
 
+    def __post_init__(self) -> None:
+        """The order of the kinds means nothing: the command line cannot tell it, and would play another story."""
+        object.__setattr__(self, "kinds", tuple(sorted(self.kinds, key=list(FAULTS).index)))
+
     def command(self) -> str:
         """The command that plays this story again."""
         named = "" if self.kinds == tuple(FAULTS) else f" --faults {','.join(self.kinds) or 'none'}"

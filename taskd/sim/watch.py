@@ -79,6 +79,7 @@ class Watch:
         self.oracle = Oracle(world_size)
         self.starts = Starts()
         self.best = 0  # the newest update that any group completed
+        self.steps = 0  # made by all groups: a start over makes some again
         self.actions = 0
         self.pause_heard = False  # some rank has heard of a pause
         self._world_size = world_size
@@ -165,6 +166,7 @@ class Watch:
                 "same-model", f"the model after update {done} in epoch {key} is not that of a run without faults"
             )
         self._stepping, self._done = abs(key), done
+        self.steps += 1
         self.best = max(self.best, done)
 
     def stepped_apart(self, key: int, done: int, model: int, excused: bool) -> None:
@@ -192,7 +194,7 @@ class Watch:
 
     def started(self, rank: int, now: int) -> None:
         """An agent starts a process of this rank."""
-        if complaint := self.starts.started(rank, now, self.best):
+        if complaint := self.starts.started(rank, now, self.steps):
             raise Violation("starts-rest", complaint)
 
     # ---- what workers are told ---------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class World(Setting):
         """A process has ended. Peers may see their collective fail. An external launcher starts the whole job again."""
         crowd = self.crowd
         if exit_code:
-            self.watch.starts.died(worker.rank, worker.pid, self.loop.now, self.watch.best)
+            self.watch.starts.died(worker.rank, worker.pid, self.loop.now, self.watch.steps)
         if exit_code and crowd.current is not None and worker.rank in crowd.current.resumed and self.rng.random() < 0.5:
             witnesses = [other for other in crowd.current.resumed.values() if other.group is crowd.current]
             if witnesses:
