@@ -83,11 +83,13 @@ class Around:
         things = [(prefix + name, value) for prefix, values in found for name, value in values.items()]
         return [(name, value) for name, value in things if packed(value) is None]
 
-    def uses(self) -> list[Thing]:
-        """Return what a turn of the loops finds and uses, of any kind, and the code that may run there."""
+    def uses(self, known: Set[int] = frozenset()) -> list[Thing]:
+        """Return what a turn of the loops finds and uses, of any kind, and the code that may run there. Nothing inside
+        of known objects is returned."""
         things = list[Thing]()
         for way in self._ways():
-            things += [(way.prefix + name, value) for name, value in reached(way.script.rooted(way.sets.uses)).items()]
+            found = reached(way.script.rooted(way.sets.uses), known)
+            things += [(way.prefix + name, value) for name, value in found.items()]
             named = way.script.everything(way.sets.names, frozenset())
             things += [code for name, value in named.items() for code in code_of(name, value)]
         return things

@@ -22,6 +22,7 @@ from taskd.state.attributes import Own
 from taskd.state.averages import Averages
 from taskd.state.fully_sharded import Unreduced
 from taskd.state.modules import Modules, Noted
+from taskd.state.places import Spot
 from taskd.state.replica import Replica
 from taskd.state.variables import Variables
 
@@ -85,6 +86,11 @@ class LocalState:
         """Return the ids of the objects whose contents are put back."""
         others = (*self.objects.values(), *self.replica.others.values(), *self.replica.optimizers.values())
         return {id(item) for item in (*others, *self._optimizer_groups())}
+
+    def spots(self) -> set[int | str | Spot]:
+        """Return where something is put back: attributes of modules, and the ids of plain containers."""
+        containers = [item for item in self.objects.values() if issubclass(type(item), (dict, list))]
+        return {*self.modules.spots(), *map(id, (*containers, *self._optimizer_groups()))}
 
     def capture(self, carried: bool) -> Captured:
         """Capture this moment. `carried`: the gradients of earlier steps still count, so they are kept as well."""

@@ -21,6 +21,7 @@ import torch
 
 from taskd.errors import PeerError, UsageError
 from taskd.state import fully_sharded, tree
+from taskd.state.places import Spot
 
 LATE = "attributes of modules change after a step's backward has begun: those of a rank that died are lost"
 _PLAIN = (bool, int, float, str, type(None))
@@ -161,6 +162,16 @@ class Modules:
             _set(self._modules[at], [(name, value)])
         if packed["learns"]:
             self._learn(packed["learns"])
+
+    def spots(self) -> set[Spot]:
+        """Return where the attributes are that are put back. A module with extra state puts back what it keeps itself,
+        and torch's wrappers track their own."""
+        own = {id(module) for _, module in self._with_extra}
+        found = set[Spot]()
+        for module in self._modules:
+            names = vars(module) if id(module) in own or _wraps(module) else _names(module)
+            found.update((id(module), name) for name in names)
+        return found
 
     def _extra(self) -> dict[str, Any]:
         return {name: _closed(module.get_extra_state()) for name, module in self._with_extra}

@@ -108,6 +108,15 @@ class Place:
             name += f".{key.removeprefix(_CELL)}" if is_attribute else f"[{key!r}]" if name else str(key)
         return None if found is NOTHING else (name, found)
 
+    def belongs(self, root: Any, known: Set[int]) -> bool:
+        """Whether it is inside of one of the known objects."""
+        found = root
+        for is_attribute, key in self.path:
+            if id(found) in known:
+                return True
+            found = attribute_of(found, key) if is_attribute else _item(found, key)
+        return False
+
     def spots(self, root: Any) -> Iterator[int | str | Spot]:
         """Return its spot, its name, and the id of a list or dict there. For an item, return its container, too."""
         *path, (is_attribute, key) = self.path
@@ -148,9 +157,11 @@ class Place:
             list.__setitem__(owner, name, value)
 
 
-def reached(rooted: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
-    """Return the values of these places, or their owners, by name (see Place.reached)."""
-    return dict(filter(None, (place.reached(root) for place, root in rooted)))
+def reached(rooted: Iterable[tuple[Place, Any]], known: Set[int] = frozenset()) -> dict[str, Any]:
+    """Return the values of these places, or their owners, by name (see Place.reached), but nothing inside of known
+    objects."""
+    outside = ((place, root) for place, root in rooted if not (known and place.belongs(root, known)))
+    return dict(filter(None, (place.reached(root) for place, root in outside)))
 
 
 def listed_at(found: Any) -> Iterator[int]:

@@ -162,11 +162,11 @@ class Variables:
             script = script.user()
         return found
 
-    def finds(self) -> list[Thing]:
-        """Return what the loop that begins here finds and uses."""
+    def finds(self, known: Set[int] = frozenset()) -> list[Thing]:
+        """Return what the loop that begins here finds and uses, but nothing inside of known objects."""
         things, script = dict[str, Any](), Script.asking()
         while script is not None:
-            things |= reached(script.rooted(self._of(script).found))
+            things |= reached(script.rooted(self._of(script).found), known)
             script = script.user()
         return [*things.items()]
 

@@ -9,7 +9,6 @@ settled once with all ranks (state/note.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +16,9 @@ from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
 from taskd.state.found import plain_in
-from taskd.state.leaves import NONE, Thing, leaves_of, moved_between, moved_meanwhile
+from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, to_refuse, to_take
-from taskd.state.places import Spot
 from taskd.state.plain import Noted
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -87,12 +85,15 @@ class Notes:
         self._ended = None
         return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
 
-    def _look_at_leaves(self, but: Set[int | str | Spot] = NONE) -> Noted:
+    def _look_at_leaves(self) -> Noted:
         local = self._registered.local
-        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known(), but)
+        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known())
 
     def _unseen(self) -> list[str]:
-        now = self._look_at_leaves(self._registered.local.variables.written())
+        """Return the names of what has changed, less what the source shows and what is put back."""
+        local = self._registered.local
+        known, but = local.known(), local.variables.written() | local.spots()
+        now = leaves_of([*local.variables.finds(known), *self._around.uses(known)], known, but)
         return moved_meanwhile(self._leaves, now, zip(self._clocks, _clocks(), strict=True))
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:

@@ -18,7 +18,8 @@ import pytest
 from torch import nn
 
 from taskd.state.leaves import GONE, leaves_of, moved_between, moved_meanwhile
-from taskd.state.places import Place
+from taskd.state.modules import Modules
+from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, packed
 from tests import verdicts
 
@@ -216,6 +217,42 @@ def test_where_something_is_can_be_left_out() -> None:
     listed = Place("it['beside']", "it", ((False, "beside"),))
     found = leaves_of([("it", held)], NONE, {*listed.spots(held)})
     assert "it['beside']" not in found and "it['in'].value" not in found  # a dict is inspected as a whole
+
+
+def test_what_is_inside_of_a_known_object_is_left_out() -> None:
+    held = {"in": Held(1.0)}
+    place = Place("it['in'].value", "it", ((False, "in"), (True, "value")))
+    assert reached([(place, held)]) == reached([(place, held)], {7}) == {"it['in'].value": 1.0}
+    assert reached([(place, held)], {id(held)}) == reached([(place, held)], {id(held["in"])}) == {}
+
+
+class Counting(nn.Module):
+    """Keeps numbers, and a number in a list, in itself and in a module inside."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.calls, self.kept, self.held = 0, [0], Held(0.0)
+        self.inner = inner
+
+
+class Stating(Counting):
+    """Keeps its own state."""
+
+    def get_extra_state(self) -> Any:
+        return self.kept
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state
+
+
+@pytest.mark.parametrize(("kind", "lost"), [(Counting, {"m.kept", "m.held.value"}), (Stating, set[str]())])
+def test_what_modules_put_back_can_be_left_out(kind: type[Counting], lost: set[str]) -> None:
+    model, other, modules = kind(Counting()), Counting(), Modules()
+    assert modules.look({"model": model}) == []
+    found = leaves_of([("m", model), ("other", other)], NONE, modules.spots()).keys()
+    numbers = {name for name in found if name.endswith((".calls", ".kept", ".value"))}
+    inside, outside = {"m.inner.kept", "m.inner.held.value"}, {"other.calls", "other.kept", "other.held.value"}
+    assert numbers == lost | inside | outside
 
 
 def test_what_has_changed_in_a_loop() -> None:

@@ -1,0 +1,29 @@
+"""What a loop changes without showing it: named if no repair puts it back, and only then."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.trust.conftest import Check
+
+NAMED = re.compile(r"the loop has changed (.*?) in a way that its source does not show")
+COUNTED = re.compile(r"the script counts (.*?) in its loop in a way that no repair puts back")
+LOST = {"model.meter.count", "model.meter.total", "plain.turns"}
+"""What is in no registered object. The count in a variable of the file is seen in the source."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("place", ["backward", "updated"])
+def test_only_what_no_repair_puts_back_is_named(check: Check, place: str) -> None:
+    job = check("all", place, 3)
+    assert job.text.count("begin 0") == 1, job.text
+    assert names_in(NAMED.findall(job.text)) == LOST, job.text
+    assert names_in(COUNTED.findall(job.text)) == {"forwards"}, job.text
+
+
+def names_in(lists: list[str]) -> set[str]:
+    """Return all names in these lists of a sentence."""
+    return {name for names in lists for name in names.split(", ")}
