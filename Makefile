@@ -24,7 +24,7 @@ SOURCES := $(shell find csrc 2>/dev/null)
 CXX_FILES := $(filter %.cpp %.h %.hpp,$(SOURCES))
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full test-timing lint format clean
+.PHONY: help venv demo docs test test-full test-timing lint format clean
 
 help:
 	@echo "make demo    train on two simulated nodes and watch taskd look after it"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-timing  how quick it is, on a machine that does nothing else"
 	@echo "make lint    ruff, mypy, clang-format, changing nothing"
 	@echo "make format  put the formatting right"
+	@echo "make docs    build the site of the documentation into build/site"
 	@echo "make venv    only set up .venv and build the extensions"
 	@echo "make clean   remove what was built (.venv stays)"
 
@@ -51,6 +52,9 @@ $(BUILT): $(PINS) setup.py pyproject.toml taskd_compat.pth $(SOURCES)
 
 demo: $(BUILT)
 	@$(BIN)/python samples/demo.py
+
+docs: $(BUILT)
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --quiet
 
 test: lint
 	$(RUN) tests.sanitized memory
