@@ -84,6 +84,8 @@ class Loop(NamedTuple):
     """Other variables that one step finds as another step has left them."""
     carried: tuple[Place, ...] = ()
     """Places of any kind that a step finds as another step has set or changed them, and uses."""
+    computes: tuple[Place, ...] = ()
+    """Those of them that are used in the loop itself, not only behind it."""
     perhaps: tuple[Place, ...] = ()
     """Places for which that depends on conditions."""
     shown: frozenset[str] = frozenset()
@@ -170,6 +172,7 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
     outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden),
+        computes=_by_text(hopeful.computes - hidden),
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
         found=outside,

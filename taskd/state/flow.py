@@ -43,6 +43,8 @@ class Flow:
         """Places that it sets or changes in place."""
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
+        self.computes = set[Place]()
+        """Places that a step finds as another step has left them, and that have an effect in the loop itself."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once more to see what it reads before that. Then follow the
@@ -56,6 +58,7 @@ class Flow:
         self.written = set(self.track.written)
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
+        self.computes = self.track.used()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed

@@ -83,7 +83,8 @@ class Settled:
     """Names of numbers that are each rank's own, move in each step, and miss the last step on some rank."""
 
     def judge(self, used: Set[str], perhaps: Set[str]) -> None:
-        """Start over because of what is behind, if steps compute with it. What is only shown may be behind."""
+        """Start over because of what is behind, if steps compute with it. If it is perhaps used, say so. What is only
+        shown may be behind."""
         self.refused |= self.behind & used
         self.unsure |= self.behind & perhaps - used
 

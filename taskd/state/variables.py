@@ -232,7 +232,7 @@ class Variables:
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
             loop = self._of(script)
-            settled.judge({*map(name_of, loop.carried)}, {*map(name_of, loop.perhaps)})
+            settled.judge({*map(name_of, loop.computes)}, {*map(name_of, (*loop.carried, *loop.perhaps))})
             settled.spare(loop.shown)
             self._put(script, settled.take)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
