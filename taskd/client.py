@@ -1,4 +1,5 @@
-"""The client of a job's manager: asks how the job is, pauses and resumes it, takes rails out of use and puts them back.
+"""The client of a job's manager: asks how the job is, pauses and resumes it, replaces ranks, moves them to other nodes,
+takes rails out of use and puts them back.
 
     with taskd.Client(job="my-job") as client:
         print(client.pause(seconds=60).words)
@@ -84,6 +85,30 @@ class PauseResult:
 
 
 @dataclass(frozen=True)
+class RankReplaced:
+    """What an errand has done to one rank."""
+
+    rank: int
+    node: str
+    incarnation: int
+    node_now: str
+    incarnation_now: int
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class ErrandResult:
+    """How a restart of a rank, or the move of a node's ranks, stands."""
+
+    request: str
+    done: bool
+    under_way: bool
+    words: str  # one sentence
+    ranks: tuple[RankReplaced, ...]
+    facts: dict[str, Any]  # all that the manager has said
+
+
+@dataclass(frozen=True)
 class RailResult:
     """How an operator's change of a rail stands."""
 
@@ -94,12 +119,11 @@ class RailResult:
     facts: dict[str, Any]
 
 
-Self_ = TypeVar("Self_", bound="Client")
+Self_ = TypeVar("Self_", bound="Connection")
 
 
-class Client:
-    """A connection to one manager. Use it as a context manager. All methods raise NoManager if no manager answers, and
-    UsageError with the manager's own sentence if it refuses."""
+class Connection:
+    """A connection to one manager, over which it is asked one question at a time."""
 
     def __init__(self, job: str | None = None, *, host: str | None = None, port: int | None = None) -> None:
         overrides: dict[str, Any] = {"job_id": job, "manager_host": host, "manager_port": port}
@@ -122,74 +146,6 @@ class Client:
         """End the connection."""
         self._hang_up()
         self._context.term()
-
-    # ---- what an operator wants -------------------------------------------------------------------------------
-
-    def status(self) -> dict[str, Any]:
-        """The state of the whole job, in as many questions as it takes: the manager answers others in between."""
-        facts = self.ask("status")
-        while facts["next"] is not None:
-            more = self.ask("status", str(facts["next"]))
-            facts |= {key: facts[key] + more[key] for key in ("nodes", "ranks")} | {"next": more["next"]}
-        return facts
-
-    def rails(self) -> list[dict[str, Any]]:
-        """Every rail of every node."""
-        rows: list[dict[str, Any]] = self.ask("rails")["rails"]
-        return rows
-
-    def rail_out(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
-        """Let a rail carry nothing, on one node or on all that have it. Wait for the end of the change."""
-        return self._change("rail out", rail, node, wait_seconds)
-
-    def rail_back(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
-        """Put a rail back into use. It is proved by bytes, and undone if none flow."""
-        return self._change("rail back", rail, node, wait_seconds)
-
-    def pause(
-        self,
-        at_step: int | None = None,
-        *,
-        seconds: float | None = None,
-        wait_seconds: float = 60.0,
-        request: str = "",
-    ) -> PauseResult:
-        """Let all ranks stand before one step, and return when they do. A job that is paused is paused for longer.
-
-        `at_step`: that step; None: the next one that no rank has begun. `seconds`: when the job goes on if nobody
-        renews or resumes; None: as configured. `wait_seconds`: how long to wait until all ranks stand.
-        """
-        if at_step is not None and at_step < 0:
-            raise UsageError(f"a step is a whole number from 0 on, not {at_step}")
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"a pause lasts for more than 0 seconds, not {seconds:g}")
-        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
-        lease_ms = 0 if seconds is None else max(1, round(seconds * 1000))
-        step = -1 if at_step is None else at_step
-        facts = self._wish("pause", f"{request}\n{_who()}\n{step}\n{lease_ms}", end)
-        while (pause := facts["pause"]) is not None and not _all_stand(facts) and time.monotonic() < end:
-            facts = self._look(facts, end)
-        if pause is not None and _all_stand(facts):
-            return _result(request, True, pause, facts, f"paused {pause['place']}: all ranks stand")
-        if pause is not None:
-            return _result(request, False, pause, facts, f"{pause['state']} {pause['place']}: {_missing(facts)}")
-        last = facts["last"] or {}
-        words = f"the pause {last.get('place', '')} is over: {last.get('words', 'the manager knows nothing of it')}"
-        if last.get("outcome") == "refused":
-            raise UsageError(words)
-        return _result(request, False, last, facts, words)
-
-    def resume(self, *, wait_seconds: float = 10.0, request: str = "") -> PauseResult:
-        """Let all ranks go on. A job that is not paused stays as it is, and `words` say so."""
-        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
-        facts = self._wish("resume", f"{request}\n{_who()}", end)
-        if facts["resumed_by"] != request:
-            return _result(request, facts["pause"] is None, {}, facts, "nothing is paused")
-        while facts["pause"] is None and facts["answered"] < facts["world_size"] and time.monotonic() < end:
-            facts = self._look(facts, end)
-        goes = facts["answered"] == facts["world_size"]
-        words = "all ranks go on" if goes else f"resumed; {facts['answered']} of {facts['world_size']} ranks know it"
-        return _result(request, True, {}, facts, words)
 
     # ---- questions --------------------------------------------------------------------------------------------
 
@@ -220,38 +176,6 @@ class Client:
             raise UsageError(reply.text)
         answer: dict[str, Any] = json.loads(reply.text)
         return answer
-
-    def _wish(self, topic: str, argument: str, end: float) -> dict[str, Any]:
-        """Send a wish. If the manager goes away meanwhile, send it again: it is known by its request."""
-        while True:
-            try:
-                return self.ask(topic, argument)
-            except NoManager:
-                if not self._sequence or time.monotonic() >= end:
-                    raise  # there was none from the beginning, or none came back
-                threading.Event().wait(LOOK_SECONDS)
-
-    def _look(self, facts: dict[str, Any], end: float) -> dict[str, Any]:
-        """The facts of a moment later. A manager that is being started again may be away meanwhile."""
-        threading.Event().wait(LOOK_SECONDS)
-        try:
-            return self.ask("pauses")
-        except NoManager:
-            if time.monotonic() >= end:
-                raise
-            return facts
-
-    def _change(self, topic: str, rail: str, node: str, wait_seconds: float) -> RailResult:
-        answer = self.ask(topic, f"{rail}\n{node}")
-        number, end = answer["change"]["number"], time.monotonic() + wait_seconds
-        while (change := answer["change"]) is not None and change["number"] == number and change["under_way"]:
-            if time.monotonic() > end:
-                return RailResult(rail, False, True, "ordered, and not ended yet", change)
-            threading.Event().wait(LOOK_SECONDS)
-            answer = self.ask("rails")
-        if change is None or change["number"] != number:
-            return RailResult(rail, True, False, "the change has ended, and another one came after it", change or {})
-        return RailResult(rail, change["outcome"] == "done", False, str(change["words"]), change)
 
     @property
     def _job(self) -> str:
@@ -326,6 +250,133 @@ class Client:
             self._socket.close(0)
         self._socket = self._monitor = None
         self._shaken = False
+
+
+class Client(Connection):
+    """A connection to one manager. Use it as a context manager. All methods raise NoManager if no manager answers, and
+    UsageError with the manager's own sentence if it refuses."""
+
+    def status(self) -> dict[str, Any]:
+        """The state of the whole job, in as many questions as it takes: the manager answers others in between."""
+        facts = self.ask("status")
+        while facts["next"] is not None:
+            more = self.ask("status", str(facts["next"]))
+            facts |= {key: facts[key] + more[key] for key in ("nodes", "ranks")} | {"next": more["next"]}
+        return facts
+
+    def rails(self) -> list[dict[str, Any]]:
+        """Every rail of every node."""
+        rows: list[dict[str, Any]] = self.ask("rails")["rails"]
+        return rows
+
+    def rail_out(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
+        """Let a rail carry nothing, on one node or on all that have it. Wait for the end of the change."""
+        return self._change("rail out", rail, node, wait_seconds)
+
+    def rail_back(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
+        """Put a rail back into use. It is proved by bytes, and undone if none flow."""
+        return self._change("rail back", rail, node, wait_seconds)
+
+    def pause(
+        self,
+        at_step: int | None = None,
+        *,
+        seconds: float | None = None,
+        wait_seconds: float = 60.0,
+        request: str = "",
+    ) -> PauseResult:
+        """Let all ranks stand before one step, and return when they do. A job that is paused is paused for longer.
+
+        `at_step`: that step; None: the next one that no rank has begun. `seconds`: when the job goes on if nobody
+        renews or resumes; None: as configured. `wait_seconds`: how long to wait until all ranks stand.
+        """
+        if at_step is not None and at_step < 0:
+            raise UsageError(f"a step is a whole number from 0 on, not {at_step}")
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"a pause lasts for more than 0 seconds, not {seconds:g}")
+        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
+        lease_ms = 0 if seconds is None else max(1, round(seconds * 1000))
+        step = -1 if at_step is None else at_step
+        facts = self._wish("pause", f"{request}\n{_who()}\n{step}\n{lease_ms}", end)
+        while (pause := facts["pause"]) is not None and not _all_stand(facts) and time.monotonic() < end:
+            facts = self._look(facts, end)
+        if pause is not None and _all_stand(facts):
+            return _result(request, True, pause, facts, f"paused {pause['place']}: all ranks stand")
+        if pause is not None:
+            return _result(request, False, pause, facts, f"{pause['state']} {pause['place']}: {_missing(facts)}")
+        last = facts["last"] or {}
+        words = f"the pause {last.get('place', '')} is over: {last.get('words', 'the manager knows nothing of it')}"
+        if last.get("outcome") == "refused":
+            raise UsageError(words)
+        return _result(request, False, last, facts, words)
+
+    def resume(self, *, wait_seconds: float = 10.0, request: str = "") -> PauseResult:
+        """Let all ranks go on. A job that is not paused stays as it is, and `words` say so."""
+        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
+        facts = self._wish("resume", f"{request}\n{_who()}", end)
+        if facts["resumed_by"] != request:
+            return _result(request, facts["pause"] is None, {}, facts, "nothing is paused")
+        while facts["pause"] is None and facts["answered"] < facts["world_size"] and time.monotonic() < end:
+            facts = self._look(facts, end)
+        goes = facts["answered"] == facts["world_size"]
+        words = "all ranks go on" if goes else f"resumed; {facts['answered']} of {facts['world_size']} ranks know it"
+        return _result(request, True, {}, facts, words)
+
+    def restart_rank(self, rank: int, *, wait_seconds: float = 300.0, request: str = "") -> ErrandResult:
+        """Let the process of a rank be replaced in place, between two steps. Return when all ranks train again."""
+        if rank < 0:
+            raise UsageError(f"a rank is a whole number from 0 on, not {rank}")
+        return self._errand("restart-rank", str(rank), wait_seconds, request)
+
+    def drain_node(self, node: str, *, wait_seconds: float = 300.0, request: str = "") -> ErrandResult:
+        """Let the ranks of a node go on on a node that waits as a spare. Return when the node's launcher has ended."""
+        if not node or "\n" in node:
+            raise UsageError(f"a node is named by its name (taskd status), not by {node!r}")
+        return self._errand("drain-node", node, wait_seconds, request)
+
+    def _errand(self, topic: str, about: str, wait_seconds: float, request: str) -> ErrandResult:
+        request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
+        facts = self._wish(topic, f"{request}\n{_who()}\n{about}", end)
+        while (errand := facts["errand"]) is not None and not errand["over"] and time.monotonic() < end:
+            facts = self._look(facts, end, request)
+        if errand is None:
+            return ErrandResult(request, False, False, "the manager knows nothing of it any more", (), facts)
+        names = ("rank", "node", "incarnation", "node_now", "incarnation_now", "replaced")
+        ranks = tuple(RankReplaced(**{name: row[name] for name in names}) for row in errand["ranks"])
+        words = errand["words"] or f"{errand['what']}: {errand['state']}"
+        return ErrandResult(request, errand["done"], not errand["over"], words, ranks, errand)
+
+    def _wish(self, topic: str, argument: str, end: float) -> dict[str, Any]:
+        """Send a wish. If the manager goes away meanwhile, send it again: it is known by its request."""
+        while True:
+            try:
+                return self.ask(topic, argument)
+            except NoManager:
+                if not self._sequence or time.monotonic() >= end:
+                    raise  # there was none from the beginning, or none came back
+                threading.Event().wait(LOOK_SECONDS)
+
+    def _look(self, facts: dict[str, Any], end: float, request: str = "") -> dict[str, Any]:
+        """The facts of a moment later. A manager that is being started again may be away meanwhile."""
+        threading.Event().wait(LOOK_SECONDS)
+        try:
+            return self.ask("pauses", request)
+        except NoManager:
+            if time.monotonic() >= end:
+                raise
+            return facts
+
+    def _change(self, topic: str, rail: str, node: str, wait_seconds: float) -> RailResult:
+        answer = self.ask(topic, f"{rail}\n{node}")
+        number, end = answer["change"]["number"], time.monotonic() + wait_seconds
+        while (change := answer["change"]) is not None and change["number"] == number and change["under_way"]:
+            if time.monotonic() > end:
+                return RailResult(rail, False, True, "ordered, and not ended yet", change)
+            threading.Event().wait(LOOK_SECONDS)
+            answer = self.ask("rails")
+        if change is None or change["number"] != number:
+            return RailResult(rail, True, False, "the change has ended, and another one came after it", change or {})
+        return RailResult(rail, change["outcome"] == "done", False, str(change["words"]), change)
 
 
 def _who() -> str:

@@ -50,6 +50,7 @@ CORE_SUBJECTS = {
     "pause": set[str](),
     "policy": set[str](),
     "repair": {"policy"},
+    "errands": {"pause", "repair"},
     "rails": {"repair"},
     "proof": {"repair"},
 }

@@ -27,6 +27,12 @@ COMMANDS = (
     ("rail", "show the rails, take one out of use or put it back", "taskd.cli.rail"),
     ("pause", "let all ranks stand before one step, until a resume or for a time", "taskd.cli.pause"),
     ("resume", "let the ranks of a paused job go on", "taskd.cli.resume"),
+    ("restart-rank", "replace the process of a rank, between two steps", "taskd.cli.restart_rank"),
+    (
+        "drain-node",
+        "move the ranks of a node to a spare, between two steps, and end its launcher",
+        "taskd.cli.drain_node",
+    ),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),

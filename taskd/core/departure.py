@@ -21,7 +21,7 @@ from taskd.core.messages import Goodbye, Stop
 from taskd.core.post import Post
 from taskd.core.seating import Seating
 from taskd.core.types import RankState
-from taskd.core.words import cut, exit_words, shell_code
+from taskd.core.words import DRAINED, cut, exit_words, shell_code
 
 LEASE_SECONDS = limits.ABANDONED_NS // limits.SECOND
 
@@ -58,6 +58,8 @@ class Departure:
         if self._post.stopping is not None:
             return
         self._post.stopping, self._stop_at = stop, now
+        if stop.reason.startswith(DRAINED):
+            self._post.warn(stop.reason)
         live = self._crew.live()
         if live:
             self._post.do(Relay(tuple(record.rank for record in live), stop))

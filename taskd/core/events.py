@@ -22,6 +22,8 @@ from taskd.core.messages import (
 )
 from taskd.core.types import (
     DeviceKind,
+    ErrandFinding,
+    ErrandKind,
     HangFinding,
     Harm,
     PauseFinding,
@@ -134,6 +136,26 @@ class PauseVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrandWish:
+    """An operator wants something done between two steps. The manager has checked that it can be done."""
+
+    request: str
+    by: str
+    kind: ErrandKind
+    ranks: tuple[int, ...]  # the ranks to be replaced
+    node: str  # for VACATE: the node; else empty
+    lease_ns: int  # how long the other ranks may stand for it
+
+
+@dataclass(frozen=True, slots=True)
+class ErrandVerdict:
+    """What the manager found about an errand: like a Verdict, in place of what led to it."""
+
+    finding: ErrandFinding
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProofVerdict:
     """What the manager found in the proofs of the ranks: like a Verdict, in place of all of them."""
 
@@ -166,6 +188,8 @@ ManagerEvent = (
     | RailWish
     | PauseVerdict
     | PauseWish
+    | ErrandVerdict
+    | ErrandWish
     | ProofVerdict
     | ConnectionLost
     | Reached

@@ -109,5 +109,6 @@ def _rank(record: RankRecord) -> dict[str, Any]:
         "step_ms": report.step_ms if report else 0,
         "exit_code": record.exit_code,
         "restarts": record.restarts,
+        "cover": record.cover.name.lower(),
         "reason": record.reason,
     }

@@ -297,6 +297,14 @@ PAUSE_PROMISE_NS = 5 * SECOND
 PAUSE_ROUNDS = 4
 """How often all ranks are asked for a step, if ranks pass it again and again."""
 
+# ---- errands ----------------------------------------------------------------------------------------------------
+ERRAND_LEASE_NS = 60 * SECOND
+"""How long all ranks may take to come to a stand for an errand, and stand for it. Most steps are far shorter."""
+ERRAND_LEAVE_NS = 30 * SECOND
+"""How long the launcher of a vacated node may take to end. It has no rank any more."""
+MAX_KEPT_ERRANDS = 32
+"""How many requests are remembered, so that none of them is followed twice."""
+
 # ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3
 """Tries of one strategy before the next one of the ladder is taken. The death of a rank that was healthy until then is

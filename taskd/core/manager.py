@@ -1,4 +1,4 @@
-"""The manager's logic: nodes, detector, repairs, rails, pauses and proofs behind one `step(now, event) -> effects`.
+"""The manager's logic: nodes, detector, repairs, rails, operators and proofs behind one `step(now, event) -> effects`.
 
 A beat that changes nothing is not journaled. What can go wrong here, and what follows:
 
@@ -18,8 +18,11 @@ from taskd.core import facts, limits
 from taskd.core.counters import Counters
 from taskd.core.detector import Detector
 from taskd.core.effects import ManagerEffect
+from taskd.core.errands.operators import Operators
 from taskd.core.events import (
     ConnectionLost,
+    ErrandVerdict,
+    ErrandWish,
     HangVerdict,
     ManagerEvent,
     PauseVerdict,
@@ -39,7 +42,6 @@ from taskd.core.messages import AgentHello, Evidence, PauseAnswers, Report, Stil
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.nodes import Nodes
 from taskd.core.pause import facts as pause_facts
-from taskd.core.pause.pauses import Pauses
 from taskd.core.policy.rules import DEFAULT, Policy
 from taskd.core.proof.doubts import Doubts
 from taskd.core.proof.proofs import Proofs
@@ -53,6 +55,8 @@ from taskd.core.stuck import Stuck
 from taskd.core.times import Clocks, Moment
 from taskd.core.types import RankState, Strategy
 from taskd.core.words import milliseconds
+
+_VERDICTS = RailVerdict | ProofVerdict | HangVerdict | PauseVerdict | ErrandVerdict
 
 
 class Manager:
@@ -83,9 +87,10 @@ class Manager:
         self._watch = RailWatch(self._rails, self._members)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
-        self._pauses = Pauses(self._job)
+        self._operators = Operators(self._job, self._repairs)
+        pauses = self._operators.pauses
         self._nodes = Nodes(
-            job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs, self._pauses
+            job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs, pauses
         )
         self._stuck = Stuck(self._nodes.hangs, self._repairs)
         self._clocks = Clocks()
@@ -110,7 +115,7 @@ class Manager:
         if isinstance(event, Tick) or (witness and self._job.mattered):
             effects += self._judge(now)
         told = Tick if isinstance(event, Tick) else type(event.message) if isinstance(event, Said) else None
-        case, job, stuck, pauses = self._repairs.case, self._job, self._stuck, self._pauses
+        case, job, stuck, operators = self._repairs.case, self._job, self._stuck, self._operators
         at, repairing = self._clocks.read(now).at, case.attempts.attempt is not None
         if told in (Tick, Report):
             effects += self._judged(lambda: job.over or self._watch.find(at, repairing), self._rails.apply, now)
@@ -119,7 +124,7 @@ class Manager:
         if told in (Tick, Report, Stillness):
             effects += self._judged(lambda: stuck.find(at), stuck.take, now)
         if told in (Tick, Report, AgentHello, PauseAnswers):
-            effects += self._judged(lambda: pauses.find(now, case.busy), pauses.apply, now)
+            effects += self._judged(lambda: operators.find(now), operators.take, now)
         return effects
 
     def replay(self, now_ns: int, event: ManagerEvent) -> list[ManagerEffect]:
@@ -178,7 +183,7 @@ class Manager:
             "proof": facts.of_proofs(self._proofs, self._doubts.found, at),
             "hang": facts.of_hang(self._nodes.hangs.hang, at),
             "devices": self._repairs.devices.facts(at),
-            "pause": pause_facts.of_pause(self._pauses, self._clocks.read(now_ns).now),
+            "pause": pause_facts.of_pause(self._operators.pauses, self._clocks.read(now_ns).now),
             "uncovered": facts.of_uncovered(self._members),
         }
 
@@ -198,15 +203,13 @@ class Manager:
         """Turn an operator's order into an event for `step`, or say why it cannot be. `node` empty: all nodes."""
         return rail_facts.wish(self._rails, self._watch, rail, node, out)
 
-    def pause(self, now_ns: int) -> dict[str, Any]:
-        """Return how the pause stands and where each rank is, ready for JSON."""
-        return pause_facts.of_ranks(self._pauses, self._members, self._clocks.read(now_ns).now)
+    def pause(self, now_ns: int, request: str = "") -> dict[str, Any]:
+        """Return how pause and errand stand and where each rank is, ready for JSON. `request`: of the errand."""
+        return self._operators.facts(self._clocks.read(now_ns).now, request)
 
-    def pause_wish(self, wish: PauseWish) -> PauseWish | str | None:
+    def wish(self, now_ns: int, wish: PauseWish | ErrandWish) -> PauseWish | ErrandWish | str | None:
         """Return an operator's wish as an event for `step`, or say why it cannot be. None: it is followed already."""
-        case = self._repairs.case
-        repairing = "" if not case.busy else case.incident.reason if case.incident is not None else "a rank is missing"
-        return self._pauses.wish(wish, repairing)
+        return self._operators.wish(wish, self._clocks.read(now_ns).now)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -230,12 +233,9 @@ class Manager:
         elif isinstance(event, RailWish):
             self._job.mattered = True
             self._rails.wish(event, when)
-        elif isinstance(event, PauseVerdict):
+        elif isinstance(event, PauseVerdict | PauseWish | ErrandVerdict | ErrandWish):
             self._job.mattered = True
-            self._pauses.apply(event, when)
-        elif isinstance(event, PauseWish):
-            self._job.mattered = True
-            self._pauses.take(event, when)
+            self._operators.take(event, when)
         elif isinstance(event, ProofVerdict):
             self._job.mattered = True
             self._doubts.take(event, when)
@@ -249,7 +249,7 @@ class Manager:
             self._proofs.restart()
             self._rails.restarted(when.at)
             self._watch.restart()
-            self._pauses.restarted()
+            self._operators.pauses.restarted()
             self._job.renew_term(self._job.term + 1)
             self._detector.rebase(when.at)
             self._repairs.restarted(when.at)
@@ -275,7 +275,7 @@ class Manager:
     def _judged(self, find: Callable[[], Any], take: Callable[[Any, Moment], None], now: int) -> list[ManagerEffect]:
         """Take verdicts, in the same way, as long as `find` returns one. It may also say that none is wanted."""
         effects: list[ManagerEffect] = []
-        while isinstance(verdict := find(), RailVerdict | ProofVerdict | HangVerdict | PauseVerdict):
+        while isinstance(verdict := find(), _VERDICTS):
             take(verdict, self._clocks.read(now))
             self._job.journal.append(verdict)  # after the rows that a replay needs before it
             effects += self._job.take_effects(now)

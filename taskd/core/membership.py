@@ -28,6 +28,7 @@ class Membership:
         self.nodes: dict[str, NodeRecord] = {}
         self.ranks: list[RankRecord] = []
         self.lost_devices = LostDevices()
+        self.vacated: set[str] = set()  # nodes whose ranks are to be elsewhere, for an operator
         self.counts = dict.fromkeys(RankState, 0)
         self.node_counts = dict.fromkeys(NodeState, 0)
         self.paused = False  # an operator pauses the job: to stand still is no hang
@@ -86,7 +87,7 @@ class Membership:
 
     def free_slots(self, node: NodeRecord) -> int:
         """How many more workers can be started on this node. A place whose device is lost is none."""
-        if not node.starts:
+        if not node.starts or node.name in self.vacated:
             return 0
         lost, name = self.lost_devices, node.name
         here = [rank for rank in node.ranks if self.ranks[rank].state is not RankState.DEAD]

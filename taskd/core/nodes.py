@@ -31,6 +31,7 @@ from taskd.core.messages import (
     PauseAnswers,
     Report,
     Stillness,
+    Stop,
 )
 from taskd.core.messages import Proofs as ProofsTold
 from taskd.core.pause.pauses import Pauses
@@ -41,7 +42,7 @@ from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment, long_ago
 from taskd.core.types import EvidenceKind, RankState
-from taskd.core.words import LEFT_UNSAID, cut, milliseconds, rank_words
+from taskd.core.words import DRAINED, LEFT_UNSAID, cut, milliseconds, rank_words
 
 
 class Nodes:
@@ -178,6 +179,7 @@ class Nodes:
             self._heard(node, when)
         if reborn:
             self._repairs.devices.forget(node.name)
+            self._members.vacated.discard(node.name)
         if reborn and node.spawns:
             self._lose_ranks(node, f"the launcher of node {node.name} was started again", 0, when)
         elif reborn:
@@ -244,6 +246,7 @@ class Nodes:
         self._detector.forget(node)
         self._rails.forget(node.name, now)
         self._pauses.forget(node.name)
+        self._members.vacated.discard(node.name)
         self._watch.forget(node.name)
 
     def _lose_ranks(self, node: NodeRecord, reason: str, age_ns: int, when: Moment) -> None:
@@ -282,8 +285,9 @@ class Nodes:
         if self._rails.orders.remind(node.name, report.rail_order, when.now):
             job.mattered = True
         behind = not node.ranks.isdisjoint(self._repairs.case.behind)
-        if behind or report.term != job.term or job.over is not None:
-            self._remind(node, when.now, report.term != job.term, behind)
+        away = node.name in members.vacated and not node.ranks and self._repairs.case.incident is None
+        if behind or away or report.term != job.term or job.over is not None:
+            self._remind(node, when.now, report.term != job.term, behind, away)
 
     def _learn(self, node: NodeRecord, report: Report, when: Moment) -> bool:
         """Learn a newer term or epoch from a node, if this manager has lost its journal or its end. True: it did."""
@@ -335,14 +339,19 @@ class Nodes:
         answer = Answer(self._job.term, True, "", want_hello, self._job.epoch, confirmed, refused)
         self._job.tell(node.name, answer)
 
-    def _remind(self, node: NodeRecord, now: int, term: bool, order: bool) -> None:
-        """Send the order (or Stop, or the term) again, if it was not sent just now."""
+    def _remind(self, node: NodeRecord, now: int, term: bool, order: bool, away: bool) -> None:
+        """Send the order (or Stop, or the term) again, if it was not sent just now. `away`: the node was vacated, and
+        all is well without it."""
         if self._job.said or not long_ago(node.order_told_at, now, limits.ORDER_REPEAT_NS):
             return
         self._job.mattered = True
         node.order_told_at = now
         if self._job.over is not None:
             self._job.tell(node.name, self._job.over)
+            return
+        if away:
+            reason = f"{DRAINED} node {node.name}: its ranks are on other nodes, and the job goes on"
+            self._job.tell(node.name, Stop(self._job.term, 0, cut(reason)))
             return
         if term:
             self._answer(node, Filed())

@@ -15,7 +15,7 @@ from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
 from taskd.core.types import Cover, Phase, RankState
-from taskd.core.words import LEFT_EARLY, LEFT_UNSAID
+from taskd.core.words import ASKED, LEFT_EARLY, LEFT_UNSAID
 
 
 class RankCause(Enum):
@@ -193,6 +193,11 @@ class RankRecord:
     def left(self) -> bool:
         """Whether it counts as dead because it ended with exit code 0 inside a step."""
         return self.state is RankState.DEAD and self.reason.startswith(LEFT_EARLY)
+
+    @property
+    def asked(self) -> bool:
+        """Whether it counts as dead because an operator wants it replaced. That is no fault of the rank."""
+        return self.condemned and self.reason.endswith(ASKED)
 
     @property
     def left_unsaid(self) -> bool:

@@ -169,6 +169,24 @@ class PauseFinding(IntEnum):
     UNTOLD = 9  # nodes do not hold the order in force
 
 
+class ErrandKind(IntEnum):
+    """What an operator wants done between two steps."""
+
+    RESTART = 0  # one rank is replaced in place
+    VACATE = 1  # all ranks of a node go to another one, and its launcher ends
+
+
+class ErrandFinding(IntEnum):
+    """What the manager found about an errand."""
+
+    ACT = 0  # all ranks stand, or the rank to be replaced does not come to a stand
+    FREE = 1  # the ranks are replaced, so the others need not stand any longer
+    MOVED = 2  # no rank is left on the node
+    BACK = 3  # no other node has room any more
+    DONE = 4
+    FAILED = 5
+
+
 class ProofFinding(IntEnum):
     """What the manager found in the proofs of the ranks."""
 

@@ -1,4 +1,5 @@
-"""The answers to operators: the JSON behind `taskd status`, `events`, `incidents`, `rail` and `pause`.
+"""The answers to operators: the JSON behind `taskd status`, `events`, `incidents`, `rail`, `pause`
+and `restart-rank`.
 
 Each answer is one JSON object. It is made from the core's facts, the manager's facts about itself, and the notes kept
 for people. An answer that is too large for a message is shortened, and says by how much. The functions are pure, except
@@ -12,8 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from taskd.core import limits
-from taskd.core.events import PauseWish
+from taskd.core.events import ErrandWish, PauseWish
 from taskd.core.messages import Reply
+from taskd.core.types import ErrandKind
 from taskd.manager.snapshot import Told
 
 ROOM = limits.MAX_REPLY_TEXT - 64 * 1024
@@ -99,6 +101,20 @@ def pause_wish(argument: str, resumes: bool, usual_ms: int, longest_ms: int) -> 
     if not 0 < lease_ms <= longest_ms:
         return f"a pause lasts from 1 ms to {longest_ms / 1000:g} s at most (pause.limit_ms); then it is renewed"
     return PauseWish(request, by, step, lease_ms * limits.MS)
+
+
+def errand_wish(argument: str, kind: ErrandKind, longest_ms: int) -> ErrandWish | str:
+    """An operator's wish, or the sentence that says what is wrong with it. Its lines are the request, the operator, and
+    the rank or the node. `longest_ms`: how long ranks may stand."""
+    request, by, *named = argument.split("\n")
+    if not request or not by or len(named) != 1 or not named[0]:
+        return "an errand is asked for by request, operator, and the rank or the node"
+    lease_ns = min(limits.ERRAND_LEASE_NS, longest_ms * limits.MS)
+    if kind is not ErrandKind.RESTART:
+        return ErrandWish(request, by, kind, (), named[0], lease_ns)
+    if not (named[0].isascii() and named[0].isdigit()):
+        return f"a rank is a whole number from 0 on, not {named[0][:40]!r}"
+    return ErrandWish(request, by, kind, (int(named[0][:18]),), "", lease_ns)
 
 
 def _dated(incident: dict[str, Any], wall_ns: Callable[[int], int]) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from taskd import descriptors, log
 from taskd.config import Config
 from taskd.core import limits
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
-from taskd.core.events import ConnectionLost, Said, Sender, Tick
+from taskd.core.events import ConnectionLost, ErrandWish, PauseWish, Said, Sender, Tick
 from taskd.core.messages import Answer, FromAgent, Goodbye, Order, Question, Reply, StoreAsk
+from taskd.core.types import ErrandKind
 from taskd.core.words import cut
 from taskd.errors import UsageError
 from taskd.manager import answers
@@ -54,7 +55,9 @@ OPERATORS_MAX = 256
 """How many connections of operators a manager is prepared for, in addition to those of the agents."""
 FILES = 128
 """How many files the manager has open in addition to its connections."""
-ALOUD = frozenset({"done", "healed", "over", "end", "waits", "rests", "proof", "idle", "hang", "device", "pause"})
+ALOUD = frozenset(
+    {"done", "healed", "over", "end", "waits", "rests", "proof", "idle", "hang", "device", "pause", "operator"}
+)
 """Kinds of notes that every job's terminal shows. A start over of all ranks is not here: each launcher prints it."""
 
 
@@ -272,9 +275,11 @@ class ManagerLoop:
             "rails": lambda: answers.rails(core.rails(now_ns)),
             "rail out": lambda: self._wish(question.argument, True),
             "rail back": lambda: self._wish(question.argument, False),
-            "pauses": lambda: answers.pauses(core.pause(now_ns)),
+            "pauses": lambda: answers.pauses(core.pause(now_ns, question.argument)),
             "pause": lambda: self._pause(question.argument, resumes=False),
             "resume": lambda: self._pause(question.argument, resumes=True),
+            "restart-rank": lambda: self._errand(question.argument, ErrandKind.RESTART),
+            "drain-node": lambda: self._errand(question.argument, ErrandKind.VACATE),
         }
         topic = topics.get(question.topic)
         if topic is None:
@@ -298,16 +303,26 @@ class ManagerLoop:
 
     def _pause(self, argument: str, resumes: bool) -> Reply:
         """Pause the job or let it go on, or refuse with a reason. `pauses` tells how it goes on."""
-        limit_ms, core = self.config.pause.limit_ms, self._memory.core
-        is_set = not self.config.sources.get("pause.limit_ms", "default").startswith("default")
-        longest_ms = limit_ms if is_set else limits.PAUSE_MAX_NS // limits.MS
-        wish = answers.pause_wish(argument, resumes, limit_ms, longest_ms)
-        found = wish if isinstance(wish, str) else core.pause_wish(wish)
+        limit_ms = self.config.pause.limit_ms
+        return self._follow(answers.pause_wish(argument, resumes, limit_ms, self._longest_ms()), "")
+
+    def _errand(self, argument: str, kind: ErrandKind) -> Reply:
+        """Begin an errand, or refuse it with a reason. `pauses` tells how it goes on."""
+        return self._follow(answers.errand_wish(argument, kind, self._longest_ms()), argument.partition("\n")[0])
+
+    def _follow(self, wish: PauseWish | ErrandWish | str, request: str) -> Reply:
+        core = self._memory.core
+        found = wish if isinstance(wish, str) else core.wish(self._memory.now_ns(), wish)
         if isinstance(found, str):
             return Reply(False, cut(found))
         if found is not None:
             self._do(self._memory.step(found))
-        return answers.pauses(core.pause(self._memory.now_ns()))
+        return answers.pauses(core.pause(self._memory.now_ns(), request))
+
+    def _longest_ms(self) -> int:
+        """How long a pause may last."""
+        is_set = not self.config.sources.get("pause.limit_ms", "default").startswith("default")
+        return self.config.pause.limit_ms if is_set else limits.PAUSE_MAX_NS // limits.MS
 
     def _facts(self) -> dict[str, Any]:
         journal = self._memory.journal

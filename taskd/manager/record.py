@@ -18,6 +18,8 @@ import msgpack
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import (
     ConnectionLost,
+    ErrandVerdict,
+    ErrandWish,
     HangVerdict,
     ManagerEvent,
     PauseVerdict,
@@ -42,7 +44,17 @@ from taskd.core.messages import (
     ToAgent,
     Unmended,
 )
-from taskd.core.types import HangFinding, PauseFinding, PauseKind, ProofFinding, RailFinding, RankState, Stage
+from taskd.core.types import (
+    ErrandFinding,
+    ErrandKind,
+    HangFinding,
+    PauseFinding,
+    PauseKind,
+    ProofFinding,
+    RailFinding,
+    RankState,
+    Stage,
+)
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
 
@@ -76,6 +88,11 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["pause wish", event.request, event.by, event.step, event.lease_ns]
     if isinstance(event, PauseVerdict):
         return ["pause", int(event.finding), event.step, list(event.nodes), event.reason]
+    if isinstance(event, ErrandWish):
+        about = (int(event.kind), list(event.ranks), event.node, event.lease_ns)
+        return ["errand wish", event.request, event.by, *about]
+    if isinstance(event, ErrandVerdict):
+        return ["errand", int(event.finding), event.reason]
     if isinstance(event, HangVerdict):
         return ["hang", int(event.finding), event.age_ns, list(event.ranks), event.reason]
     if isinstance(event, ProofVerdict):
@@ -114,6 +131,12 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
     if kind == "pause":
         finding, step, nodes, reason = values
         return PauseVerdict(PauseFinding(finding), int(step), _texts(nodes), _text(reason))
+    if kind == "errand wish":
+        request, by, errand, ranks, node, lease_ns = values
+        who = (_text(request), _text(by))
+        return ErrandWish(*who, ErrandKind(errand), _numbers(ranks), _text(node), int(lease_ns))
+    if kind == "errand":
+        return ErrandVerdict(ErrandFinding(values[0]), _text(values[1]))
     if kind == "proof":
         finding, updates, layout, total, units, ranks, named, harmless, item, reason = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))

@@ -164,7 +164,8 @@ class SimPauses:
         if not manager.alive or not manager.awake or self._world.over() or (lease_ns and not self._active):
             return
         self._requests += 1
-        found = manager.core.pause_wish(PauseWish(f"request {self._requests}", "sim", step, lease_ns))
+        wish = PauseWish(f"request {self._requests}", "sim", step, lease_ns)
+        found = manager.core.wish(self._world.loop.now, wish)
         self._world.loop.tell("operator", f"{'pause' if lease_ns else 'resume'} {step}: {found}")
         if isinstance(found, PauseWish):
             if lease_ns:

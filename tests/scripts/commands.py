@@ -16,6 +16,7 @@ flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
 plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
 pause [step=12] [lease=5s] [request=p1] | resume [request=r1] | pauses | count-from RANK STEP
 plant rank=1 stage=pause do=deaf|passes|cannot:WORDS
+restart-rank RANK [request=e1] | drain-node NODE [request=e1] | errand [request=e1]
 prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 last-proof | hang
@@ -23,11 +24,11 @@ last-proof | hang
 
 from __future__ import annotations
 
-from taskd.core.events import ConnectionLost, DeviceSeen, PauseWish, Said, Sender
+from taskd.core.events import ConnectionLost, DeviceSeen, ErrandWish, PauseWish, Said, Sender
 from taskd.core.limits import DIGEST_WORD, MS, SECOND
 from taskd.core.messages import AgentHello, Evidence, Order, Proof, RankReport, Report, WorkerHello
 from taskd.core.policy.rules import DEFAULT, Policy
-from taskd.core.types import Cover, DeviceKind, Doing, EvidenceKind, Harm, Phase, RankState, Stage, Strategy
+from taskd.core.types import Cover, DeviceKind, Doing, ErrandKind, EvidenceKind, Harm, Phase, RankState, Stage, Strategy
 from taskd.policy import Source, parse
 from taskd.sim.rails import Cables
 from tests.scripts.harness import Node, World
@@ -266,14 +267,32 @@ class Story:
     def do_resume(self, request: str = "r1", by: str = "ann") -> None:
         self.wants(PauseWish(request, by))
 
-    def wants(self, wish: PauseWish) -> None:
+    def do_restart_rank(self, rank: str, request: str = "e1", by: str = "ann") -> None:
+        self.wants(ErrandWish(request, by, ErrandKind.RESTART, (int(rank),), "", 60 * SECOND))
+
+    def do_drain_node(self, node: str, request: str = "e1", by: str = "ann") -> None:
+        self.wants(ErrandWish(request, by, ErrandKind.VACATE, (), node, 60 * SECOND))
+
+    def wants(self, wish: PauseWish | ErrandWish) -> None:
         assert self.world.manager is not None
-        found = self.world.manager.pause_wish(wish)
-        if isinstance(found, PauseWish):
-            self.world.tell_manager(found)
-        else:
+        found = self.world.manager.wish(self.world.now, wish)
+        if found is None or isinstance(found, str):
             told = "hears that nothing is to be done" if found is None else f"is refused: {found}"
             self.world.say("operator", told)
+        else:
+            self.world.tell_manager(found)
+
+    def do_errand(self, request: str = "e1") -> None:
+        assert self.world.manager is not None
+        errand = self.world.manager.pause(self.world.now, request)["errand"]
+        if errand is None:
+            self.world.say("facts", f"no errand {request} is known")
+            return
+        seats = " ".join(f"{row['rank']}#{row['incarnation_now']}@{row['node_now']}" for row in errand["ranks"])
+        how = "done" if errand["done"] else "failed" if errand["over"] else "under way"
+        self.world.say(
+            "facts", f"{errand['what']} by {errand['by']}: {how}, {errand['words'] or errand['state']}; {seats}"
+        )
 
     def do_pauses(self) -> None:
         assert self.world.manager is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from taskd.core.errands.errands import ERRAND
 from taskd.core.local import LOCAL
 from taskd.core.pause.pauses import PAUSE
 from taskd.core.rails.records import RAIL, USE
@@ -19,7 +20,7 @@ from taskd.core.worker import WORKER
 from taskd.worker.step_state import STEP
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, PAUSE, STEP]
+TABLES = [RANK, NODE, LOCAL, INCIDENT, DECISION, ATTEMPT, WORKER, RAIL, USE, PAUSE, ERRAND, STEP]
 
 
 def page(table: Table[Enum, Enum]) -> str:

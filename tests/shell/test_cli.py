@@ -46,7 +46,7 @@ def test_help_names_every_command_and_loads_nothing(run_python: Callable[..., An
 def test_every_command_loads_and_explains_itself(taskd: Any, name: str, line: str, module: str) -> None:
     done = taskd(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: taskd {name}") and module == f"taskd.cli.{name}"
+    assert done.stdout.startswith(f"usage: taskd {name}") and module == f"taskd.cli.{name.replace('-', '_')}"
     assert len(line) < 80 and not line.endswith(".")
     assert f"{line[0].upper()}{line[1:]}." in " ".join(done.stdout.split())
 

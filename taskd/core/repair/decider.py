@@ -96,9 +96,10 @@ class Decider:
             incident.trouble = ""
             self._job.behind.clear()
             told = notices.beginning(incident, decision, self._members, self._rules)
-            hold_ns = self._case.restarts.hold_ns(lost, when.now)
+            faulty = lost - {loss.rank for loss in found.losses if loss.asked}
+            hold_ns = self._case.restarts.hold_ns(faulty, when.now)
             self._case.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when, hold_ns)
-            started = sorted(lost - {*self._members.in_state(RankState.DEAD)})
+            started = sorted(faulty - {*self._members.in_state(RankState.DEAD)})
             self._case.restarts.started(faults(found.losses), started, when.now)
 
     def _look(self, incident: Incident, repairing: bool, now: int) -> Situation:

@@ -27,7 +27,7 @@ from taskd.core.repair.ladder import Loss, describe, faults
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
 from taskd.core.types import RankState, Strategy
-from taskd.core.words import rank_words, verb
+from taskd.core.words import ASKED, rank_words, verb
 
 
 class Faults:
@@ -47,6 +47,8 @@ class Faults:
         steps = self._members.steps_done
         for rank in ranks:
             record = self._members.ranks[rank]
+            if record.asked:
+                continue  # its last start did not come to nothing
             if record.unbegun and record.restart is not None and record.restart.counts:
                 self._case.restarts.take_back(rank)
             recent = self._case.restarts.recent(rank, when.now)
@@ -81,6 +83,13 @@ class Faults:
         dead = [rank for rank in ranks if self._members.condemn(self._members.ranks[rank], words)]
         if dead:
             self.died(dead, "hang", age_ns, when)
+
+    def asked(self, ranks: Iterable[int], by: str, when: Moment) -> None:
+        """An operator wants other processes for these ranks."""
+        members = self._members
+        dead = [rank for rank in ranks if members.condemn(members.ranks[rank], f"{by}{ASKED}")]
+        if dead:
+            self.died(dead, "operator", 0, when)
 
     def replaced(self, ranks: list[int], when: Moment) -> None:
         """Another launcher has started these ranks again, before the death of the old ones was reported."""

@@ -51,7 +51,8 @@ class Loss:
     watched_only: bool  # its node's agent is (or was) a side process, which starts no ranks
     finished: bool  # its work was done, so nothing is lost
     device: int = -1  # the device at its place there, if that is lost
-    moves: bool = False  # that device is lost, and another node has room for the rank
+    moves: bool = False  # that device is lost, or the node to be vacated, and another node has room for the rank
+    asked: bool = False  # an operator wanted it ended: no fault, so no policy is asked about it
     events: frozenset[Event] = frozenset()
 
     @property
@@ -120,7 +121,7 @@ def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
 
 def faults(losses: Iterable[Loss]) -> tuple[Fault, ...]:
     """The faults about which a policy is asked: not those of ranks that died because others had."""
-    known = tuple(losses)
+    known = tuple(loss for loss in losses if not loss.asked)
     causes = [loss for loss in known if not loss.follows]
     return tuple(loss.fault for loss in causes or known)
 
@@ -162,10 +163,11 @@ def describe(losses: tuple[Loss, ...]) -> str:
     first = losses[0]
     same = {(loss.words, loss.node) for loss in losses}
     ranks = rank_words(loss.rank for loss in losses)
+    died = verb(len(losses), "was ended", "were ended") if all(loss.asked for loss in losses) else "died"
     if len(same) == 1:
-        return f"{ranks} died ({first.words}) on node {first.node}"
+        return f"{ranks} {died} ({first.words}) on node {first.node}"
     if len({loss.words for loss in losses}) == 1:
-        return f"{ranks} died ({first.words}) on nodes {join(sorted({loss.node for loss in losses}))}"
+        return f"{ranks} {died} ({first.words}) on nodes {join(sorted({loss.node for loss in losses}))}"
     each = [f"rank {loss.rank} ({loss.words}) on node {loss.node}" for loss in losses[:4]]
     if len(losses) > 4:
         each.append(f"{len(losses) - 4} more")
@@ -221,7 +223,7 @@ def _climb(now: Situation, what: str) -> Decision:
     if not everybody and not now.state_lost:
         home = all(loss.home for loss in now.losses)
         if Strategy.RECOVER in open_rungs and any(loss.moves for loss in now.losses):
-            return Decision(Strategy.RECOVER, f"{what}; {_lost_devices(now)}, and another node has room: recover")
+            return Decision(Strategy.RECOVER, f"{what}; {_why_they_move(now)}: recover")
         if Strategy.IN_PLACE in open_rungs and home:
             on = f", though {_lost_devices(now)}" if any(loss.device >= 0 for loss in now.losses) else ""
             text = f"{what}, whose agent can start {_them(now)} again{on}: recover-in-place"
@@ -243,6 +245,12 @@ def _why_not_home(now: Situation, home: bool) -> str:
     if not home:
         return f"which cannot start {_them(now)} again"
     return "where it has failed" if Strategy.IN_PLACE in now.exhausted else "in place is not an allowed strategy"
+
+
+def _why_they_move(now: Situation) -> str:
+    if any(loss.moves and loss.device >= 0 for loss in now.losses):
+        return f"{_lost_devices(now)}, and another node has room"
+    return "that node is to be vacated, and another one has room"
 
 
 def _lost_devices(now: Situation) -> str:

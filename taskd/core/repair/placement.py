@@ -7,7 +7,7 @@ whole job. Only `take_seats` changes something: it gives seats. Not here: which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskd.core import limits
 from taskd.core.membership import Membership
@@ -16,7 +16,7 @@ from taskd.core.policy.rules import DEFAULT, Event, Policy
 from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import Loss, Situation, causes_first, faults
+from taskd.core.repair.ladder import Decision, Loss, Situation, causes_first, decide, faults
 from taskd.core.types import RankState, Strategy
 from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED, WITHOUT_PROGRESS
 
@@ -46,8 +46,9 @@ def losses(members: Membership) -> tuple[Loss, ...]:
 
 
 def movers(members: Membership, starting: Sequence[RankRecord]) -> set[int]:
-    """Those of these ranks whose device is lost and for which another node has room, after all ranks without a node."""
-    lost = [record for record in starting if _at_lost_device(members, record)]
+    """Those of these ranks that are to leave their node and for which another one has room, after all ranks without a
+    node."""
+    lost = [record for record in starting if _is_to_leave(members, record)]
     if not lost:
         return set()
     homes = {record.rank: record.node for record in starting if record.node is not None and record.node.starts}
@@ -62,9 +63,12 @@ def movers(members: Membership, starting: Sequence[RankRecord]) -> set[int]:
     return found.intersection(record.rank for record in lost)
 
 
-def _at_lost_device(members: Membership, record: RankRecord) -> bool:
+def _is_to_leave(members: Membership, record: RankRecord) -> bool:
+    """Whether its device is lost, or its node is to be vacated."""
     node = record.node
-    return node is not None and node.starts and members.lost_devices.at(record.rank, node.name) is not None
+    if node is None or not node.starts:
+        return False
+    return node.name in members.vacated or members.lost_devices.at(record.rank, node.name) is not None
 
 
 def _roomiest(room: dict[str, int], but: str) -> str:
@@ -84,13 +88,52 @@ def loss_of(members: Membership, record: RankRecord, moves: bool = False) -> Los
         node=record.where,
         exit_code=record.exit_code,
         reason=record.reason,
-        restarts=limits.MAX_INCARNATION if spent else record.restarts,
+        restarts=limits.MAX_INCARNATION if spent else 0 if record.asked else record.restarts,
         home=node is not None and node.starts,
         watched_only=node is not None and not node.spawns,
         finished=record.done,
         device=-1 if device is None else device,
         moves=moves,
+        asked=record.asked,
         events=events_of(record),
+    )
+
+
+def forecast(
+    members: Membership, rules: Rules, history: History, ranks: Iterable[int], reason: str, moves: bool, now: int
+) -> Decision:
+    """What the ladder would decide if these ranks, which live, were ended for an operator. `moves`: away from their
+    node."""
+    records = [members.ranks[rank] for rank in ranks]
+    moving = {record.rank for record in records} if moves else movers(members, records)
+    each = [(loss_of(members, record, record.rank in moving), record.incarnation) for record in records]
+    wanted = tuple(
+        replace(
+            loss,
+            exit_code=0,
+            reason=reason,
+            asked=True,
+            restarts=loss.restarts if used >= limits.MAX_INCARNATION else 0,
+        )
+        for loss, used in each
+    )
+    return decide(
+        Situation(
+            losses=wanted,
+            fallen=wanted,
+            trouble="",
+            world_size=members.world_size,
+            left=tuple(members.in_state(RankState.LEFT)),
+            recover=rules.recover,
+            allowed=rules.strategies,
+            exhausted=frozenset(),
+            max_restarts=rules.max_restarts,
+            trained=members.trained,
+            state_lost=False,
+            repairing=False,
+            all_start=True,
+            ruling=history.ruling(faults(wanted), 0, now),
+        )
     )
 
 
@@ -207,8 +250,8 @@ def rest_ns(resting: Iterable[RankRecord], now: int) -> int:
 
 
 def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
-    """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart, until
-    its node is lost before it has reported the start.
+    """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart, unless an operator
+    wanted it, and until its node is lost before it has reported the start.
 
     A rank that was never heard of may still have processes, on a node that has not reported them yet. No rank had more
     incarnations than there were epochs, so the epoch's number is newer than any incarnation of such a rank.
@@ -216,7 +259,8 @@ def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, n
     seats = []
     for rank in sorted(chosen):
         record, node = members.ranks[rank], chosen[rank]
-        vain, counts = record.restart.vain if record.restart is not None else 0, record.state is RankState.DEAD
+        vain = record.restart.vain if record.restart is not None else 0
+        counts = record.state is RankState.DEAD and not record.asked
         record.restarts += counts
         record.restart = Restart(now, vain, counts=counts)
         members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)

@@ -37,6 +37,7 @@ parser.add_argument(
 )
 parser.add_argument("--long", default="", help="RANK:STEP:SECONDS,...: so long is this forward, the first time")
 parser.add_argument("--hold", default="", help="RANK:STEP: this forward waits until the file FOLDER/go is there")
+parser.add_argument("--hold-again", default="", help="the same, until FOLDER/go-again is there")
 parser.add_argument("--local-bytes", type=int, default=0, help="of state of its own that each rank changes")
 parser.add_argument("--plain", action="store_true", help="a script that knows nothing of sessions")
 args = parser.parse_args()
@@ -100,10 +101,11 @@ def in_forward(rank: int, step: int) -> None:
         if spec.startswith(f"{rank}:{step}:") and not marker.exists():
             marker.touch()
             time.sleep(float(spec.rpartition(":")[2]))  # lasts: the test is about this time
-    if args.hold == f"{rank}:{step}" and not (args.folder / "go").exists():
-        say(f"holds {rank}")
-        while not (args.folder / "go").exists():
-            time.sleep(0.01)  # the test has to do something first
+    for spec, name in ((args.hold, "go"), (args.hold_again, "go-again")):
+        if spec == f"{rank}:{step}" and not (args.folder / name).exists():
+            say(f"holds {rank}")
+            while not (args.folder / name).exists():
+                time.sleep(0.01)  # the test has to do something first
     die(rank, step, "forward")
 
 

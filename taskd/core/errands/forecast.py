@@ -1,0 +1,75 @@
+"""Whether an errand can be followed: what would happen to the job if its ranks were ended now.
+
+The same ladder that decides about a death is asked beforehand. If it would not repair the job in the way that the
+operator means, the errand is refused with the ladder's own sentence. This module changes nothing, and it does NOT know
+how far an errand is.
+"""
+
+from __future__ import annotations
+
+from taskd.core.events import ErrandWish
+from taskd.core.membership import Membership
+from taskd.core.records import NodeRecord, NodeState
+from taskd.core.repair import placement
+from taskd.core.repair.repairs import Repairs
+from taskd.core.types import Cover, ErrandKind, Strategy
+from taskd.core.words import ASKED, cut, join, rank_words, some, verb
+
+
+def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, now: int) -> str:
+    """Say why this errand cannot be followed. Empty: it can be."""
+    if wish.kind is ErrandKind.VACATE:
+        return cut(_unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now))
+    (rank,) = wish.ranks
+    if members.find(rank) is None:
+        return f"there is no rank {rank}: the job has ranks 0 to {members.world_size - 1}"
+    return cut(_costs(members, repairs, wish, Strategy.IN_PLACE, now))
+
+
+def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Strategy, now: int) -> str:
+    """What the errand would lead to, other than what is wanted. Empty: nothing else."""
+    moves = wanted is Strategy.RECOVER
+    who = (wish.ranks, f"{wish.by}{ASKED}", moves)
+    found = placement.forecast(members, repairs.rules, repairs.case.restarts, *who, now)
+    if found.strategy is not wanted:
+        cannot = "cannot be moved" if moves else "cannot be replaced in place"
+        return f"{rank_words(wish.ranks)} {cannot}; this would happen instead: {found.reason}"
+    covers = {record.rank: record.cover for record in members.ranks}
+    if worse := [rank for rank, cover in covers.items() if cover is Cover.STARTS_OVER]:
+        says = f"{rank_words(worse)} {verb(len(worse), 'says', 'say')}"
+        return f"all ranks would start over, {says}; the output of the job tells why"
+    if unknown := [rank for rank, cover in covers.items() if cover is Cover.UNKNOWN]:
+        have = verb(len(unknown), "has", "have")
+        return (
+            f"all ranks might start over: {rank_words(unknown)} {have} done no step of a taskd.session() so far, so "
+            "nothing shows that only the ended ranks would be replaced"
+        )
+    return ""
+
+
+def _unfit(members: Membership, wish: ErrandWish) -> str:
+    """Why this node cannot be vacated. Empty: it can be, as far as nodes are concerned."""
+    node = members.nodes.get(wish.node)
+    if node is None:
+        return f"there is no node {wish.node}: known are {some(sorted(members.nodes), 8)}"
+    if node.state is not NodeState.UP:
+        return f"node {node.name} is {node.state.value}"
+    if not node.ranks:
+        return f"no rank is on node {node.name}: end its launcher"
+    if _began(members, node):
+        return f"node {node.name} began the job: its launcher has the rendezvous or the manager, which cannot be moved"
+    others = [one for one in members.nodes.values() if one is not node and one.state is NodeState.UP]
+    room = {one.name: count for one in others if (count := members.free_slots(one))}
+    if sum(room.values()) >= len(wish.ranks):
+        return ""
+    has = f"there is room for {sum(room.values())} on {join(sorted(room))}" if room else "no node waits as a spare"
+    return (
+        f"{rank_words(wish.ranks)} would have no place: {has}; start one more node first (taskd-run --nnodes MIN:MAX)"
+    )
+
+
+def _began(members: Membership, node: NodeRecord) -> bool:
+    """Whether this is the first node of the job: rank 0 was started there first."""
+    if 0 in node.former_ranks:
+        return True
+    return 0 in node.ranks and not any(0 in other.former_ranks for other in members.nodes.values())

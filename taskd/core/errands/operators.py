@@ -1,0 +1,56 @@
+"""What operators want of a job: its pause and its errand, side by side.
+
+An errand lets ranks stand by a pause, so the two are asked, judged and shown together, the errand first. It does NOT
+know rails, which have their own orders (rails).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskd.core.errands import facts as errand_facts
+from taskd.core.errands.errands import Errands
+from taskd.core.events import ErrandVerdict, ErrandWish, PauseVerdict, PauseWish
+from taskd.core.job import Job
+from taskd.core.pause import facts as pause_facts
+from taskd.core.pause.pauses import Pauses
+from taskd.core.repair.repairs import Repairs
+from taskd.core.times import Moment
+
+
+class Operators:
+    """The pause and the errand of one job, if there are any."""
+
+    def __init__(self, job: Job, repairs: Repairs) -> None:
+        self.pauses = Pauses(job)
+        self.errands = Errands(job, self.pauses, repairs)
+        self._members = job.members
+        self._case = repairs.case
+
+    def wish(self, wish: PauseWish | ErrandWish, now: int) -> PauseWish | ErrandWish | str | None:
+        """Return the wish if it can be followed, or else the reason. None: it was followed already."""
+        case = self._case
+        repairing = "" if not case.busy else case.incident.reason if case.incident is not None else "a rank is missing"
+        if isinstance(wish, PauseWish):
+            return self.pauses.wish(wish, repairing)
+        return self.errands.wish(wish, repairing, now)
+
+    def find(self, now: int) -> PauseVerdict | ErrandVerdict | None:
+        """Return what is to be done now. Pass it to `take` and call again, until it returns None."""
+        return self.errands.find(now) or self.pauses.find(now, self._case.busy)
+
+    def take(self, event: PauseWish | PauseVerdict | ErrandWish | ErrandVerdict, when: Moment) -> None:
+        """Follow a wish, or do what was found."""
+        if isinstance(event, PauseWish):
+            self.pauses.take(event, when)
+        elif isinstance(event, PauseVerdict):
+            self.pauses.apply(event, when)
+        elif isinstance(event, ErrandWish):
+            self.errands.take(event, when)
+        else:
+            self.errands.apply(event, when)
+
+    def facts(self, now: int, request: str) -> dict[str, Any]:
+        """Return how pause and errand stand, and where each rank is. `request`: of the errand; empty: the open one."""
+        errand = errand_facts.of_errand(self.errands, self._members, request)
+        return {**pause_facts.of_ranks(self.pauses, self._members, now), "errand": errand}
