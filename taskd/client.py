@@ -42,6 +42,8 @@ HANDSHAKES = 5
 """How often a connection is tried that ends before both sides have proved the key. That is mostly a wrong key."""
 LOOK_SECONDS = 0.1
 """The time between two looks at a change that is under way."""
+DEVICE_RAIL = "npu"
+"""The name of the rail that is the own network card of each device of a node. HCCL's groups have it."""
 HERE = ("127.0.0.1", "localhost")
 _REFUSED = {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
 _WATCHED = (
@@ -276,6 +278,30 @@ class Client(Connection):
     def rail_back(self, rail: str, node: str = "", *, wait_seconds: float = 90.0) -> RailResult:
         """Put a rail back into use. It is proved by bytes, and undone if none flow."""
         return self._change("rail back", rail, node, wait_seconds)
+
+    def rail_switch(
+        self, node: str, *, rail: str = "", device: int | None = None, to: str = "standby", wait_seconds: float = 90.0
+    ) -> RailResult:
+        """The same on one node, in the words of other tools: `standby` is out of use, `primary` is back. Name the rail,
+        or the device whose own rail it is."""
+        if to not in ("standby", "primary"):
+            raise UsageError(f"a rail is switched to standby or to primary, not to {to!r}")
+        if bool(rail) == (device is not None):
+            raise UsageError("name the rail, or the device whose own rail it is, and not both")
+        order = self.rail_out if to == "standby" else self.rail_back
+        return order(rail or self._rail_of(node, device), node, wait_seconds=wait_seconds)
+
+    def _rail_of(self, node: str, device: int | None) -> str:
+        """The rail that this device of a node has for itself."""
+        ranks = {row["node"]: row["ranks"] for row in self.status()["nodes"]}
+        if node not in ranks:
+            raise UsageError(f"there is no node {node}: known are {', '.join(sorted(ranks)) or 'none'}")
+        names = sorted({row["rail"] for row in self.rails() if row["node"] == node})
+        if DEVICE_RAIL in names and ranks[node] == 1:
+            return DEVICE_RAIL
+        has = f"its rails are {', '.join(names)}" if names else "none is reported"
+        why = "its ranks share them" if DEVICE_RAIL not in names else f"rail {DEVICE_RAIL} is that of all its devices"
+        raise UsageError(f"device {device} of node {node} has no rail for itself, for {why}: name one by --rail; {has}")
 
     def pause(
         self,

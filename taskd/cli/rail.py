@@ -1,8 +1,9 @@
-"""`taskd rail list | out NAME | back NAME`: the state of the rails, and an operator's orders for them.
+"""`taskd rail list | out NAME | back NAME | switch`: the state of the rails, and an operator's orders for them.
 
 `out` and `back` are handled like the manager's own decisions: one change at a time, and every rank answers. `back` is
-proved by bytes that flow, and undone if no bytes flow. Both wait until the change has ended, and print the result.
-Nothing is decided here; the facts and the sentences come from the manager. It does NOT touch any interface.
+proved by bytes that flow, and undone if no bytes flow. `switch` is another name for these two. They wait until the
+change has ended, and print the result. Nothing is decided here; the facts and the sentences come from the manager. It
+does NOT touch any interface.
 
 Exit codes: 0; 1 if the change was undone, or did not end in time; 2 if it is not possible (busy, unknown, the only
 rail left); 3 if no manager answered.
@@ -41,7 +42,16 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         order.add_argument(
             "--timeout", type=float, default=90.0, metavar="SECONDS", help="how long to wait for its end"
         )
-    for one in (shown, out, back):
+    switch = actions.add_parser("switch", help="out (to standby) or back (to primary), in the words of other tools")
+    switch.add_argument("--node", required=True, help="the node")
+    which = switch.add_mutually_exclusive_group(required=True)
+    which.add_argument("--rail", default="", help="the rail")
+    which.add_argument("--device", type=int, help="the device of the node whose own rail it is")
+    switch.add_argument(
+        "--to", required=True, choices=("standby", "primary"), help="standby: out of use; primary: back"
+    )
+    switch.add_argument("--timeout", type=float, default=90.0, metavar="SECONDS", help="how long to wait for its end")
+    for one in (shown, out, back, switch):
         add_arguments(one)
     parser.set_defaults(run=run)
 
@@ -113,8 +123,12 @@ def amount(count: int) -> str:
 
 def _order(asker: Asker, arguments: argparse.Namespace) -> int:
     """Send the order and wait for its end. A refusal by the manager is a usage error."""
-    order = asker.rail_out if arguments.action == "out" else asker.rail_back
-    found = order(arguments.name, arguments.node, wait_seconds=arguments.timeout)
-    words = table.clean(f"rail {arguments.name}: {found.words}")
+    if arguments.action == "switch":
+        which = {"rail": arguments.rail, "device": arguments.device}
+        found = asker.rail_switch(arguments.node, **which, to=arguments.to, wait_seconds=arguments.timeout)
+    else:
+        order = asker.rail_out if arguments.action == "out" else asker.rail_back
+        found = order(arguments.name, arguments.node, wait_seconds=arguments.timeout)
+    words = table.clean(f"rail {found.rail}: {found.words}")
     print(json.dumps(found.facts or None) if arguments.json else words)
     return 0 if found.done else 1

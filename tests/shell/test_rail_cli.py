@@ -146,6 +146,23 @@ def test_one_node_alone(plane: Plane) -> None:
     assert spaced.returncode == 2 and "there is no rail 'the red one'" in spaced.stderr, "names may have spaces"
 
 
+def test_switch_is_another_name(plane: Plane) -> None:
+    done = plane.cli("switch", "--node", "a", "--rail", "red", "--to", "standby")
+    assert done.returncode == 0 and "rail red: " in done.stdout, done.stdout + done.stderr
+    assert plane.rows()["red@a"]["use"] == "out" and plane.rows()["red@b"]["use"] == "in use"
+    again = plane.cli("switch", "--node", "a", "--rail", "red", "--to", "standby")
+    assert again.returncode == 2 and "out of use already" in again.stderr
+    assert plane.cli("switch", "--node", "a", "--rail", "red", "--to", "primary").returncode == 0
+    assert plane.rows()["red@a"]["use"] == "in use"
+    for words, why in (
+        (("--node", "a", "--device", "1"), "device 1 of node a has no rail for itself, for its ranks share them"),
+        (("--node", "x", "--device", "1"), "there is no node x: known are a, b"),
+        (("--node", "a"), "one of the arguments --rail --device is required"),
+    ):
+        refused = plane.cli("switch", *words, "--to", "standby")
+        assert refused.returncode == 2 and why in refused.stderr, refused.stderr
+
+
 def test_busy_unsupported_and_late(plane: Plane) -> None:
     plane.agents["b"].deaf = True
     waiting = plane.cli("out", "red", "--timeout", "1")
