@@ -360,11 +360,24 @@ class Client(Connection):
             raise UsageError(f"a node is named by its name (taskd status), not by {node!r}")
         return self._errand("drain-node", node, wait_seconds, request)
 
+    def stop(self, *, dump: bool = False, wait_seconds: float = 300.0, request: str = "") -> ErrandResult:
+        """End the job between two steps, on all ranks. Return when its manager has told all launchers to end."""
+        if dump:
+            raise UsageError(
+                "taskd has nothing that writes a checkpoint, so --dump cannot be followed: let the script write one (a "
+                "handler of SIGTERM may), or pause the job before the step that follows its checkpoint, then stop it"
+            )
+        return self._errand("stop", "", wait_seconds, request)
+
     def _errand(self, topic: str, about: str, wait_seconds: float, request: str) -> ErrandResult:
         request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
-        facts = self._wish(topic, f"{request}\n{_who()}\n{about}", end)
+        facts = self._wish(topic, "\n".join(filter(None, [request, _who(), about])), end)
+        there = residence.read(self.config.job.directory) is not None
         while (errand := facts["errand"]) is not None and not errand["over"] and time.monotonic() < end:
-            facts = self._look(facts, end, request)
+            before, facts = facts, self._look(facts, end, request)
+            # A manager that ends in good order takes its note along. One that was killed leaves it behind.
+            if topic == "stop" and facts is before and there and residence.read(self.config.job.directory) is None:
+                return ErrandResult(request, True, False, "the job and its manager have ended", (), errand)
         if errand is None:
             return ErrandResult(request, False, False, "the manager knows nothing of it any more", (), facts)
         names = ("rank", "node", "incarnation", "node_now", "incarnation_now", "replaced")

@@ -33,6 +33,7 @@ COMMANDS = (
         "move the ranks of a node to a spare, between two steps, and end its launcher",
         "taskd.cli.drain_node",
     ),
+    ("stop", "end the job between two steps, and all of its launchers", "taskd.cli.stop"),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),

@@ -174,6 +174,7 @@ class ErrandKind(IntEnum):
 
     RESTART = 0  # one rank is replaced in place
     VACATE = 1  # all ranks of a node go to another one, and its launcher ends
+    STOP = 2  # the job ends
 
 
 class ErrandFinding(IntEnum):

@@ -39,6 +39,7 @@ from taskd.backup.keeper import Keeper
 from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
+from taskd.core.words import STOPPED
 from taskd.errors import TaskdError, UsageError
 from taskd.launch import beginning, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
@@ -73,8 +74,7 @@ class JobFailed(TaskdError):
 def launch(arguments: Sequence[str], standby: Standby | None) -> int:
     """Run the job, report its end in torchrun's own words, and return the exit code."""
     try:
-        record(_launch)(arguments, standby)
-        return 0
+        return int(record(_launch)(arguments, standby) or 0)
     except ChildFailedError as error:
         # Print the root cause in torchrun's form, without the launcher's own frames above it.
         sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
@@ -89,8 +89,8 @@ def launch(arguments: Sequence[str], standby: Standby | None) -> int:
     return 1
 
 
-def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
-    """Run the job. Raises ChildFailedError, JobFailed or SignalException if it does not end well."""
+def _launch(arguments: Sequence[str], standby: Standby | None) -> int:
+    """Run the job and return the exit code. Raises ChildFailedError, JobFailed or SignalException if it fails."""
     parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
     _choose_rendezvous(parsed)
     if parsed.hang:
@@ -108,7 +108,7 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
         if standby is not None:
             standby.close()
         torchrun.run(parsed)
-        return
+        return 0
     wanted, entrypoint, words = torchrun.config_from_args(parsed)
     wanted = with_address(wanted)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = wanted.signals_to_handle
@@ -126,10 +126,10 @@ def _launch(arguments: Sequence[str], standby: Standby | None) -> None:
             ranks = meet(wanted, entrypoint, words)
         except RendezvousGracefulExitError:
             _logger.info("the job has ended while this node waited to be a spare")
-            return
+            return 0
         with beginning.told(ranks):
             launcher = Launcher(wanted, command, ranks, standby if command.kind != PROGRAM else None, signals)
-        launcher.run()
+        return launcher.run()
     finally:
         logs.put_away(wanted, parsed.log_dir)
         signals.restore()
@@ -221,8 +221,8 @@ class Launcher:
         self._trouble = ""
         self._loop: AgentLoop | None = None
 
-    def run(self) -> None:
-        """Start everything, run as the node's agent until the job is over, then end everything."""
+    def run(self) -> int:
+        """Start everything, run as the node's agent until the job is over, end everything. Return the exit code."""
         try:
             key = keys.Key(bytes.fromhex(self.settings.manager.key), "the first node")
             self.handing = handing.begin(self.ranks, self._notice, key, self.config.max_nodes)
@@ -234,7 +234,7 @@ class Launcher:
             self._end_all()
         if self.signals.received is not None:
             raise self.signals.exception()
-        self._judge(code, loop)
+        return self._judge(code, loop)
 
     # ---- the manager ------------------------------------------------------------------------------------------
 
@@ -405,8 +405,10 @@ class Launcher:
             self.workers.signal_all(signal.SIGTERM)
 
     def _worker_ended(self, rank: int, code: int) -> None:
-        if code and not self.settings.recover.process_recover and self._loop is not None:
-            self._loop.stop(f"rank {rank} has failed, and nobody repairs it")
+        loop = self._loop
+        alone = not self.settings.recover.process_recover
+        if code and alone and loop is not None and loop.core.post.stopping is None:
+            loop.stop(f"rank {rank} has failed, and nobody repairs it")
 
     def _end_all(self) -> None:
         if self.handing is not None:
@@ -456,10 +458,14 @@ class Launcher:
             for fd in opened:
                 os.close(fd)
 
-    def _judge(self, code: int, loop: AgentLoop) -> None:
-        """Return if the job has ended well on this node, else raise its failure."""
+    def _judge(self, code: int, loop: AgentLoop) -> int:
+        """Return the exit code if the job has ended well on this node, or was stopped by an operator. Else raise its
+        failure."""
+        if loop.left is not None and loop.left.reason.startswith(STOPPED):
+            _logger.warning("the job ends: %s", loop.left.reason)
+            return code
         if loop.left is not None and not code:
-            return
+            return code
         reason = loop.left.reason if loop.left is not None else ""
         # torchrun ends with 1 whatever a worker ended with. Who writes a policy by exit codes wants to see them.
         text = f"the job ends: {self._trouble or reason or f'its exit code is {code}'}"

@@ -30,7 +30,7 @@ from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import ConnectionLost, ErrandWish, PauseWish, Said, Sender, Tick
 from taskd.core.messages import Answer, FromAgent, Goodbye, Order, Question, Reply, StoreAsk
 from taskd.core.types import ErrandKind
-from taskd.core.words import cut
+from taskd.core.words import STOPPED_CODE, cut
 from taskd.errors import UsageError
 from taskd.manager import answers
 from taskd.manager.door import Arrived, Door, Lost, Refusals
@@ -51,6 +51,8 @@ IDLE_MS = 1_000
 """The longest wait when the core has no deadline."""
 END_NS = 30 * limits.SECOND
 """How long the manager waits for its agents to leave when the job is over. Then it ends anyway."""
+ASKED_NS = 1 * limits.SECOND
+"""How long the manager stays at least when an operator has stopped the job: that operator asks how it went."""
 OPERATORS_MAX = 256
 """How many connections of operators a manager is prepared for, in addition to those of the agents."""
 FILES = 128
@@ -185,8 +187,10 @@ class ManagerLoop:
         self._store.commit()
         for routing, data in self._outbox.take():
             door.send(routing, data)
-        if self._over_at is not None and (len(self._roster) == 0 or self._memory.now_ns() >= self._over_at):
-            self._stopping.set()
+        if self._over_at is not None:
+            asked = self.exit_code == STOPPED_CODE and self._memory.now_ns() < self._over_at - END_NS + ASKED_NS
+            if (len(self._roster) == 0 and not asked) or self._memory.now_ns() >= self._over_at:
+                self._stopping.set()
 
     def _timeout_ms(self) -> int:
         due = [at for at in (self._memory.core.next_deadline(), self._store.next_deadline()) if at is not None]
@@ -280,6 +284,7 @@ class ManagerLoop:
             "resume": lambda: self._pause(question.argument, resumes=True),
             "restart-rank": lambda: self._errand(question.argument, ErrandKind.RESTART),
             "drain-node": lambda: self._errand(question.argument, ErrandKind.VACATE),
+            "stop": lambda: self._errand(question.argument, ErrandKind.STOP),
         }
         topic = topics.get(question.topic)
         if topic is None:

@@ -81,14 +81,16 @@ def test_nothing_runs_or_nobody_answers(run_dir: Path, free_port: Callable[[], i
     manager = ManagerProcess(run_dir, free_port()).start()
     refused = manager.cli("pause")
     assert refused.returncode == 2 and "nothing is running" in refused.stderr
-    for words in (("restart-rank", "0"), ("drain-node", "a")):
+    for words in (("restart-rank", "0"), ("drain-node", "a"), ("stop",)):
         refused = manager.cli(*words)
         assert refused.returncode == 2 and "nothing is running" in refused.stderr, refused
     assert "a whole number" in manager.cli("restart-rank", "--", "-1").stderr
+    dump = manager.cli("stop", "--dump")
+    assert dump.returncode == 2 and "nothing that writes a checkpoint" in dump.stderr, dump
     idle = manager.cli("resume")
     assert idle.returncode == 0 and "nothing is paused" in idle.stdout
     assert manager.end() == 0, manager.said()
-    for words in (("pause",), ("resume",), ("restart-rank", "0"), ("drain-node", "a")):
+    for words in (("pause",), ("resume",), ("restart-rank", "0"), ("drain-node", "a"), ("stop",)):
         gone = manager.cli(*words)
         assert gone.returncode == 3 and "no manager" in gone.stderr, gone.stderr
 

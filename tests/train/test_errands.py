@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from taskd.core.words import STOPPED_CODE
 from tests.launched import Launched, wait_until
 from tests.patience import PATIENCE_S
 from tests.verdicts import same_bits
@@ -51,6 +52,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
         meet = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
         places = [["--node-rank", str(node), *meet] for node in range(nodes + spares)]
         with Launched(folder, free_port(), *words, nodes=places, job=folder.name, warm=True) as launched:
+            launched.stands = True  # rank 0 does, until the test lets it go on
             yield launched
 
     return run
@@ -208,3 +210,32 @@ def test_a_node_is_drained(start: Start, calm: Calm) -> None:
         assert "no node waits as a spare" in refusal(launched, "drain-node", "spare-1")
         go_on(launched)
         same_bits(sorted(launched.said("weights")), wanted, launched.text)
+
+
+def test_a_job_is_stopped(start: Start) -> None:
+    """All ranks have done the same steps, the launchers and the spare's end with the same code, nothing has failed."""
+    with start("--hold", "0:4", nodes=2, spares=1) as launched:
+        launched.wait_for_line("node spare-1 is here")
+        launched.wait_for_line("holds 0")
+        wait_until(lambda: len(launched.pids()) == RANKS, "all ranks")
+        asked = Asked(launched, "stop")
+        under_way(launched)
+        (launched.folder / "go").touch()
+        assert asked.answer()["done"]
+        codes = launched.end(code=None)
+        assert codes == [STOPPED_CODE] * 3, launched.text
+        assert launched.text.count("an operator has stopped the job: ") >= 3, launched.text
+        assert "ChildFailedError" not in launched.text and "Traceback" not in launched.text, launched.text
+        done = {file.name for file in (launched.folder / "ids").glob("*-4")}
+        assert len(done) == RANKS and not list((launched.folder / "ids").glob("*-5")), launched.text
+
+
+def test_a_script_without_a_session_is_stopped(start: Start) -> None:
+    with start("--plain", "--hold", "0:4") as launched:
+        launched.wait_for_line("holds 0")
+        wait_until(lambda: len(launched.pids()) == RANKS, "all ranks")
+        asked = Asked(launched, "stop")
+        under_way(launched)
+        (launched.folder / "go").touch()
+        assert asked.answer()["done"]
+        assert launched.end(code=None) == [STOPPED_CODE], launched.text

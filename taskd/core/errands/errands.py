@@ -1,8 +1,9 @@
-"""Errands: an operator wants a rank replaced, or the ranks of a node moved to another one, between two steps.
+"""Errands: an operator wants a rank replaced, the ranks of a node moved to another one, or the job stopped, all of it
+between two steps.
 
 An errand lets all ranks stand before one step, as a pause does. Then the ranks that it is about are ended, and the
 repair replaces them like ranks that have died. When all have the same state again, they go on. If the job is paused
-already, that pause is used and stays. Failure modes, and what follows:
+already, that pause is used and stays. To stop a job is to end it while all stand. Failure modes, and what follows:
 
 - *It would cost more than a repair* (all ranks would start over, the job would end, no node has room): it is refused,
   with what would happen. This is asked again when all ranks stand.
@@ -36,7 +37,7 @@ from taskd.core.repair.repairs import Repairs
 from taskd.core.table import Table
 from taskd.core.times import Moment
 from taskd.core.types import ErrandFinding, ErrandKind, Outcome, RankState
-from taskd.core.words import cut, rank_words, verb
+from taskd.core.words import STOPPED, STOPPED_CODE, cut, rank_words, verb
 
 OWN = "errand "
 """The beginning of the request of a pause that an errand has begun. The request of the errand follows."""
@@ -93,6 +94,8 @@ class Errand:
     @property
     def what(self) -> str:
         """`restart rank 2`."""
+        if self.wish.kind is ErrandKind.STOP:
+            return "stop the job"
         if self.wish.kind is ErrandKind.VACATE:
             return f"drain node {self.wish.node}"
         return f"restart {rank_words(self.wish.ranks)}"
@@ -184,13 +187,13 @@ class Errands:
         if pause is not None and pause.state is not PauseState.STANDS:
             return None
         last = self._pauses.last
-        lapsed = pause is None and last is not None and last.outcome == "lapsed"
-        if pause is None and not (lapsed and restarts):
+        deaf = pause is None and last is not None and last.outcome in ("lapsed", "undone")
+        if pause is None and not (deaf and restarts):
             why = last.words if last is not None else "the pause is unknown"
             return _verdict(ErrandFinding.FAILED, f"the ranks do not stand before a step: {why}")
         if text := why_not(self._members, self._repairs, wish, now):
             return _verdict(ErrandFinding.FAILED, text)
-        text = f"all ranks stand {pause.place}" if pause is not None else "not all ranks came to a stand in time"
+        text = f"all ranks stood {pause.place}" if pause is not None else "not all ranks came to a stand in time"
         return _verdict(ErrandFinding.ACT, text)
 
     def _of_replacing(self, errand: Errand) -> ErrandVerdict | None:
@@ -245,6 +248,10 @@ class Errands:
     def _act(self, errand: Errand, reason: str, when: Moment) -> None:
         wish, case = errand.wish, self._repairs.case
         errand.state = ERRAND.after(errand.state, ErrandCause.ACT)
+        if wish.kind is ErrandKind.STOP:
+            self._repairs.ending.finish(STOPPED_CODE, f"{STOPPED}: {wish.by}, when {reason}", when.now)
+            self._end(errand, True, reason, when)
+            return
         self._note(f"{rank_words(wish.ranks)} {verb(len(wish.ranks), 'is', 'are')} ended for {wish.by}: {reason}")
         if wish.kind is ErrandKind.VACATE:
             self._members.vacated.add(wish.node)
@@ -265,7 +272,7 @@ class Errands:
 
     def _free(self, errand: Errand, when: Moment) -> None:
         """Let all ranks go on, if they stand for this errand only."""
-        if self._own_pause(errand):
+        if self._own_pause(errand) and self._job.over is None:
             self._pauses.take(PauseWish(OWN + errand.wish.request, errand.who), when)
 
     def _own_pause(self, errand: Errand) -> bool:

@@ -18,6 +18,8 @@ from taskd.core.words import ASKED, cut, join, rank_words, some, verb
 
 def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, now: int) -> str:
     """Say why this errand cannot be followed. Empty: it can be."""
+    if wish.kind is ErrandKind.STOP:
+        return ""
     if wish.kind is ErrandKind.VACATE:
         return cut(_unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now))
     (rank,) = wish.ranks
