@@ -2,7 +2,7 @@
 
 The step guard inside is the production one. A rank comes to its next step when it has applied its update. If it may not
 begin that step, collectives of its node do not complete. The operator names a step or none, renews, resumes, or
-forgets the job. The checks demand:
+forgets the job. Only tests send the operator on errands. The checks demand:
 
 - *paused-together*: under one order, every rank stands before the ordered step, and nobody has made that step;
 - *pause-ends*: no rank stands for longer than the lease that an operator has named last.
@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from taskd.core import limits
-from taskd.core.events import PauseWish
+from taskd.core.events import ErrandWish, PauseWish
 from taskd.core.messages import PauseOrder
-from taskd.core.types import PauseKind
+from taskd.core.types import ErrandKind, PauseKind
 from taskd.sim.crowd import Group
 from taskd.sim.manager import SimManager
 from taskd.sim.setting import Setting
@@ -170,6 +170,25 @@ class SimPauses:
         if isinstance(found, PauseWish):
             if lease_ns:
                 self._wished_at, self._lease_ns = self._world.loop.now, lease_ns
+            manager.handle(found)
+
+    def errand(self, workers: Iterable[Any]) -> None:
+        """An operator wants a rank replaced, or a node other than the first one vacated, whatever else is going on."""
+        manager, rng, now = self._manager, self._world.rng, self._world.loop.now
+        living = sorted(workers, key=lambda one: (one.rank, one.pid))
+        if not living or not self._active or not manager.alive or not manager.awake or self._world.over():
+            return
+        self._requests += 1
+        request, worker, lease_ns = f"request {self._requests}", rng.choice(living), rng.choice(LEASES_S) * SECOND
+        wish = ErrandWish(request, "sim", ErrandKind.VACATE, (), worker.node, lease_ns)
+        if rng.random() < 0.5 or worker.rank == 0:
+            wish = ErrandWish(request, "sim", ErrandKind.RESTART, (worker.rank,), "", lease_ns)
+        found = manager.core.wish(now, wish)
+        self._world.loop.tell("operator", f"{wish}: {found}")
+        if isinstance(found, ErrandWish):
+            self._wished_at, self._lease_ns = now, max(self._lease_ns, lease_ns)
+            for one in living:
+                one.harmed = True  # each of them may be ended for it
             manager.handle(found)
 
     def stop(self) -> None:
