@@ -1,7 +1,7 @@
 """`taskd stop`: the job ends between two steps, on all ranks, and all of its launchers end.
 
-They end with exit code 75, which no other end of a job has. Nothing is decided here; the facts and the sentences come
-from the manager. `--dump` is refused, since taskd has nothing that writes a checkpoint: the script has.
+They end with exit code 75. Nothing is decided here; the facts and the sentences come from the manager. `--dump` is
+refused, since taskd has nothing that writes a checkpoint: the script has.
 
 Exit codes: 0 the job has ended; 1 it goes on, or has not ended in time; 2 it is not possible (nothing runs, a repair is
 under way, --dump); 3 no manager answered.

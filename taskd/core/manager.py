@@ -87,7 +87,7 @@ class Manager:
         self._watch = RailWatch(self._rails, self._members)
         self._proofs = Proofs(self._job, self.counters)
         self._doubts = Doubts(self._job, self._repairs, self._proofs)
-        self._operators = Operators(self._job, self._repairs)
+        self._operators = Operators(self._job, self._repairs, self._proofs)
         pauses = self._operators.pauses
         self._nodes = Nodes(
             job, self._job, self._detector, self._repairs, self._rails, self._watch, self._proofs, pauses

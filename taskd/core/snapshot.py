@@ -48,7 +48,7 @@ TRANSIENT: dict[type, dict[str, Callable[[], Any]]] = {
     Stands: {"by_rank": dict, "told_at": dict, "outside": Counter},
     Devices: {"_last": dict},
     Pauses: {"_answers": dict, "_holds": dict},
-    Proofs: {"_open": dict, "_ready": list},
+    Proofs: {"_open": dict, "_ready": list, "parts": dict},
     Sightings: dict.fromkeys(("between", "peers", "_count"), dict),
     Attention: dict.fromkeys(("odd", "_now"), dict),
     RailWatch: {"_found": deque},

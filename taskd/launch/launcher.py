@@ -407,7 +407,8 @@ class Launcher:
     def _worker_ended(self, rank: int, code: int) -> None:
         loop = self._loop
         alone = not self.settings.recover.process_recover
-        if code and alone and loop is not None and loop.core.post.stopping is None:
+        stopping = None if loop is None else loop.core.post.stopping
+        if code and alone and loop is not None and (stopping is None or not stopping.exit_code):
             loop.stop(f"rank {rank} has failed, and nobody repairs it")
 
     def _end_all(self) -> None:

@@ -9,7 +9,8 @@ already, that pause is used and stays. To stop a job is to end it while all stan
   with what would happen. This is asked again when all ranks stand.
 - *A rank does not come to a stand* (it hangs): the rank to be replaced is ended in its step. Nothing else is done so.
 - *The pause ends* (an operator resumes the job, a rank leaves): the errand has failed, and nothing was done.
-- *A rank dies before its turn*: its repair comes first. A rank that was to be replaced is replaced by that.
+- *A rank dies before its turn*: its repair comes first. A rank that was to be replaced is replaced by that. Otherwise
+  the errand has failed: what the ladder would do within an incident was not asked.
 - *The node with room is lost meanwhile*: the ranks go back to their own node.
 - *The manager is started again*: errands are wishes and verdicts in the journal, so it goes on where it was.
 - *Two operators at once, or one that asks twice*: one errand at a time, and a request is followed once.
@@ -31,6 +32,7 @@ from taskd.core.errands.forecast import why_not
 from taskd.core.events import ErrandVerdict, ErrandWish, PauseWish
 from taskd.core.job import Job
 from taskd.core.pause.pauses import Pauses, PauseState
+from taskd.core.proof.proofs import Proofs
 from taskd.core.records import NodeState
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.repairs import Repairs
@@ -79,12 +81,18 @@ class Errand:
 
     wish: ErrandWish
     before: dict[int, tuple[int, str]]  # by rank: its incarnation and node when the errand began
+    epoch: int = 0  # when the errand began
     state: ErrandState = ErrandState.COMES
     incident: int = 0  # of the repair that replaces its ranks; 0: not begun
     until: int | None = None  # when it is no longer waited for that a launcher ends
     done: bool = False
     words: str = ""  # how it has ended
     after: dict[int, tuple[int, str]] = field(default_factory=dict)  # as `before`, when it ended
+
+    def is_for(self, wish: ErrandWish) -> bool:
+        """Whether this wish is the same."""
+        own = self.wish
+        return (own.kind, own.node) == (wish.kind, wish.node) and (not wish.ranks or own.ranks == wish.ranks)
 
     @property
     def who(self) -> str:
@@ -104,13 +112,14 @@ class Errand:
 class Errands:
     """The errand of one job, if there is one, and those that have ended."""
 
-    def __init__(self, job: Job, pauses: Pauses, repairs: Repairs) -> None:
+    def __init__(self, job: Job, pauses: Pauses, repairs: Repairs, proofs: Proofs) -> None:
         self.errand: Errand | None = None
         self.history: deque[Errand] = deque(maxlen=limits.MAX_KEPT_ERRANDS)
         self._job = job
         self._members = job.members
         self._pauses = pauses
         self._repairs = repairs
+        self._proofs = proofs
 
     # ---- operators ----------------------------------------------------------------------------------------------
 
@@ -123,8 +132,8 @@ class Errands:
         """Return the wish if it can be followed, or else the reason. None: it was followed already. `repairing`: which
         repair is under way."""
         job, members, pause = self._job, self._members, self._pauses.pause
-        if self.known(wish.request) is not None:
-            return None
+        if (known := self.known(wish.request)) is not None:
+            return None if known.is_for(wish) else f"this request was used already, to {known.what}: use another one"
         if job.over is not None:
             return f"the job is over: {job.over.reason}"
         if self.errand is not None:
@@ -143,12 +152,12 @@ class Errands:
         node = members.nodes.get(wish.node)
         if wish.kind is ErrandKind.VACATE and node is not None:
             wish = replace(wish, ranks=tuple(sorted(node.ranks)))
-        return why_not(members, self._repairs, wish, now) or wish
+        return why_not(members, self._repairs, wish, self._proofs.parts, now) or wish
 
     def take(self, wish: ErrandWish, when: Moment) -> None:
         """Follow a wish that `wish` has accepted."""
         wish = replace(wish, by=cut(wish.by, limits.MAX_NAME))
-        self.errand = Errand(wish, self._seats(wish.ranks))
+        self.errand = Errand(wish, self._seats(wish.ranks), self._job.epoch)
         self._note(f"{wish.by} wants to {self.errand.what}")
         if self._pauses.pause is None:
             self._pauses.take(PauseWish(OWN + wish.request, self.errand.who, -1, wish.lease_ns), when)
@@ -184,14 +193,16 @@ class Errands:
             return _verdict(ErrandFinding.DONE, f"{rank_words(replaced)} died meanwhile, and was replaced for that")
         if replaced:
             return _verdict(ErrandFinding.FAILED, f"{rank_words(replaced)} died meanwhile: ask again")
+        if self._job.epoch != errand.epoch and wish.kind is not ErrandKind.STOP:
+            return _verdict(ErrandFinding.FAILED, "a repair came first: ask again")
         if pause is not None and pause.state is not PauseState.STANDS:
             return None
         last = self._pauses.last
-        deaf = pause is None and last is not None and last.outcome in ("lapsed", "undone")
+        deaf = pause is None and last is not None and last.outcome == "lapsed"
         if pause is None and not (deaf and restarts):
             why = last.words if last is not None else "the pause is unknown"
             return _verdict(ErrandFinding.FAILED, f"the ranks do not stand before a step: {why}")
-        if text := why_not(self._members, self._repairs, wish, now):
+        if text := why_not(self._members, self._repairs, wish, self._proofs.parts, now):
             return _verdict(ErrandFinding.FAILED, text)
         text = f"all ranks stood {pause.place}" if pause is not None else "not all ranks came to a stand in time"
         return _verdict(ErrandFinding.ACT, text)

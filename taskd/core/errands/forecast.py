@@ -7,6 +7,8 @@ how far an errand is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from taskd.core.events import ErrandWish
 from taskd.core.membership import Membership
 from taskd.core.records import NodeRecord, NodeState
@@ -16,12 +18,15 @@ from taskd.core.types import Cover, ErrandKind, Strategy
 from taskd.core.words import ASKED, cut, join, rank_words, some, verb
 
 
-def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, now: int) -> str:
-    """Say why this errand cannot be followed. Empty: it can be."""
+def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapping[int, int], now: int) -> str:
+    """Say why this errand cannot be followed. Empty: it can be. `parts`: the part of the model that each rank holds, as
+    far as its proofs have told it."""
     if wish.kind is ErrandKind.STOP:
         return ""
     if wish.kind is ErrandKind.VACATE:
-        return cut(_unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now))
+        return cut(
+            _unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now) or _alone(wish, parts)
+        )
     (rank,) = wish.ranks
     if members.find(rank) is None:
         return f"there is no rank {rank}: the job has ranks 0 to {members.world_size - 1}"
@@ -47,6 +52,16 @@ def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Stra
             "nothing shows that only the ended ranks would be replaced"
         )
     return ""
+
+
+def _alone(wish: ErrandWish, parts: Mapping[int, int]) -> str:
+    """Whether these ranks are all that hold some part of the model."""
+    elsewhere = {part for rank, part in parts.items() if rank not in wish.ranks}
+    lost = [rank for rank in wish.ranks if parts.get(rank, 0) and parts[rank] not in elsewhere]
+    if not lost:
+        return ""
+    hold = verb(len(lost), "holds", "hold")
+    return f"all ranks would start over: {rank_words(lost)} {hold} a part of the model that no other node has"
 
 
 def _unfit(members: Membership, wish: ErrandWish) -> str:

@@ -14,6 +14,7 @@ from taskd.core.events import ErrandVerdict, ErrandWish, PauseVerdict, PauseWish
 from taskd.core.job import Job
 from taskd.core.pause import facts as pause_facts
 from taskd.core.pause.pauses import Pauses
+from taskd.core.proof.proofs import Proofs
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment
 
@@ -21,9 +22,9 @@ from taskd.core.times import Moment
 class Operators:
     """The pause and the errand of one job, if there are any."""
 
-    def __init__(self, job: Job, repairs: Repairs) -> None:
+    def __init__(self, job: Job, repairs: Repairs, proofs: Proofs) -> None:
         self.pauses = Pauses(job)
-        self.errands = Errands(job, self.pauses, repairs)
+        self.errands = Errands(job, self.pauses, repairs, proofs)
         self._members = job.members
         self._case = repairs.case
 

@@ -103,6 +103,7 @@ class Proofs:
         self.last: Last | None = None
         self._epoch = 0
         self._open: dict[int, dict[int, Proof]] = {}  # by the updates held, then by rank
+        self.parts: dict[int, int] = {}  # by rank: the part of the model of its last proof
         self._ready: list[Told] = []
         self._layouts: dict[int, Layout] = {}
         self._lists_alike = False  # all ranks had the same list once
@@ -136,6 +137,7 @@ class Proofs:
     def _take(self, proof: Proof, at: int) -> None:
         told = self._open.setdefault(proof.updates, {})
         told[proof.rank] = proof
+        self.parts[proof.rank] = proof.part
         counts = self._members.counts
         if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
             self._told(self._open.pop(proof.updates), True, at)
