@@ -50,7 +50,7 @@ CORE_SUBJECTS = {
     "pause": set[str](),
     "policy": set[str](),
     "repair": {"policy"},
-    "errands": {"pause", "repair"},
+    "errands": {"pause", "proof", "repair"},
     "rails": {"repair"},
     "proof": {"repair"},
 }
