@@ -293,3 +293,9 @@ def changes(call: ast.Call) -> bool:
 def stored_in(node: ast.AST) -> set[str]:
     """Return the names that are set in this code."""
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def locals_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names of this function's locals."""
+    shared = {name for one in ast.walk(node) if isinstance(one, (ast.Nonlocal, ast.Global)) for name in one.names}
+    return (stored_in(node) | {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}) - shared

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, name_of, shows, stored_in
+from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, locals_of, name_of, shows
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES
@@ -140,7 +140,7 @@ class Flow:
                     ends.append(set(track.ready))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.values.name(statement.name)
-                self.values.hidden.append(_locals_of(statement))
+                self.values.hidden.append(locals_of(statement))
                 self._follow(statement.body)  # as if it were called at once
                 self.values.hidden.pop()
             case ast.ClassDef():
@@ -351,8 +351,3 @@ def _sums(value: ast.expr) -> bool:
 def _captured(pattern: ast.pattern) -> set[str]:
     names = (getattr(node, "name", None) or getattr(node, "rest", None) for node in ast.walk(pattern))
     return {name for name in names if isinstance(name, str)}
-
-
-def _locals_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    shared = {name for one in ast.walk(node) if isinstance(one, (ast.Nonlocal, ast.Global)) for name in one.names}
-    return (stored_in(node) | {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}) - shared

@@ -30,6 +30,7 @@ from taskd.state.strange import Doubts
 from taskd.worker import hooks
 from taskd.worker.communication import Communication
 from taskd.worker.habits import Habits
+from taskd.worker.rehearsing import Given, Rehearsing
 from taskd.worker.reversal import Reversal
 from taskd.worker.step_state import StepEvent, StepMachine, StepState
 
@@ -67,14 +68,16 @@ class Calls:
         self._outside: dict[str, None] = {}
         self._made: list[str] = []
         self._at_work = ""  # the optimizer that is stepping; still set after the body: its step was interrupted
-        self._rehearsal = False
+        self.rehearsing = Rehearsing()
         self._spoilt = False  # given up inside an optimizer step that was interrupted, or that evaluates a closure
 
     # ---- what the script calls --------------------------------------------------------------------------------
 
     def call_begins(self, name: str, method: str) -> None:
         """Note that a scheduler or a similar object is called. Raises StepAbandoned in a step that is given up."""
-        if self._watching and self._given_up() and not self._optimizers():
+        if self._watching and self._given_up() and self.rehearsing.under_way:
+            self.rehearsing.go_on()
+        elif self._watching and self._given_up() and not self._optimizers():
             raise StepAbandoned(f"{name}.{method}() belongs to a step that is given up")
 
     def call_ended(self, name: str, method: str, with_arguments: bool) -> None:
@@ -87,23 +90,27 @@ class Calls:
         if self._watching:
             self._made.append(name)
 
-    def optimizer_begins(self, name: str, given: tuple[Any, ...] = ()) -> None:
-        """Note that an optimizer is about to step; `given`: the arguments. Raises StepAbandoned, as call_begins()."""
-        if self._step.state is StepState.BODY and not self._rehearsal and not self._given_up():
+    def optimizer_begins(self, name: str, optimizer: torch.optim.Optimizer, given: Given) -> Given | None:
+        """Note that an optimizer is about to step; `given`: the arguments. Return other arguments, or None. Raises
+        StepAbandoned, as call_begins()."""
+        rehearsal = self.rehearsing.under_way
+        if self._step.state is StepState.BODY and not rehearsal and not self._given_up():
             self.come_to_gate()  # even if objects are not understood: the other ranks wait there
         if not self._watching:
-            return
+            return None
         if self._given_up():
-            for closure in filter(callable, given if self._rehearsal else ()):
-                with torch.enable_grad():
-                    closure()  # it contains the forward and backward, which are to be rehearsed
-            raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
+            if not rehearsal:
+                raise StepAbandoned(f"{name}.step() belongs to a step that is given up")
+            given = self.rehearsing.leave_out(name, optimizer, given)
+            self._step.happens(StepEvent.OPTIMIZER_BEGAN)
+            return given
         if not self._optimizers():
             hooks.mark_phase(Phase.OPTIMIZER)
         self._doubts.look(f"what {name} changes", self._keep_before, name)
         self._communication.optimizer_begins()
         self._step.happens(StepEvent.OPTIMIZER_BEGAN)
         self._at_work = name
+        return None
 
     def _keep_before(self, name: str) -> None:
         if self.habits.may_be_undone((*self._made, name), self._replica.optimizers, self.followed):
@@ -115,6 +122,10 @@ class Calls:
         if self._step.under_way:
             self._step.happens(StepEvent.OPTIMIZER_ENDED)
         if not self._watching:
+            return
+        if self.rehearsing.is_behind:
+            self.rehearsing.optimizer_ended(name)
+            self._doubts.look(f"what {name} has changed", self.moving.optimizer_ended, name)
             return
         self._at_work = ""
         self._spoilt |= name in self.habits.closures and self._given_up()
@@ -159,7 +170,7 @@ class Calls:
     def begin(self, rehearsal: bool = False) -> bool:
         """Begin a step. Return whether this rank has communicated since the step before; this is reported once."""
         between = self._communication.begin()
-        self._rehearsal = rehearsal
+        self.rehearsing.begin(rehearsal)
         if self.moving.begin():
             self._outside["the parameters are changed"] = None
         self._made, self._at_work = [], ""
@@ -184,8 +195,9 @@ class Calls:
         self.habits.ends_late |= self._communication.end() and updated
         return updated
 
-    def rehearsed(self) -> None:
-        """End the rehearsal of a step; nothing of it is kept."""
+    def rehearsed(self, ended_by: str) -> None:
+        """End the rehearsal of a step; nothing of it is kept. `ended_by`: see Rehearsing.leave."""
+        self.rehearsing.leave(ended_by)
         self._leave()
         self.reversal.take_back(self._optimizers())
 

@@ -20,8 +20,13 @@ def follow_optimizer(calls: Calls, name: str, optimizer: torch.optim.Optimizer) 
     """Tell `calls` before and after each of its steps. Raises UsageError."""
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise UsageError(f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer: it cannot be followed")
+
+    def begins(this: torch.optim.Optimizer, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        found = calls.optimizer_begins(name, this, (args[1:], more))
+        return None if found is None else ((args[0], *found[0]), found[1])
+
     # A step may be compiled. The compiler must not take the job's state, which these hooks read, for constant.
-    before = torch.compiler.disable(lambda _, args, more: calls.optimizer_begins(name, (*args[1:], *more.values())))
+    before = torch.compiler.disable(begins)
     after = torch.compiler.disable(lambda *_: calls.optimizer_ended(name))
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)

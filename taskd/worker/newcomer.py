@@ -19,6 +19,11 @@ from taskd.worker.registered import Registered
 from taskd.worker.step import Step
 from taskd.worker.transaction import Transaction
 
+LEFT_LOOP = (
+    "the script of a newcomer has left its loop in a rehearsed step: it decided so by weights that nobody has trained, "
+    "or by what this rank alone has added up; see Step.rehearsal"
+)
+
 
 class Newcomer:
     """The newcomer's part in one process. In a process that is no newcomer it has almost nothing to do."""
@@ -46,7 +51,8 @@ class Newcomer:
         if repair.newcomer:
             self._passage.begin()
             if not place.epoch or ordinal >= repair.loop_before:
-                yield from self._rehearse(feed)  # a loop of a later epoch was rehearsed in the first one
+                # A loop of a later epoch was rehearsed in the first one.
+                yield from self._rehearse(feed, passes_loop=ordinal < repair.loop_before)
             if ordinal < repair.loop_before:
                 return False
         if self._passage.under_way:
@@ -56,16 +62,25 @@ class Newcomer:
             self._registered.coverage.rebase()
         return True
 
-    def _rehearse(self, feed: Feed) -> Iterator[Step]:
+    def _rehearse(self, feed: Feed, passes_loop: bool) -> Iterator[Step]:
         replica = self._registered.replica
         static = any(getattr(model, "static_graph", False) for model in replica.parallel())
         for _ in range(2 if static else 1):  # with a static graph, DDP learns in the second step
-            yield self._transaction.hand_out_rehearsal(0, feed.sample())
-            self._transaction.check_used()
-            self._transaction.variables.rehearsed()
+            try:
+                yield self._transaction.hand_out_rehearsal(0, feed.sample(), passes_loop=passes_loop)
+            except GeneratorExit:
+                self._refusal.refuse(LEFT_LOOP)
+            self._rehearsed()
         self._registered.doubts.look("what a rehearsal has left", self._forget_gradients)
         if self._registered.doubts.sentence:
             self._refusal.refuse(self._registered.doubts.sentence)
+
+    def _rehearsed(self) -> None:
+        """Note that the script asks for the next step after a rehearsed one. Raises UsageError, as check_used()."""
+        registered, transaction = self._registered, self._transaction
+        transaction.check_used()
+        registered.doubts.look("what a rehearsal has left", registered.calls.rehearsing.over)
+        transaction.variables.rehearsed()
 
     def _forget_gradients(self) -> None:
         self._registered.replica.fully_sharded.reset()
@@ -79,8 +94,7 @@ class Newcomer:
         moment = local.capture(transaction.carries_on())
         self._passage.go_after()
         yield transaction.hand_out_rehearsal(transaction.updates - 1, feed.sample())
-        transaction.check_used()
-        transaction.variables.rehearsed()
+        self._rehearsed()
         self._passage.end()
         local.restore(moment)
         if sentence := transaction.effects.differ():

@@ -8,9 +8,11 @@ This module judges nothing: other modules tell it the reason.
 from __future__ import annotations
 
 from taskd import log
+from taskd.errors import StepAbandoned
 from taskd.state.ledger import NEVER, Ledger
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
+from taskd.worker.rehearsing import ENDS
 from taskd.worker.transaction import Transaction
 
 RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
@@ -40,7 +42,9 @@ class Refusal:
         """Note that the script has failed on this rank by itself. A newcomer that replaces it must not go on after
         that."""
         if self._repair.newcomer and self._passage.under_way:
-            self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}")
+            ended_by = self._transaction.registered.calls.rehearsing.ended_by
+            first = f" (the step that it rehearsed had ended early: {ended_by})" if ended_by else ""
+            self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}{first}")
         step, left = self._transaction.current, self._transaction.raised.left
         inside = step.number if step is not None else left
         at = inside if inside is not None else self._transaction.updates - 1
@@ -56,7 +60,10 @@ class Refusal:
             self.refuse(LEFT)
 
     def writes(self, sentence: str) -> None:
-        """Refuse a write of the script in code that a newcomer runs again. Never returns."""
+        """Refuse a write of the script in code that a newcomer runs again. Never returns. Raises StepAbandoned if only
+        the body of a rehearsed step is to end."""
+        if self._transaction.registered.calls.rehearsing.is_behind:
+            raise StepAbandoned(f"{ENDS}, since {sentence}")
         if not self._sentence:
             self.refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
 

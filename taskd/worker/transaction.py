@@ -110,8 +110,10 @@ class Transaction:
         self.step.happens(StepEvent.HANDED_OUT)
         return step
 
-    def hand_out_rehearsal(self, number: int, batch: Any) -> Step:
-        """Return a step for a rehearsal. Nothing of it is kept."""
+    def hand_out_rehearsal(self, number: int, batch: Any, *, passes_loop: bool = False) -> Step:
+        """Return a step for a rehearsal. Nothing of it is kept. `passes_loop`: the script goes on behind the loop, and
+        does no step in it."""
+        self.registered.calls.rehearsing.passes_loop = passes_loop
         self.variables.rehearsal_begins()
         step = self._handed = Step(self, number, batch, rehearsal=True)
         return step
@@ -205,13 +207,15 @@ class Transaction:
         """Leave the body. Return whether the error that left it, if any, is swallowed here."""
         self.current = None
         if step.rehearsal:
+            calls = self.registered.calls
+            ended_by = told(error) if error is not None and calls.rehearsing.is_behind else ""
             if self.step.under_way:  # no refusal has led to a repair
                 self.step.happens(StepEvent.REHEARSED)
             self.registered.doubts.look("what a step has left", self._recorder.rehearsed)
-            self.registered.calls.rehearsed()
-            if isinstance(error, Exception):
+            calls.rehearsed(ended_by)
+            if isinstance(error, Exception) and not ended_by:
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
-            return error is None or isinstance(error, StepAbandoned)
+            return error is None or isinstance(error, (StepAbandoned, Exception))
         if error is None:
             self.variables.body_ended(step.number)
             with contextlib.suppress(StepAbandoned):  # given_up() below tells the same

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from taskd.errors import StepAbandoned
+
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FILES = os.path.join(_PACKAGE, "worker", "files.py")
@@ -116,8 +118,8 @@ class WriteGuard:
     """A context manager that can be entered more than once; only one is armed in a process at a time."""
 
     def __init__(self, stop: Callable[[str], None]) -> None:
-        """`stop(sentence)` is called on the thread that entered, before the write happens, and never returns. On other
-        threads an OSError is raised instead, and `found` holds the sentence."""
+        """`stop(sentence)` is called on the thread that entered, before the write happens, and never returns; it may
+        raise StepAbandoned. On other threads an OSError is raised instead, and `found` holds the sentence."""
         self._stop = stop
         self._thread = -1
         self._places: dict[tuple[int, str], int] = {}
@@ -153,7 +155,11 @@ class WriteGuard:
             self.found = self.found or sentence
             raise PermissionError(sentence)
         _armed = None  # stop() itself opens files and connects
-        self._stop(sentence)
+        try:
+            self._stop(sentence)
+        except StepAbandoned:
+            _armed = self if self._thread >= 0 else None  # only the body of a step has ended, unless this was left
+            raise
 
 
 def _keeps_nothing(args: tuple[Any, ...]) -> bool:
