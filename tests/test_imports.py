@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "sim": {"core", "wire", *COMMON},
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"worker", *COMMON},
-    "bench": {"processes", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
+    "bench": {"processes", "client", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
     "cli": {"client", "core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
     "client": {"core", "wire", "manager", *COMMON},
     "run": {"launch", *COMMON},

@@ -34,6 +34,7 @@ FULL = (
     "tests/sim/test_rails.py",
     "tests/sim/test_pauses.py::test_every_decision",
     "tests/sim/test_pauses.py::test_a_rank_that_stands_without_end",
+    "tests/shell/test_bench_pause.py::test_a_job",
     "tests/train/test_gpu_proof.py",
     "tests/sim/test_seeds.py::test_fixed_seeds[1",
     "tests/sim/test_seeds.py::test_fresh_seeds",

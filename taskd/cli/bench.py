@@ -31,6 +31,10 @@ BENCHES = {
         "an operation, a DDP and an FSDP2 step over guards, against bare inner groups",
         "taskd.bench.overhead",
     ),
+    "pause": (
+        "an operator's pauses until all ranks stand and go on; rails switched under training (3 minutes)",
+        "taskd.bench.pause",
+    ),
     "reconfigure": ("a guard parked and rebuilt, and 1,000 times under load", "taskd.bench.reconfigure"),
     "rail": (
         "rails under training: fault to step, and back; false alarms (25 minutes)",
