@@ -148,7 +148,7 @@ class Filing:
             self._number_taken(record, report, filed)
             return
         if report.state in LIVE and record.state in (RankState.DEAD, RankState.LEFT):
-            if record.condemned:
+            if record.given_up is not None:
                 self._members.counters.count("report of a rank that was given up")
                 return
             if record.proved:

@@ -36,7 +36,7 @@ from taskd.core.rhythm import Rhythm
 from taskd.core.stands import OUTSIDE, Stand, Stands
 from taskd.core.types import Cover, Doing, HangFinding, Phase, RankState
 from taskd.core.waits import Knot, Waits
-from taskd.core.words import WITHOUT_PROGRESS, cut, milliseconds
+from taskd.core.words import cut, milliseconds
 
 _ALLOWED = {
     Doing.SLEEPS: limits.STILL_ASLEEP_NS,
@@ -173,7 +173,7 @@ class Hangs:
             return None
         if any(one.cover is not Cover.HEALED for one in self._job.members.ranks):
             return None
-        text = f"ended after {_seconds(until - since)} {WITHOUT_PROGRESS}"
+        text = f"ended after {_seconds(until - since)} without progress"
         return HangVerdict(HangFinding.GIVEN_UP, until - since, hang.ranks, text)
 
     def _only(self, rank: int) -> bool:

@@ -17,7 +17,7 @@ from taskd.core.events import Sender
 from taskd.core.lost import LostDevices
 from taskd.core.messages import AgentHello, RankReport
 from taskd.core.records import NODE, RANK, NodeCause, NodeRecord, NodeState, RankCause, RankRecord
-from taskd.core.types import Phase, RankState
+from taskd.core.types import GivenUp, Phase, RankState
 
 
 class Membership:
@@ -142,7 +142,7 @@ class Membership:
         self.keep_steps(record)
         record.incarnation = incarnation
         record.pid, record.report, record.exit_code, record.proved, record.reason = 0, None, 0, False, ""
-        record.last, record.condemned = None, False
+        record.last, record.given_up = None, None
         record.rivals.clear()
         self.move(record, RankCause.SEATED)
 
@@ -161,10 +161,10 @@ class Membership:
             record.doubt_report()  # it may return
         return True
 
-    def condemn(self, record: RankRecord, reason: str) -> bool:
+    def give_up(self, record: RankRecord, why: GivenUp, reason: str) -> bool:
         """Its process lives but is of no use: another incarnation is to take the seat. False: it was dead already."""
-        record.condemned = self.kill(record, 0, False, reason)
-        return record.condemned
+        record.given_up = why if self.kill(record, 0, False, reason) else None
+        return record.given_up is not None
 
     def doubt(self, record: RankRecord) -> bool:
         """Suspect this rank. Return False if it is suspect already, or not alive."""

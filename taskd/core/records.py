@@ -14,8 +14,8 @@ from signal import Signals
 from taskd.core import limits
 from taskd.core.messages import RankReport
 from taskd.core.table import Table
-from taskd.core.types import Cover, Phase, RankState
-from taskd.core.words import ASKED, LEFT_EARLY, LEFT_UNSAID
+from taskd.core.types import Cover, GivenUp, Phase, RankState
+from taskd.core.words import LEFT_EARLY, LEFT_UNSAID
 
 
 class RankCause(Enum):
@@ -157,7 +157,7 @@ class RankRecord:
     watched: bool = False  # a repair waits for it: every report of it is examined
     exit_code: int = 0
     proved: bool = False  # its process is known to have ended: nothing can bring this incarnation back
-    condemned: bool = False  # given up although its process lives: it is to be ended, whatever it reports
+    given_up: GivenUp | None = None  # although its process lives: it is to be ended, whatever it reports
     reason: str = ""
     restarts: int = 0  # those that count: one is forgotten for every RESTART_FORGOTTEN_NS that it lived
     restart: Restart | None = None  # the last one
@@ -197,7 +197,7 @@ class RankRecord:
     @property
     def asked(self) -> bool:
         """Whether it counts as dead because an operator wants it replaced. That is no fault of the rank."""
-        return self.condemned and self.reason.endswith(ASKED)
+        return self.given_up is GivenUp.ASKED
 
     @property
     def left_unsaid(self) -> bool:

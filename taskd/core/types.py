@@ -39,6 +39,15 @@ class RankState(IntEnum):
     LEFT = 5  # ended in good order
 
 
+class GivenUp(Enum):
+    """Why a rank was given up although its process lives. What people read is in the reason beside it."""
+
+    NOT_FOLLOWED = "not followed"  # it did not do in time, or could not do, what an order asked for
+    HUNG = "hung"
+    WITH_ITS_NODE = "with its node"  # a policy wants its whole node to start again
+    ASKED = "asked"  # an operator wants another process for it: no fault of the rank
+
+
 class Stage(IntEnum):
     """How far a rank has come in the repair of its epoch. A rank outside a repair is RUNNING."""
 

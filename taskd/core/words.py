@@ -21,10 +21,6 @@ RAISED_AGAIN = "raised once more when the step was done again: "
 """The beginning of an error's words if a repair did not help."""
 WOULD_BE_WRONG = "going on would be wrong: "
 """The beginning of a refusal's words if no newcomer could help. All ranks start over then."""
-WITH_ITS_NODE = "starts again with the rest of its node"
-"""The reason why a healthy rank was given up: a policy wants its whole node to start again."""
-ASKED = " asked for it"
-"""The end of the reason of a rank that was ended because an operator wanted it. Who that was stands before it."""
 STOPPED = "an operator has stopped the job"
 """The beginning of the reason for which a job ends with STOPPED_CODE."""
 STOPPED_CODE = 75
@@ -33,8 +29,6 @@ DRAINED = "an operator has drained"
 """The beginning of the reason for which one launcher is to end while the job goes on."""
 NOT_STARTED = "it could not be started: "
 FOR_ITS_MEMORY = "killed for its memory: "
-WITHOUT_PROGRESS = "without progress"
-"""The end of the reason of a rank that was given up because it hung."""
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")
 """The beginning of an uncaught exception's words if an operation has failed: torch's own errors, and gloo's."""
 
@@ -92,6 +86,11 @@ def verb(count: int, one: str, many: str) -> str:
 def late_words(who: str, operation: str, waited_ms: int, usual: str) -> str:
     """`rank 2 has waited 51 s for allreduce #812 of group 0@0-3, ten times its usual longest; nothing has failed`."""
     return f"{who} has waited {waited_ms // 1_000} s for {operation}, {usual}; nothing has failed"
+
+
+def asked_words(by: str) -> str:
+    """`ann asked for it`: why a rank was ended for an operator."""
+    return f"{by} asked for it"
 
 
 def lost_words(steps: int) -> str:

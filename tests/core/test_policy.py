@@ -21,7 +21,7 @@ from taskd.core.records import RankRecord
 from taskd.core.repair.case import Case
 from taskd.core.repair.ladder import REPAIRS, Loss, decide
 from taskd.core.repair.placement import events_of
-from taskd.core.types import RankState, Strategy
+from taskd.core.types import GivenUp, RankState, Strategy
 from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
 from tests.core.test_ladder import KILLED, SITUATIONS, Situation
 from tests.core.test_ladder import PLAIN as SITUATION
@@ -172,10 +172,9 @@ def test_the_ladder_ends_under_every_ruling(situation: Situation, ruling: object
 
 def test_ranks_that_followed_are_not_asked_about() -> None:
     from taskd.core.repair.ladder import faults
-    from taskd.core.words import WITH_ITS_NODE
 
     follower = replace(KILLED, rank=0, exit_code=1, reason="DistBackendError: it has failed")
-    beside: Loss = replace(KILLED, rank=1, exit_code=0, reason=WITH_ITS_NODE)
+    beside: Loss = replace(KILLED, rank=1, exit_code=0, given_up=GivenUp.WITH_ITS_NODE)
     assert [fault.rank for fault in faults([follower, beside, KILLED])] == [2]
     assert [fault.rank for fault in faults([follower])] == [0] and KILLED.fault.exit_code == 137
 
@@ -203,3 +202,10 @@ def test_what_a_device_has_reported_hides_no_event(before: str) -> None:
     assert events_of(killed) == {Event.PROCESS_EXIT, Event.OUT_OF_MEMORY}
     unborn = RankRecord(0, state=RankState.DEAD, exit_code=1, reason=f"{before}{NOT_STARTED}too many files")
     assert events_of(unborn) == {Event.NOT_STARTED}
+
+
+def test_no_words_say_why_a_rank_was_given_up() -> None:
+    gone = RankRecord(0, state=RankState.DEAD, reason="its set-up failed: without progress, as ann asked for it")
+    hung, late = replace(gone, given_up=GivenUp.HUNG), replace(gone, given_up=GivenUp.NOT_FOLLOWED)
+    assert events_of(hung) == {Event.HANG} and events_of(late) == {Event.NOT_FOLLOWED}
+    assert not late.asked and replace(gone, given_up=GivenUp.ASKED, reason="").asked

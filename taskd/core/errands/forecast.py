@@ -15,7 +15,7 @@ from taskd.core.records import NodeRecord, NodeState
 from taskd.core.repair import placement
 from taskd.core.repair.repairs import Repairs
 from taskd.core.types import Cover, ErrandKind, Strategy
-from taskd.core.words import ASKED, cut, join, rank_words, some, verb
+from taskd.core.words import asked_words, cut, join, rank_words, some, verb
 
 
 def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapping[int, int], now: int) -> str:
@@ -36,7 +36,7 @@ def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapp
 def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Strategy, now: int) -> str:
     """What the errand would lead to, other than what is wanted. Empty: nothing else."""
     moves = wanted is Strategy.RECOVER
-    who = (wish.ranks, f"{wish.by}{ASKED}", moves)
+    who = (wish.ranks, asked_words(wish.by), moves)
     found = placement.forecast(members, repairs.rules, repairs.case.restarts, *who, now)
     if found.strategy is not wanted:
         cannot = "cannot be moved" if moves else "cannot be replaced in place"

@@ -28,6 +28,7 @@ from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause
 from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
+from taskd.core.types import GivenUp
 from taskd.core.words import WOULD_BE_WRONG, rank_words
 
 
@@ -86,7 +87,8 @@ class Course:
             self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
         elif blamed := attempt.waiting.to_blame(late):
             reason = f"did not {attempt.asked} in time"
-            dead = [rank for rank in blamed if self._members.condemn(self._members.ranks[rank], reason)]
+            ranks, why = self._members.ranks, GivenUp.NOT_FOLLOWED
+            dead = [rank for rank in blamed if self._members.give_up(ranks[rank], why, reason)]
             if dead:
                 self._faults.died(dead, "deadline", 0, when)
             else:
@@ -104,7 +106,7 @@ class Course:
             self._faults.doubted("refusal", f"rank {record.rank} says that {refusal}", [record.rank], when)
             return
         if record.rank in attempt.newcomers and attempt.state is AttemptState.QUIESCE:
-            if self._members.condemn(record, f"its set-up failed: {refusal}"):
+            if self._members.give_up(record, GivenUp.NOT_FOLLOWED, f"its set-up failed: {refusal}"):
                 self._faults.died([record.rank], "set-up", 0, when)
             return
         self._faults.troubled("refusal", text, [record.rank], when)

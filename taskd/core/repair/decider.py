@@ -27,8 +27,7 @@ from taskd.core.repair.ladder import REPAIRS, Decision, Situation, decide, fault
 from taskd.core.repair.placement import Rules
 from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
-from taskd.core.types import Outcome, RankState, Strategy
-from taskd.core.words import WITH_ITS_NODE
+from taskd.core.types import GivenUp, Outcome, RankState, Strategy
 
 
 class Decider:
@@ -112,7 +111,7 @@ class Decider:
             return False
         beside = placement.with_their_nodes(self._members, [fault.rank for fault in faults(found.losses)])
         for record in beside:
-            self._members.condemn(record, WITH_ITS_NODE)
+            self._members.give_up(record, GivenUp.WITH_ITS_NODE, "starts again with the rest of its node")
             incident.ranks.add(record.rank)
             incident.fallen.setdefault(record.rank, placement.loss_of(self._members, record))
         return bool(beside)

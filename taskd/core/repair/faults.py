@@ -26,8 +26,8 @@ from taskd.core.repair.incident import IncidentState
 from taskd.core.repair.ladder import Loss, describe, faults
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
-from taskd.core.types import RankState, Strategy
-from taskd.core.words import ASKED, rank_words, verb
+from taskd.core.types import GivenUp, RankState, Strategy
+from taskd.core.words import asked_words, rank_words, verb
 
 
 class Faults:
@@ -80,16 +80,16 @@ class Faults:
 
     def hangs(self, ranks: list[int], words: str, age_ns: int, when: Moment) -> None:
         """These ranks hang and all others wait for them, so they are given up."""
-        dead = [rank for rank in ranks if self._members.condemn(self._members.ranks[rank], words)]
-        if dead:
-            self.died(dead, "hang", age_ns, when)
+        self._give_up(ranks, GivenUp.HUNG, words, "hang", age_ns, when)
 
     def asked(self, ranks: Iterable[int], by: str, when: Moment) -> None:
         """An operator wants other processes for these ranks."""
-        members = self._members
-        dead = [rank for rank in ranks if members.condemn(members.ranks[rank], f"{by}{ASKED}")]
+        self._give_up(ranks, GivenUp.ASKED, asked_words(by), "operator", 0, when)
+
+    def _give_up(self, ranks: Iterable[int], why: GivenUp, words: str, kind: str, age_ns: int, when: Moment) -> None:
+        dead = [rank for rank in ranks if self._members.give_up(self._members.ranks[rank], why, words)]
         if dead:
-            self.died(dead, "operator", 0, when)
+            self.died(dead, kind, age_ns, when)
 
     def replaced(self, ranks: list[int], when: Moment) -> None:
         """Another launcher has started these ranks again, before the death of the old ones was reported."""

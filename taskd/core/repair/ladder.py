@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 from taskd.core.policy.rules import Event, Fail, Fault, Scope
 from taskd.core.policy.ruling import PLAIN, Ruling
-from taskd.core.types import Strategy
+from taskd.core.types import GivenUp, Strategy
 from taskd.core.words import (
     LEFT_EARLY,
     RAISED_AGAIN,
-    WITH_ITS_NODE,
     cut,
     exit_words,
     follows,
@@ -52,8 +51,13 @@ class Loss:
     finished: bool  # its work was done, so nothing is lost
     device: int = -1  # the device at its place there, if that is lost
     moves: bool = False  # that device is lost, or the node to be vacated, and another node has room for the rank
-    asked: bool = False  # an operator wanted it ended: no fault, so no policy is asked about it
+    given_up: GivenUp | None = None  # why, if its process lived
     events: frozenset[Event] = frozenset()
+
+    @property
+    def asked(self) -> bool:
+        """Whether an operator wanted it ended. That is no fault, so no policy is asked about it."""
+        return self.given_up is GivenUp.ASKED
 
     @property
     def left(self) -> bool:
@@ -74,7 +78,7 @@ class Loss:
     @property
     def follows(self) -> bool:
         """Whether another rank is the cause of its death."""
-        return follows(self.reason) or self.reason == WITH_ITS_NODE
+        return follows(self.reason) or self.given_up is GivenUp.WITH_ITS_NODE
 
     @property
     def words(self) -> str:

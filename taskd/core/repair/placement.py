@@ -17,8 +17,8 @@ from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Decision, Loss, Situation, causes_first, decide, faults
-from taskd.core.types import RankState, Strategy
-from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED, WITHOUT_PROGRESS
+from taskd.core.types import GivenUp, RankState, Strategy
+from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def loss_of(members: Membership, record: RankRecord, moves: bool = False) -> Los
         finished=record.done,
         device=-1 if device is None else device,
         moves=moves,
-        asked=record.asked,
+        given_up=record.given_up,
         events=events_of(record),
     )
 
@@ -112,7 +112,7 @@ def forecast(
             loss,
             exit_code=0,
             reason=reason,
-            asked=True,
+            given_up=GivenUp.ASKED,
             restarts=loss.restarts if used >= limits.MAX_INCARNATION else 0,
         )
         for loss, used in each
@@ -152,8 +152,8 @@ def events_of(record: RankRecord) -> frozenset[Event]:
         elif reason and record.exit_code > 0:
             found.add(Event.EXCEPTION)
         return frozenset(found)
-    if record.condemned:
-        return frozenset({Event.HANG if reason.endswith(WITHOUT_PROGRESS) else Event.NOT_FOLLOWED})
+    if record.given_up is not None:
+        return frozenset({Event.HANG if record.given_up is GivenUp.HUNG else Event.NOT_FOLLOWED})
     return frozenset({Event.PROCESS_EXIT if record.proved else Event.NODE_LOST})
 
 
