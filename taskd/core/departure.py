@@ -20,8 +20,8 @@ from taskd.core.local import LocalRank
 from taskd.core.messages import Goodbye, Stop
 from taskd.core.post import Post
 from taskd.core.seating import Seating
-from taskd.core.types import RankState
-from taskd.core.words import DRAINED, cut, exit_words, shell_code
+from taskd.core.types import RankState, StopKind
+from taskd.core.words import cut, exit_words, shell_code
 
 LEASE_SECONDS = limits.ABANDONED_NS // limits.SECOND
 
@@ -58,7 +58,7 @@ class Departure:
         if self._post.stopping is not None:
             return
         self._post.stopping, self._stop_at = stop, now
-        if stop.reason.startswith(DRAINED):
+        if stop.kind is StopKind.DRAINED:
             self._post.warn(stop.reason)
         live = self._crew.live()
         if live:
@@ -75,7 +75,7 @@ class Departure:
         spawns = self._post.who.spawns
         late = now - self._stop_at >= limits.STOP_GRACE_NS
         if not live or (late and not spawns):
-            self._leave(stop.exit_code, stop.reason)
+            self._leave(stop.exit_code, stop.reason, stop.kind)
         elif late:
             for record in live:
                 self._seating.end(record, stop.reason)
@@ -106,7 +106,7 @@ class Departure:
             reason = f"for {LEASE_SECONDS} s there was no manager to end the repair that was under way"
             self.stop(Stop(term, 1, reason), now)
 
-    def _leave(self, exit_code: int, reason: str) -> None:
+    def _leave(self, exit_code: int, reason: str, kind: StopKind = StopKind.OVER) -> None:
         self._post.send(Goodbye(cut(reason)))
-        self._post.do(Leave(exit_code, reason))
+        self._post.do(Leave(exit_code, reason, kind))
         self.left = True

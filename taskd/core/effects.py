@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskd.core.messages import FromAgent, Order, StageReached, ToAgent, ToWorker, WorkerWelcome
+from taskd.core.types import StopKind
 
 # ---- of the manager -------------------------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ class EndJob:
 
     exit_code: int
     reason: str
+    kind: StopKind = StopKind.OVER
 
 
 ManagerEffect = Tell | Note | EndJob
@@ -96,6 +98,7 @@ class Leave:
 
     exit_code: int
     reason: str
+    kind: StopKind = StopKind.OVER  # if it was told to stop: why
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
 from taskd.core.parts import Parts
 from taskd.core.records import NodeRecord, NodeState, RankRecord
-from taskd.core.types import RankState, Stage
+from taskd.core.types import RankState, Stage, StopKind
 from taskd.core.words import cut
 
 
@@ -129,9 +129,9 @@ class Job:
         if self.over is not None:
             self.over = replace(self.over, term=term)
 
-    def finish(self, exit_code: int, reason: str) -> None:
+    def finish(self, exit_code: int, reason: str, kind: StopKind) -> None:
         """The job is over: all agents are told to stop."""
-        self.over = Stop(self.term, exit_code, cut(reason))
+        self.over = Stop(self.term, exit_code, cut(reason), kind)
         self._published = False
         self.said = True
         for name in sorted(self.members.nodes):

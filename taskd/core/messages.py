@@ -49,6 +49,7 @@ from taskd.core.types import (
     Phase,
     RankState,
     Stage,
+    StopKind,
     StoreOperation,
     StoreStatus,
 )
@@ -395,11 +396,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The job ends: every agent ends its workers and leaves with this exit code."""
+    """The job ends, or one node is no longer needed: the agent ends its workers and leaves with this exit code."""
 
     term: Count
     exit_code: ExitCode
     reason: Text
+    kind: StopKind = StopKind.OVER
 
 
 @dataclass(frozen=True, slots=True)

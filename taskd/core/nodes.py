@@ -41,8 +41,8 @@ from taskd.core.rails.watch import RailWatch
 from taskd.core.records import NodeCause, NodeRecord, NodeState
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment, long_ago
-from taskd.core.types import EvidenceKind, RankState
-from taskd.core.words import DRAINED, LEFT_UNSAID, cut, milliseconds, rank_words
+from taskd.core.types import EvidenceKind, RankState, StopKind
+from taskd.core.words import LEFT_UNSAID, cut, milliseconds, rank_words
 
 
 class Nodes:
@@ -350,8 +350,8 @@ class Nodes:
             self._job.tell(node.name, self._job.over)
             return
         if away:
-            reason = f"{DRAINED} node {node.name}: its ranks are on other nodes, and the job goes on"
-            self._job.tell(node.name, Stop(self._job.term, 0, cut(reason)))
+            reason = f"an operator has drained node {node.name}: its ranks are on other nodes, and the job goes on"
+            self._job.tell(node.name, Stop(self._job.term, 0, cut(reason), StopKind.DRAINED))
             return
         if term:
             self._answer(node, Filed())

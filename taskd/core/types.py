@@ -178,6 +178,14 @@ class PauseFinding(IntEnum):
     UNTOLD = 9  # nodes do not hold the order in force
 
 
+class StopKind(IntEnum):
+    """Why an agent is told to stop. What people read is in the reason beside it."""
+
+    OVER = 0  # the job is over, or cannot go on
+    ASKED = 1  # an operator has stopped the job
+    DRAINED = 2  # an operator has drained this node, and the job goes on
+
+
 class ErrandKind(IntEnum):
     """What an operator wants done between two steps."""
 

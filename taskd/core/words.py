@@ -21,12 +21,8 @@ RAISED_AGAIN = "raised once more when the step was done again: "
 """The beginning of an error's words if a repair did not help."""
 WOULD_BE_WRONG = "going on would be wrong: "
 """The beginning of a refusal's words if no newcomer could help. All ranks start over then."""
-STOPPED = "an operator has stopped the job"
-"""The beginning of the reason for which a job ends with STOPPED_CODE."""
 STOPPED_CODE = 75
 """The exit code of a job that an operator has stopped, and of all its launchers: EX_TEMPFAIL of sysexits.h."""
-DRAINED = "an operator has drained"
-"""The beginning of the reason for which one launcher is to end while the job goes on."""
 NOT_STARTED = "it could not be started: "
 FOR_ITS_MEMORY = "killed for its memory: "
 _FAILED_OPERATION = re.compile(r"Dist(Backend|Network|Store)?Error\b|RuntimeError: \[\S*gloo/")

@@ -39,7 +39,7 @@ from taskd.backup.keeper import Keeper
 from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
-from taskd.core.words import STOPPED
+from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
 from taskd.launch import beginning, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
@@ -462,7 +462,7 @@ class Launcher:
     def _judge(self, code: int, loop: AgentLoop) -> int:
         """Return the exit code if the job has ended well on this node, or was stopped by an operator. Else raise its
         failure."""
-        if loop.left is not None and loop.left.reason.startswith(STOPPED):
+        if loop.left is not None and loop.left.kind is StopKind.ASKED:
             _logger.warning("the job ends: %s", loop.left.reason)
             return code
         if loop.left is not None and not code:

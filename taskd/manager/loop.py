@@ -29,8 +29,8 @@ from taskd.core import limits
 from taskd.core.effects import EndJob, ManagerEffect, Note, Tell
 from taskd.core.events import ConnectionLost, ErrandWish, PauseWish, Said, Sender, Tick
 from taskd.core.messages import Answer, FromAgent, Goodbye, Order, Question, Reply, StoreAsk
-from taskd.core.types import ErrandKind
-from taskd.core.words import STOPPED_CODE, cut
+from taskd.core.types import ErrandKind, StopKind
+from taskd.core.words import cut
 from taskd.errors import UsageError
 from taskd.manager import answers
 from taskd.manager.door import Arrived, Door, Lost, Refusals
@@ -70,14 +70,14 @@ class ManagerLoop:
         self.config = config
         self.job = config.job.id
         self.refusals = Refusals()
-        self.exit_code = 0
         self._roster = Roster()
         self._life = secrets.randbits(62)
         self._outbox = Outbox(self.job, self._life)
         self._started_ns = time.monotonic_ns()
         self._stopping = threading.Event()
         self._why = ""
-        self._over_at: int | None = None
+        self._over: EndJob | None = None
+        self._over_at = 0  # when it was over
         self._door: Door | None = None
         self._memory = Memory(config)
         self._heart = Heart()
@@ -130,7 +130,7 @@ class ManagerLoop:
         finally:
             residence.leave()
         _log.info("the manager of job %s ends: %s", self.job, self._why)
-        return self.exit_code
+        return 0 if self._over is None else self._over.exit_code
 
     def stop(self, why: str = "it was told to") -> None:
         """End `run` from another thread or a signal handler."""
@@ -187,9 +187,10 @@ class ManagerLoop:
         self._store.commit()
         for routing, data in self._outbox.take():
             door.send(routing, data)
-        if self._over_at is not None:
-            asked = self.exit_code == STOPPED_CODE and self._memory.now_ns() < self._over_at - END_NS + ASKED_NS
-            if (len(self._roster) == 0 and not asked) or self._memory.now_ns() >= self._over_at:
+        if self._over is not None:
+            stays_ns = ASKED_NS if self._over.kind is StopKind.ASKED else 0
+            waited_ns = self._memory.now_ns() - self._over_at
+            if waited_ns >= (END_NS if len(self._roster) else stays_ns):
                 self._stopping.set()
 
     def _timeout_ms(self) -> int:
@@ -251,9 +252,8 @@ class ManagerLoop:
                 if place is not None:
                     self._outbox.post(place.routing, effect.message, effect.node)
             elif isinstance(effect, EndJob):
-                self.exit_code = effect.exit_code
                 self._why = f"the job is over ({effect.reason})"
-                self._over_at = self._memory.now_ns() + END_NS
+                self._over, self._over_at = effect, self._memory.now_ns()
             else:
                 _log.log(
                     logging.WARNING if effect.kind in ALOUD else logging.INFO,

@@ -54,6 +54,7 @@ from taskd.core.types import (
     RailFinding,
     RankState,
     Stage,
+    StopKind,
 )
 from taskd.core.words import join, rank_words
 from taskd.wire import codec, older
@@ -185,7 +186,7 @@ def effects_row(effects: Iterable[ManagerEffect]) -> bytes:
         elif isinstance(effect, Note):
             rows.append(["note", *dataclasses.astuple(effect)])
         else:
-            rows.append(["end", effect.exit_code, effect.reason])
+            rows.append(["end", effect.exit_code, effect.reason, int(effect.kind)])
     packed: bytes = msgpack.packb(rows, use_bin_type=True, unicode_errors="replace")
     return packed
 
@@ -198,7 +199,8 @@ def effects_of(data: bytes) -> list[ManagerEffect]:
             if kind == "note":
                 effects.append(Note(*values))
             elif kind == "end":
-                effects.append(EndJob(*values))
+                exit_code, reason, *stop = values  # versions before 15 wrote no kind
+                effects.append(EndJob(exit_code, reason, *map(StopKind, stop)))
             else:
                 effects += _tells(*values)
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:

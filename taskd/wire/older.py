@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskd.core.messages import Evidence, Report
+from taskd.core.messages import Evidence, Report, Stop
 
 OLDEST = 4
 """The oldest version whose journals can be read."""
@@ -25,6 +25,7 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
 of that list."""
 _GROWN: dict[int, dict[type, tuple[Any, ...]]] = {
     6: {Evidence: ("", 0)},  # operation, waited_ms
+    15: {Stop: (0,)},  # kind
 }
 """By the version that added them: the values that were appended to the message itself."""
 

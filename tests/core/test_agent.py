@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ from taskd.core.messages import (
     WorkerWelcome,
 )
 from taskd.core.post import Identity
-from taskd.core.types import DeviceKind, EvidenceKind, Harm, Phase, RankState, Stage
+from taskd.core.types import DeviceKind, EvidenceKind, Harm, Phase, RankState, Stage, StopKind
 from taskd.core.words import LEFT_UNSAID
 
 
@@ -297,6 +298,15 @@ def test_stop_ends_everybody_and_the_agent_last() -> None:
     effects = core.step(6 * SECOND, Gone(0, 1, -9, ""))
     assert of(Leave, effects) == [Leave(3, "over")]
     assert core.step(7 * SECOND, Tick()) == [] and core.next_deadline() is None
+
+
+@pytest.mark.parametrize("kind", StopKind)
+def test_an_agent_knows_why_it_is_told_to_stop(kind: StopKind) -> None:
+    """Only who is no longer needed in a job that goes on says so. No words are read for that."""
+    core = joined()
+    effects = core.step(0, Heard(Stop(1, 0, "an operator has drained", kind)))
+    assert bool(of(Warn, effects)) is (kind is StopKind.DRAINED)
+    assert of(Leave, core.step(1 * SECOND, Gone(0, 1, 0, ""))) == [Leave(0, "an operator has drained", kind)]
 
 
 def test_a_side_agent_leaves_after_its_workers_unless_others_come() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from taskd.core import limits, messages
 from taskd.core.events import Said, Sender
-from taskd.core.messages import MESSAGES, Evidence, Question, RankReport, Report
-from taskd.core.types import Cover, EvidenceKind, Phase, RankState, Stage
+from taskd.core.messages import MESSAGES, Evidence, Question, RankReport, Report, Stop
+from taskd.core.types import Cover, EvidenceKind, Phase, RankState, Stage, StopKind
 from taskd.core.words import cut
 from taskd.manager import record
 from taskd.wire import codec, compile, older
@@ -216,6 +216,13 @@ def test_evidence_of_an_older_version_is_read() -> None:
         found = decode(msgpack.packb([version, *EVIDENCE_OF_5[1:]]), older.OLDEST)
         assert not isinstance(found, WireError), found
         assert found[1] == Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 1, 0, 0, "connection reset by peer")
+
+
+def test_a_stop_of_an_older_version_is_read() -> None:
+    """Version 14 said only in words that an operator wanted it."""
+    found = decode(msgpack.packb([14, 10, "", "", 0, 0, 0, 75, "an operator has stopped the job: ann"]), older.OLDEST)
+    assert not isinstance(found, WireError), found
+    assert found[1] == Stop(0, 75, "an operator has stopped the job: ann", StopKind.OVER)
 
 
 def test_nobody_but_a_journal_understands_an_older_version() -> None:

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
 from taskd.core.events import ConnectionLost, Reached, Restarted, Said, Sender, Tick, Verdict
 from taskd.core.messages import Answer, Confirmed, DeviceReport, Goodbye, Order, Refused, Seat, Stillness, Stop
-from taskd.core.types import RankState, Stage
+from taskd.core.types import RankState, Stage, StopKind
 from taskd.manager import journal, record
 from taskd.manager.journal import Broken, Journal
 
@@ -38,8 +39,8 @@ EFFECTS = [
     Tell("b", ORDER),
     Tell("a", Answer(3, False, "no", False, 0, (), ()), 99),
     Note("dead", "rank 0 died", 0, "a", 1, 1),
-    EndJob(1, "over"),
-    Tell("a", Stop(3, 1, "over")),
+    EndJob(75, "ann", StopKind.ASKED),
+    Tell("a", Stop(3, 75, "ann", StopKind.ASKED)),
 ]
 
 
@@ -81,6 +82,10 @@ def test_events_and_effects_return(tmp_path: Path) -> None:
         ("a", 99, 0),
         ("a", 0, 0),
     ]
+
+
+def test_an_end_that_an_older_version_wrote_returns() -> None:
+    assert record.effects_of(msgpack.packb([["end", 1, "over"]])) == [EndJob(1, "over", StopKind.OVER)]
 
 
 def test_the_same_message_to_many_nodes_is_written_once() -> None:
@@ -321,10 +326,10 @@ def test_a_step_is_described_for_people() -> None:
     """A message to several nodes is one line. Only the decision gives the reason."""
     assert record.describe(list(EFFECTS)) == [
         "dead: rank 0 died",
-        "end of the job with exit code 1: over",
+        "end of the job with exit code 75: ann",
         "to a and b: epoch 1: park, rank 0 as incarnation 2 on a",
         "to a: not let in: no",
-        "to a: stop with exit code 1 (over)",
+        "to a: stop with exit code 75 (ann)",
     ]
     known = Answer(1, True, "", False, 1, (Confirmed(0, 1), Confirmed(1, 1)), (Refused(2, 1, 0, "it is held"),))
     again = Order(1, 2, Stage.RUNNING, 1, -1, (Seat(0, 2, "a"), Seat(1, 3, "b")), (), "")

@@ -38,8 +38,8 @@ from taskd.core.repair.incident import Incident
 from taskd.core.repair.repairs import Repairs
 from taskd.core.table import Table
 from taskd.core.times import Moment
-from taskd.core.types import ErrandFinding, ErrandKind, Outcome, RankState
-from taskd.core.words import STOPPED, STOPPED_CODE, cut, rank_words, verb
+from taskd.core.types import ErrandFinding, ErrandKind, Outcome, RankState, StopKind
+from taskd.core.words import STOPPED_CODE, cut, rank_words, verb
 
 OWN = "errand "
 """The beginning of the request of a pause that an errand has begun. The request of the errand follows."""
@@ -260,7 +260,8 @@ class Errands:
         wish, case = errand.wish, self._repairs.case
         errand.state = ERRAND.after(errand.state, ErrandCause.ACT)
         if wish.kind is ErrandKind.STOP:
-            self._repairs.ending.finish(STOPPED_CODE, f"{STOPPED}: {wish.by}, when {reason}", when.now)
+            text = f"an operator has stopped the job: {wish.by}, when {reason}"
+            self._repairs.ending.finish(STOPPED_CODE, text, when.now, StopKind.ASKED)
             self._end(errand, True, reason, when)
             return
         self._note(f"{rank_words(wish.ranks)} {verb(len(wish.ranks), 'is', 'are')} ended for {wish.by}: {reason}")

@@ -22,7 +22,7 @@ from taskd.core.repair.incident import IncidentCause
 from taskd.core.repair.ladder import describe, exit_code_of
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
-from taskd.core.types import Outcome, RankState, Strategy
+from taskd.core.types import Outcome, RankState, StopKind, Strategy
 from taskd.core.words import cut, rank_words, verb
 
 
@@ -71,7 +71,7 @@ class Ending:
             lost = placement.losses(self._job.members)
             self.finish(exit_code_of(lost), f"{describe(lost)}, and {NOBODY_BACK}", when.now)
 
-    def finish(self, exit_code: int, reason: str, now: int) -> None:
+    def finish(self, exit_code: int, reason: str, now: int, kind: StopKind = StopKind.OVER) -> None:
         """End the job with this exit code, and close its open incident."""
         self._attendance.gone_at = None
         incident = self._case.incident
@@ -81,5 +81,5 @@ class Ending:
             self._case.close(*ending, reason, now)
         if text := notices.ended(self._job.restarts, self._job.steps_lost):
             self._job.note("end", text)
-        self._job.finish(exit_code, reason)
-        self._job.effects.append(EndJob(exit_code, cut(reason)))
+        self._job.finish(exit_code, reason, kind)
+        self._job.effects.append(EndJob(exit_code, cut(reason), kind))
