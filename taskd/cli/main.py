@@ -2,7 +2,8 @@
 
 The commands are in a static table, so that `taskd --help` loads none of their files: it must answer at once and load
 neither torch nor zmq. The file of a command offers `register(subparsers)`. It adds the command's parser and sets `run`
-on it, a function from the parsed arguments to the exit code. `taskd COMMAND --help` shows the table's line, too.
+on it, a function from the parsed arguments to the exit code. Commands that are alike share a file, which adds all of
+them. `taskd COMMAND --help` shows the table's line, too.
 
 Exit codes: 0 done; 1 the command's own "no", or a fault elsewhere; 2 a usage error (one sentence, no traceback); 130 an
 interrupt; 141 the reader of the output has gone. This module does NOT do any command's work.
@@ -27,13 +28,9 @@ COMMANDS = (
     ("rail", "show the rails, take one out of use or put it back", "taskd.cli.rail"),
     ("pause", "let all ranks stand before one step, until a resume or for a time", "taskd.cli.pause"),
     ("resume", "let the ranks of a paused job go on", "taskd.cli.resume"),
-    ("restart-rank", "replace the process of a rank, between two steps", "taskd.cli.restart_rank"),
-    (
-        "drain-node",
-        "move the ranks of a node to a spare, between two steps, and end its launcher",
-        "taskd.cli.drain_node",
-    ),
-    ("stop", "end the job between two steps, and all of its launchers", "taskd.cli.stop"),
+    ("restart-rank", "replace the process of a rank, between two steps", "taskd.cli.errands"),
+    ("drain-node", "move the ranks of a node to a spare, between two steps, and end its launcher", "taskd.cli.errands"),
+    ("stop", "end the job between two steps, and all of its launchers", "taskd.cli.errands"),
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),
@@ -96,7 +93,8 @@ def build_parser(command: str | None = None) -> Parser:
         if name == command:
             importlib.import_module(module).register(subparsers)
             subparsers.choices[name].description = f"{line[0].upper()}{line[1:]}."
-        else:
+    for name, _, _ in COMMANDS:
+        if name not in subparsers.choices:
             subparsers.add_parser(name, add_help=False)
     return parser
 

@@ -1,6 +1,6 @@
 """`taskd resume`: the ranks of a paused job go on.
 
-Resuming a job that is not paused changes nothing and says so. A file of its own, like every command; pause.py prints
+Resuming a job that is not paused changes nothing and says so. A file of its own, like most commands; pause.py prints
 the result.
 
 Exit codes: 0; 1 if the job is still paused; 3 if no manager answered.
