@@ -35,9 +35,8 @@ class Starts:
         self._ordered.add(pid)
 
     def started(self, rank: int, now: int, steps: int) -> str:
-        """An agent starts a process of this rank. `steps`: how many steps the job has made, with those made
-        again. Return a complaint
-        if that is too soon."""
+        """An agent starts a process of this rank. `steps`: how many steps the job has made, with those made again.
+        Return a complaint if that is too soon."""
         complaint = ""
         one = self._ranks.setdefault(rank, _Rank())
         rests = one.vain - SLACK - limits.RESTARTS_AT_ONCE
