@@ -124,6 +124,17 @@ def go_on(launched: Launched) -> None:
     launched.end()
 
 
+def stop(launched: Launched) -> None:
+    """Let an operator stop the job while rank 0 is held in its step. All launchers end with the code for that."""
+    launched.wait_for_line("holds 0")
+    wait_until(lambda: len(launched.pids()) == RANKS, "all ranks")
+    asked = Asked(launched, "stop")
+    under_way(launched)
+    (launched.folder / "go").touch()
+    assert asked.answer()["done"]
+    assert launched.end(code=None) == [STOPPED_CODE] * len(launched.launchers), launched.text
+
+
 def operators_incident(launched: Launched) -> dict[str, Any]:
     (incident,) = launched.ask("incidents")["incidents"]
     assert incident["kind"] == "operator" and incident["outcome"] == "healed", incident
@@ -216,14 +227,7 @@ def test_a_job_is_stopped(start: Start) -> None:
     """All ranks have done the same steps, the launchers and the spare's end with the same code, nothing has failed."""
     with start("--hold", "0:4", nodes=2, spares=1) as launched:
         launched.wait_for_line("node spare-1 is here")
-        launched.wait_for_line("holds 0")
-        wait_until(lambda: len(launched.pids()) == RANKS, "all ranks")
-        asked = Asked(launched, "stop")
-        under_way(launched)
-        (launched.folder / "go").touch()
-        assert asked.answer()["done"]
-        codes = launched.end(code=None)
-        assert codes == [STOPPED_CODE] * 3, launched.text
+        stop(launched)
         assert launched.text.count("an operator has stopped the job: ") >= 3, launched.text
         assert "ChildFailedError" not in launched.text and "Traceback" not in launched.text, launched.text
         done = {file.name for file in (launched.folder / "ids").glob("*-4")}
@@ -232,10 +236,4 @@ def test_a_job_is_stopped(start: Start) -> None:
 
 def test_a_script_without_a_session_is_stopped(start: Start) -> None:
     with start("--plain", "--hold", "0:4") as launched:
-        launched.wait_for_line("holds 0")
-        wait_until(lambda: len(launched.pids()) == RANKS, "all ranks")
-        asked = Asked(launched, "stop")
-        under_way(launched)
-        (launched.folder / "go").touch()
-        assert asked.answer()["done"]
-        assert launched.end(code=None) == [STOPPED_CODE], launched.text
+        stop(launched)
