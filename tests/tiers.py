@@ -64,6 +64,7 @@ FULL = (
     "tests/train/test_rail_backend.py::test_compiled",
     "tests/train/test_rail_backend.py::test_api_without_a_guard",
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
+    "tests/train/test_bench_compiled.py::test_two_jobs",
     "tests/train/test_heal.py::test_killed_in_turn_at_every_place[1",
     "tests/train/test_heal.py::test_several_at_once[t",
     "tests/train/test_heal.py::test_over_gloo",

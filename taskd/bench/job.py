@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,11 @@ class Job:
         launcher: Sequence[str] = ("taskd.run", "--max-restarts", "1000"),
         hosts: Hosts | None = None,
         kind: str = "ddp",
+        more: Mapping[str, str] | None = None,
     ) -> None:
         """`words` are train.py's WIDTH, DEPTH and STEPS, `kind` is its last word. `last_step`: end after this step, if
-        it is before STEPS. `hosts`: each node runs on a host of its own, and the ranks talk over the hosts' rails."""
+        it is before STEPS. `hosts`: each node runs on a host of its own, and the ranks talk over the hosts' rails.
+        `more`: variables for the environment."""
         self._hosts = hosts
         self._folder = tempfile.TemporaryDirectory(prefix="taskd-bench-")
         self.last = last_step
@@ -79,6 +81,7 @@ class Job:
             "TASKD_JOB_ID": os.path.basename(self._folder.name),
             "TASKD_MANAGER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
+            **(more or {}),
         }
         self._master = "127.0.0.1"
         if hosts:

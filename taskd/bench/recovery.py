@@ -105,7 +105,7 @@ def _measured(kind: _Kind) -> _Runs:
     try:
         last, weights = _disturbed(kind, runs, begin + KIND_S)
         with Job(kind.words, ranks=kind.ranks, nodes=1 if kind.victims else 2, last_step=last) as job:
-            wanted = _weights(job)
+            wanted = weights_of(job)
         runs.identical = bool(wanted) and weights == wanted
     except Broken as error:
         runs.reason = str(error)
@@ -119,19 +119,19 @@ def _disturbed(kind: _Kind, runs: _Runs, ends: float) -> tuple[int, str]:
     number = signal.SIGUSR1 if kind.training == "raises" else signal.SIGKILL
     spares = 0 if alone else 1
     with Job(kind.words, ranks=kind.ranks, nodes=1 if alone else 2, spares=spares, kind=kind.training) as job:
-        fault: Callable[[Job], int] = (lambda job: _tell(job, kind.victims, number)) if alone else _lose_node
+        fault: Callable[[Job], int] = (lambda job: tell(job, kind.victims, number)) if alone else _lose_node
         while len(runs.seconds) < FAULTS and time.monotonic() < ends:
             begin_ns = fault(job)
-            seconds, phases = _healed(job, begin_ns)
+            seconds, phases = healed(job, begin_ns)
             runs.seconds.append(seconds)
             for name in PHASES:
                 runs.phases[name].append(phases[name])
             _say(f"{kind.name}: {seconds:.3f} s ({', '.join(f'{name} {phases[name]:.0f}' for name in PHASES)} ms)")
         last = job.finish()
-        return last, _weights(job)
+        return last, weights_of(job)
 
 
-def _tell(job: Job, ranks: tuple[int, ...], number: int) -> int:
+def tell(job: Job, ranks: tuple[int, ...], number: int) -> int:
     """Send these ranks this signal as soon as the job trains; return the time."""
     found = job.settle(BETWEEN)
     pids = [found[rank]["pid"] for rank in ranks]
@@ -152,7 +152,7 @@ def _lose_node(job: Job) -> int:
     return begin_ns
 
 
-def _healed(job: Job, begin_ns: int) -> tuple[float, dict[str, float]]:
+def healed(job: Job, begin_ns: int) -> tuple[float, dict[str, float]]:
     """Wait until no incident is open; return the seconds that this took, and the milliseconds of each phase."""
     since_ns = begin_ns
     while True:
@@ -183,7 +183,8 @@ def _phases(incidents: list[dict[str, Any]], begin_ns: int, events: list[Event])
     }
 
 
-def _weights(job: Job) -> str:
+def weights_of(job: Job) -> str:
+    """Wait for the end of the job; return the hash of its weights, empty if no rank has printed one."""
     return next((one["weights"] for one in job.results() if "weights" in one), "")
 
 

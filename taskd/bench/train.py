@@ -8,8 +8,9 @@ are in times.RANK beside FILE.
 
 KIND is one of: ddp; fsdp (sharded in two and replicated, on a two-dimensional mesh); flips (one bit flips where the
 file "flip" beside FILE says so); raises (an error in the step after a SIGUSR1); stands (ranks hang in the step and in
-the way that the file "stand" names); pauses (now and then a rank makes the others wait, as real ranks do). It measures
-nothing else.
+the way that the file "stand" names); pauses (now and then a rank makes the others wait, as real ranks do); layers (the
+same layers in a module of this script); attention (layers of a transformer in such a module); compiled-layers and
+compiled-attention. It measures nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,6 +39,8 @@ from torch.nn.parallel import DistributedDataParallel
 import taskd
 
 SAMPLES = 8
+HEADS = 4
+TOKENS = 8
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):
@@ -52,12 +56,37 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
         return torch.sin(torch.arange(self.width) * (index + 1.0))
 
 
-def parallel(module: torch.nn.Sequential, kind: str) -> torch.nn.Module:
+class Own(torch.nn.Module):
+    """A module of this script. Of a module of torch's own inside DistributedDataParallel the compiler takes nothing."""
+
+    def __init__(self, layers: torch.nn.Module, tokens: int) -> None:
+        """`tokens`: the number of equally long vectors that each row consists of."""
+        super().__init__()
+        self.layers, self.tokens = layers, tokens
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.view(rows.shape[0], self.tokens, -1)
+        found: torch.Tensor = self.layers(parts).flatten(1)
+        return found
+
+
+def network(width: int, depth: int, kind: str) -> torch.nn.Module:
+    """Return the model of this rank."""
+    if kind.endswith("attention"):
+        own = width // TOKENS
+        blocks = [torch.nn.TransformerEncoderLayer(own, HEADS, 4 * own, batch_first=True) for _ in range(depth)]
+        return Own(torch.nn.Sequential(*blocks), TOKENS)
+    layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    whole = torch.nn.Sequential(*layers, torch.nn.Dropout(0.1))
+    return Own(whole, 1) if kind.endswith("layers") else whole
+
+
+def parallel(module: torch.nn.Module, kind: str) -> torch.nn.Module:
     """Return the model distributed over all ranks."""
     if kind != "fsdp":
         return DistributedDataParallel(module)
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicas", "shards"))
-    for layer in module:
+    for layer in module.modules():
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer, mesh=mesh)
     return fully_shard(module, mesh=mesh)
@@ -136,9 +165,9 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     rank, world_size = dist.get_rank(), dist.get_world_size()
     data = Rows(steps * SAMPLES * world_size, width)
     loader = torch.utils.data.DataLoader(data, batch_sampler=taskd.StepSampler(data, SAMPLES))
-    layers = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
-    layers_of = torch.nn.Sequential(*layers)
-    model = parallel(torch.nn.Sequential(*layers, torch.nn.Dropout(0.1)), kind)
+    inner = network(width, depth, kind)
+    model = parallel(inner, kind)
+    trained: Any = torch.compile(model) if kind.startswith("compiled") else model
     groups = [dist.new_group([0, 1]) for _ in range(2 if kind == "stands" else 0)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
@@ -154,12 +183,12 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
             if kind == "stands":
                 stand_still(last, step.number, groups)
             if kind == "pauses":
-                pause(last, step.number, layers_of)
+                pause(last, step.number, inner)
             if told.now:
                 told.now = False
                 raise ValueError("told to raise")
             optimizer.zero_grad()
-            model(rows).square().mean().backward()
+            trained(rows).square().mean().backward()
             optimizer.step()
         times.append(time.monotonic_ns())
         if ends is None and last.exists():

@@ -17,6 +17,10 @@ from taskd.errors import UsageError
 
 BENCHES = {
     "beat": ("cost of a progress store; the beat behind a held GIL", "taskd.bench.beat"),
+    "compiled": (
+        "a compiled model's repair over that of the same model uncompiled, by phase (8 minutes)",
+        "taskd.bench.compiled",
+    ),
     "control": (
         "the manager's time at sizes that no test machine has: meetings, rails, orders, journal (2 minutes)",
         "taskd.bench.control",
