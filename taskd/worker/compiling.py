@@ -2,8 +2,8 @@
 
 A process that compiles looks as if it hung: nothing is sent and no step ends. torch tells when a compilation begins and
 ends, and flags in the page tell the agent. Once a process has used torch's own compiler, its node replaces the standby
-by one that has called `prepare`. So a newcomer finds the compiler imported, and the compiler's questions to the machine
-answered. Compiled code is in torch's own caches on disk, which all processes of a node share.
+by one that has called `prepare`. So a newcomer finds the compiler imported and all done that it does once in a process
+(compiled_practice.py). Compiled code is in torch's own caches on disk, which all processes of a node share.
 
 Failure modes: a script may set the compiler's environment variables before it imports the compiler, but a standby has
 imported it already. So COMPILES is reported only if this process still has the variables that it was given. An
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from taskd._native import Page
 
 COMPILER = "torch._inductor.compile_fx"
+PRACTICE = "taskd.worker.compiled_practice"
 _READ = ("TORCH", "PYTORCH", "TRITON")
 """The prefixes of the variables that the compiler reads, most of them when it is imported."""
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
@@ -96,24 +98,30 @@ def prepare() -> None:
     if any(map(glob.glob, _DEVICES)):
         return
     importlib.import_module(COMPILER)
+    _measure_no_guards()
     pid = os.fork()
     if pid == 0:  # threads make what is not in the caches yet, so a child process does this
         _native.set_parent_death_signal(signal.SIGKILL)
-        _compile_something(os._exit)
+        _practise(os._exit)
     os.waitpid(pid, 0)
-    _compile_something()
+    _practise()
 
 
-def _compile_something(then: Callable[[int], object] = lambda _: None) -> None:
-    """Compile the smallest model: the compiler inspects the machine, and fills its own tables."""
-    import torch
+def _measure_no_guards() -> None:
+    """Spare each compilation a measurement of torch: how long its guards take if the processor has nothing in its
+    caches. It writes over much memory for that, 30 ms each time, and only a log for torch's developers has the result.
+    """
+    guards: Any = sys.modules.get("torch._dynamo.guards")
+    measure, logger = getattr(guards, "profile_guard_manager", None), getattr(guards, "guards_log", None)
+    if measure is not None and logger is not None:
+        guards.profile_guard_manager = lambda *what: measure(*what) if logger.isEnabledFor(logging.DEBUG) else 0.0
 
+
+def _practise(then: Callable[[int], object] = lambda _: None) -> None:
+    """Compile a small training: the compiler inspects the machine, imports the rest of itself, and fills its tables."""
     try:
-        layer = torch.nn.Linear(4, 4)
-        torch.compile(lambda x: layer(x).relu().sum())(torch.ones(2, 4))
+        importlib.import_module(PRACTICE).run()
     except Exception as error:
         _logger.info("the compiler could not be tried out: %s", error)  # then each process does it itself
     finally:
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
         then(0)

@@ -1,0 +1,69 @@
+"""A standby has practised to compile: it can be forked from, and a script sees nothing of the practice.
+
+It runs in processes of its own, because it is about what a process holds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+COMMON = """
+import logging, os, random, sys
+import numpy, torch, torch.distributed as dist, torch.distributed.fsdp, torch._dynamo
+from taskd import _native
+from taskd.worker import compiling
+
+def seen():
+    return {
+        "groups": (dist.is_initialized(), dict(dist.distributed_c10d._world.pg_map)),
+        "torch's generator": hash(torch.get_rng_state().numpy().tobytes()),
+        "Python's generator": hash(random.getstate()),
+        "numpy's generator": hash(numpy.random.get_state()[1].tobytes()),
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "hook": sys.excepthook,
+        "logging": logging.root.manager.disable,
+        "mode": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()),
+    }
+"""
+PREPARE = """
+before = seen()
+compiling.prepare()
+after = seen()
+assert before == after, [(name, before[name], after[name]) for name in before if before[name] != after[name]]
+assert not torch._dynamo.utils.counters, torch._dynamo.utils.counters
+pid = os.fork()  # as a standby does: the threads of OpenBLAS end
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+print("threads", _native.thread_count())
+"""
+CHILD = """
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return torch.dropout(self.layer(x).relu(), 0.5, True).sum()
+
+torch.manual_seed(3)
+model = torch.nn.parallel.DistributedDataParallel(Own())
+compiled = torch.compile(model)
+compiled(torch.ones(2, 4)).backward()
+print("gradient", model.module.layer.weight.grad.flatten().tolist())
+print("group", dist.group.WORLD.group_name, dict(torch._dynamo.utils.counters["stats"]))
+dist.destroy_process_group()
+"""
+
+
+def test_a_standby_can_be_forked_from_and_is_as_before(run_python: RunPython) -> None:
+    assert "threads 1" in run_python(COMMON + PREPARE).stdout
+
+
+def test_a_newcomer_compiles_what_a_first_process_compiles(run_python: RunPython) -> None:
+    """The same bits, graphs and names of groups, with a practice before and without."""
+    first, newcomer = run_python(COMMON + CHILD), run_python(COMMON + "compiling.prepare()\n" + CHILD)
+    assert "gradient" in first.stdout and first.stdout == newcomer.stdout
