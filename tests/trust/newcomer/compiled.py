@@ -1,7 +1,7 @@
 """A compiled model. A newcomer finds the compiler imported, and compiled code in the caches of earlier processes.
 
---place "inside ..." compiles only the model inside DistributedDataParallel, otherwise all of it. Rank 1 waits for the
-test before it dies. A rank that ends prints the hits and misses of torch's caches ("caches RANK HITS MISSES").
+The first word of --place is what is compiled, and how (WAYS), the second one is where rank 1 dies. Rank 1 waits for the
+test before that. A rank that ends prints the hits and misses of torch's caches ("caches RANK HITS MISSES").
 """
 
 from __future__ import annotations
@@ -22,27 +22,55 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import taskd  # noqa: E402
 
+WAYS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "inside": {},  # the model inside DistributedDataParallel
+    "fullgraph": {"fullgraph": True},  # that, too
+    "overhead": {"mode": "reduce-overhead"},
+    "dynamic": {"dynamic": True},  # and batches of several lengths
+    "lengths": {},  # batches of several lengths, which torch finds out
+    "breaks": {},  # a model that is compiled in two pieces
+    "update": {},  # the step of the optimizer, too
+}
+
+
+class Broken(Net):
+    """A model with a line that the compiler leaves to Python."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        found: torch.Tensor = self.second(self.drop(x))
+        return found
+
 
 def main() -> None:
     scene = Scene()
     say(f"compiler {'was there' if ready else 'is to come'} {scene.rank}")
-    inside = scene.args.place.startswith("inside ")
-    scene.args.place = scene.args.place.removeprefix("inside ")
-    net: Any = Net()
-    model: Any = DistributedDataParallel(torch.compile(net) if inside else net)
-    trained = model if inside else torch.compile(model)
+    way, place = scene.args.place.split()
+    scene.args.place = place
+    net: Any = Broken() if way == "breaks" else Net()
+    inside = way in ("inside", "fullgraph")
+    model: Any = DistributedDataParallel(torch.compile(net, **WAYS[way]) if inside else net)
+    trained: Any = model if inside else torch.compile(model, **WAYS[way])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    update = torch.compile(optimizer.step) if way == "update" else optimizer.step
     session = taskd.session()
     session.register(model=model, optimizer=optimizer)
     for step in session.steps(scene.loader()):
         with step as batch:
+            rows = batch["x"]
+            if way in ("dynamic", "lengths"):
+                rows = rows[: 2 + step.number % 3]
             optimizer.zero_grad()
-            loss = loss_of(trained, batch["x"])
+            loss = loss_of(trained, rows)
             if scene.rank == 1 and step.number == scene.args.at and not step.rehearsal:
                 wait_for_the_test(scene.args.folder)
+            scene.here(step, "forward")
             loss.backward()
-            scene.here(step, scene.args.place)
-            optimizer.step()
+            scene.here(step, "backward")
+            update()
+            scene.here(step, "updated")
     say(f"caches {scene.rank} {' '.join(map(str, counted()))}")
     scene.end(net)
 

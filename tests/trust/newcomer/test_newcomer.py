@@ -76,11 +76,12 @@ def test_moments_in_their_own_dtype_and_what_is_switched(run: Run, place: str, a
     check_healed(run("mixed", place, at), calm(run, "mixed"))
 
 
-@pytest.mark.parametrize("place", ["backward", "inside backward"])
-def test_a_compiled_model(tmp_path: Path, free_port: Callable[[], int], place: str) -> None:
-    """The newcomer does not compile again what the dead rank had compiled. It finds the compiler imported."""
+@pytest.fixture
+def compiled(tmp_path: Path, free_port: Callable[[], int]) -> Callable[[str], tuple[Launched, list[str]]]:
+    """Runs the compiled training without and with a death, once the standby has the compiler. Returns the disturbed run
+    and what the calm one has ended with."""
 
-    def start(name: str, at: str) -> Launched:
+    def start(name: str, place: str, at: str) -> Launched:
         folder = tmp_path / name
         folder.mkdir()
         os.mkfifo(folder / "go")
@@ -88,14 +89,32 @@ def test_a_compiled_model(tmp_path: Path, free_port: Callable[[], int], place: s
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
         return Launched(folder, free_port(), "--nproc-per-node", str(RANKS), *words, env=cache, job=name, warm=True)
 
-    with start("calm", NEVER) as calm:
-        calm.end()
-    with start("killed", "3") as job:
-        job.wait_for_line("this node's standby has the compiler imported by now")
-        os.close(os.open(tmp_path / "killed" / "go", os.O_WRONLY))
-        job.end()
-    check_healed(job, sorted(calm.said("weights")))
+    def both(place: str) -> tuple[Launched, list[str]]:
+        with start("calm", place, NEVER) as calm:
+            calm.end()
+        with start("killed", place, "3") as job:
+            job.wait_for_line("this node's standby has the compiler imported by now")
+            os.close(os.open(tmp_path / "killed" / "go", os.O_WRONLY))
+            job.end()
+        return job, sorted(calm.said("weights"))
+
+    return both
+
+
+@pytest.mark.parametrize("place", ["all backward", "inside backward"])
+def test_a_compiled_model(compiled: Callable[[str], tuple[Launched, list[str]]], place: str) -> None:
+    """The newcomer does not compile again what the dead rank had compiled. It finds the compiler imported."""
+    job, weights = compiled(place)
+    check_healed(job, weights)
     assert sorted(job.said("compiler")) == ["is to come 0", "is to come 1", "was there 1"], job.text
     (of_the_newcomer,) = [line.split()[1:] for line in job.said("caches") if line.startswith("1 ")]
     hits, misses = map(int, of_the_newcomer)
     assert hits > 0 and misses == 0, job.text
+
+
+@pytest.mark.parametrize("place", ["forward", "updated"])
+@pytest.mark.parametrize("way", ["fullgraph", "overhead", "dynamic", "lengths", "breaks", "update"])
+def test_a_compiled_model_in_other_ways(
+    compiled: Callable[[str], tuple[Launched, list[str]]], way: str, place: str
+) -> None:
+    check_healed(*compiled(f"{way} {place}"))
