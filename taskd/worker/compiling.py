@@ -13,6 +13,7 @@ anything is compiled.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import logging
@@ -105,6 +106,21 @@ def prepare() -> None:
         _practise(os._exit)
     os.waitpid(pid, 0)
     _practise()
+    _leave_context_managers_alone()
+
+
+def _leave_context_managers_alone() -> None:
+    """Let the two functions of contextlib run as they are that make a context manager of a generator.
+
+    The forward of DistributedDataParallel is left to Python, and calls them. The compiler would take each for itself,
+    find nothing in it to compute, and leave it to Python, too. This takes 100 ms. It still sees through them in models.
+    """
+    from torch._dynamo import eval_frame
+
+    skip: Callable[[object], None] | None = getattr(eval_frame, "skip_code", None)
+    if skip is not None:
+        skip(contextlib.contextmanager(lambda: iter(())).__code__)  # type: ignore[attr-defined]
+        skip(contextlib._GeneratorContextManagerBase.__init__.__code__)  # type: ignore[attr-defined]
 
 
 def _measure_no_guards() -> None:
