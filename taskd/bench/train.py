@@ -168,6 +168,7 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
     inner = network(width, depth, kind)
     model = parallel(inner, kind)
     trained: Any = torch.compile(model) if kind.startswith("compiled") else model
+    evaluated = torch.nn.Sequential(*list(inner.children())[:-1])  # without the dropout, which draws numbers
     groups = [dist.new_group([0, 1]) for _ in range(2 if kind == "stands" else 0)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     session = taskd.session()
@@ -183,7 +184,7 @@ def main(width: int, depth: int, steps: int, last: Path, kind: str = "ddp") -> N
             if kind == "stands":
                 stand_still(last, step.number, groups)
             if kind == "pauses":
-                pause(last, step.number, inner)
+                pause(last, step.number, evaluated)
             if told.now:
                 told.now = False
                 raise ValueError("told to raise")
