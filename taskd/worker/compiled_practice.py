@@ -8,10 +8,12 @@ sends nothing and is gone at the end, and the generators are as before. It compi
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -61,18 +63,42 @@ class _Model(nn.Module):
 def run() -> None:
     """Run the forward of the training, for which the compiler also makes the backward. Put back what that changes."""
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers the group that sends nothing
+    with _unchanged(), _silent(), _alone():
+        torch.compile(DistributedDataParallel(_Model()))(torch.tensor([[1]]))
+
+
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """Put back what the practice draws and sets, let the compiler forget it, and keep it out of the job's profile."""
     drawn, hook = torch.get_rng_state(), sys.excepthook
-    logging.disable(logging.WARNING)  # what the compiler says about these layers concerns nobody
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
-            torch.compile(DistributedDataParallel(_Model()))(torch.tensor([[1]]))
+        with torch.compiler.config.patch(job_id=None):  # else the profile of rank 0 on disk would be written over
+            yield
     finally:
-        logging.disable(logging.NOTSET)
-        if dist.is_initialized():
-            dist.destroy_process_group()
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         torch.set_rng_state(drawn)
         sys.excepthook = hook
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """What the compiler says about these layers concerns nobody."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Be a group of one rank that sends nothing."""
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 COMMON = """
-import logging, os, random, sys
+import contextlib, logging, os, random, sys, warnings
 import numpy, torch, torch.distributed as dist, torch.distributed.fsdp, torch._dynamo
 from taskd import _native
 from taskd.worker import compiling
@@ -24,10 +27,13 @@ def seen():
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "hook": sys.excepthook,
         "logging": logging.root.manager.disable,
+        "warnings": list(warnings.filters),
+        "files": os.listdir(),
         "mode": (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()),
     }
 """
 PREPARE = """
+logging.disable(5)  # as a preloaded module may
 before = seen()
 compiling.prepare()
 after = seen()
@@ -42,12 +48,17 @@ print("threads", _native.thread_count())
 CHILD = """
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
+@contextlib.contextmanager
+def doubled(x):
+    yield x * 2
+
 class Own(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
     def forward(self, x):
-        return torch.dropout(self.layer(x).relu(), 0.5, True).sum()
+        with doubled(x) as twice:
+            return torch.dropout(self.layer(twice).relu(), 0.5, True).sum()
 
 torch.manual_seed(3)
 model = torch.nn.parallel.DistributedDataParallel(Own())
@@ -59,11 +70,22 @@ dist.destroy_process_group()
 """
 
 
-def test_a_standby_can_be_forked_from_and_is_as_before(run_python: RunPython) -> None:
-    assert "threads 1" in run_python(COMMON + PREPARE).stdout
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what torch compiles, empty at first."""
+    return tmp_path_factory.mktemp("cache")
 
 
-def test_a_newcomer_compiles_what_a_first_process_compiles(run_python: RunPython) -> None:
+def test_a_standby_can_be_forked_from_and_is_as_before(run_python: RunPython, cache: Path) -> None:
+    """torch's profile of a job that has a name is on disk. The practice writes nothing into it."""
+    named = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCH_COMPILE_JOB_ID": "named"}
+    assert "threads 1" in run_python(COMMON + PREPARE, env=named).stdout
+    assert list(cache.iterdir()) and not list(cache.rglob("code_state*"))
+
+
+def test_a_newcomer_compiles_what_a_first_process_compiles(run_python: RunPython, cache: Path) -> None:
     """The same bits, graphs and names of groups, with a practice before and without."""
-    first, newcomer = run_python(COMMON + CHILD), run_python(COMMON + "compiling.prepare()\n" + CHILD)
+    folder = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    first = run_python(COMMON + CHILD, env=folder)
+    newcomer = run_python(COMMON + "compiling.prepare()\n" + CHILD, env=folder)
     assert "gradient" in first.stdout and first.stdout == newcomer.stdout
