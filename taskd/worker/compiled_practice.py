@@ -14,10 +14,12 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,9 +98,16 @@ def _silent() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Be a group of one rank that sends nothing."""
-    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    """Be a group of one rank that sends nothing. torch counts groups to name them, also those that come to nothing."""
+    world: Any = distributed_c10d._world
+    level, count = dist.get_debug_level(), world.group_count
+    dist.set_debug_level(dist.DebugLevel.OFF)  # DETAIL puts a wrapper around each group, but not around this kind
     try:
-        yield
+        dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
     finally:
-        dist.destroy_process_group()
+        dist.set_debug_level(level)
+        world.group_count = count

@@ -18,9 +18,11 @@ import numpy, torch, torch.distributed as dist, torch.distributed.fsdp, torch._d
 from taskd import _native
 from taskd.worker import compiling
 
+world = dist.distributed_c10d._world
+
 def seen():
     return {
-        "groups": (dist.is_initialized(), dict(dist.distributed_c10d._world.pg_map)),
+        "groups": (dist.is_initialized(), dict(world.pg_map), world.group_count, dist.get_debug_level()),
         "torch's generator": hash(torch.get_rng_state().numpy().tobytes()),
         "Python's generator": hash(random.getstate()),
         "numpy's generator": hash(numpy.random.get_state()[1].tobytes()),
@@ -77,10 +79,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_standby_can_be_forked_from_and_is_as_before(run_python: RunPython, cache: Path) -> None:
-    """torch's profile of a job that has a name is on disk. The practice writes nothing into it."""
-    named = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCH_COMPILE_JOB_ID": "named"}
-    assert "threads 1" in run_python(COMMON + PREPARE, env=named).stdout
-    assert list(cache.iterdir()) and not list(cache.rglob("code_state*"))
+    """torch's profile of a job that has a name is on disk. The practice writes nothing into it. A job may have asked
+    for torch's checks of all groups."""
+    job = {"TORCH_COMPILE_JOB_ID": "named", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    assert "threads 1" in run_python(COMMON + PREPARE, env={"TORCHINDUCTOR_CACHE_DIR": str(cache), **job}).stdout
+    assert list(cache.rglob("*.so")) and not list(cache.rglob("code_state*"))
+
+
+def test_a_practice_that_fails_leaves_nothing(run_python: RunPython, cache: Path) -> None:
+    fail = "from taskd.worker import compiled_practice\ncompiled_practice._Model = None\n"
+    assert "threads 1" in run_python(COMMON + fail + PREPARE, env={"TORCHINDUCTOR_CACHE_DIR": str(cache)}).stdout
 
 
 def test_a_newcomer_compiles_what_a_first_process_compiles(run_python: RunPython, cache: Path) -> None:
