@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from taskd.bench.job import PATIENCE_S, Broken, Job
-from taskd.bench.recovery import PHASES, healed, tell, weights_of
+from taskd.bench.recovery import BETWEEN, PHASES, healed, tell, weights_of
 from taskd.bench.report import Figure, Goal, median, unmeasured
 
 SIDES = {"plain": "", "compiled": "compiled-"}
@@ -103,7 +103,7 @@ def _disturbed(
     ):
         jobs = {"plain": plain, "compiled": compiled}
         for job in jobs.values():
-            job.settle(1)
+            job.settle(BETWEEN)  # the first step is over: it compiles, and a pause would wait for it in vain
             _order(job, "pause", "--timeout", "7200")
         _wait_for_compiler(compiled)
         late = time.monotonic() + MODEL_S
