@@ -168,11 +168,7 @@ class Connection:
         assert self._socket is not None
         self._sequence += 1
         question = encode(Question(topic, cut(argument)), Envelope(self._job, "", self._life, self._sequence))
-        try:
-            self._socket.send(question)
-        except zmq.Again:
-            self._hang_up()
-            raise NoManager(f"the manager at {self.place} takes no question: it is stopped or overloaded") from None
+        self._send(self._socket, question)
         reply = self._reply(self._socket)
         if not reply.ok:
             raise UsageError(reply.text)
@@ -201,18 +197,49 @@ class Connection:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.reconnect_ivl = -1
-        self._socket.sndtimeo = int(ANSWER_SECONDS * 1000)
         key.protect_client(self._socket)
         self._monitor = self._socket.get_monitor_socket(_WATCHED)
         self._socket.connect(f"tcp://{self.place}")
 
-    def _reply(self, socket: zmq.Socket[bytes]) -> Reply:
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._monitor, zmq.POLLIN)
+    def _send(self, socket: zmq.Socket[bytes], question: bytes) -> None:
         end = time.monotonic() + ANSWER_SECONDS
         while (left := end - time.monotonic()) > 0:
-            ready = dict(poller.poll(int(left * 1000) + 1))
+            try:
+                socket.send(question, zmq.DONTWAIT)
+                return
+            except zmq.Again:
+                ready = self._ready(socket, zmq.POLLOUT, left)
+            if self._monitor in ready:
+                self._check_events()
+        self._hang_up()
+        raise NoManager(f"the manager at {self.place} takes no question: it is stopped or overloaded")
+
+    def _ready(self, socket: zmq.Socket[bytes], flag: int, seconds: float) -> dict[Any, int]:
+        """Wait until the socket, or its monitor, is ready. Return which of them are."""
+        poller = zmq.Poller()
+        poller.register(socket, flag)
+        poller.register(self._monitor, zmq.POLLIN)
+        return dict(poller.poll(int(seconds * 1000) + 1))
+
+    def _check_events(self) -> None:
+        """Raise NoManager if the connection has ended."""
+        seen = self._events()
+        if zmq.EVENT_DISCONNECTED not in seen and not seen & _REFUSED:
+            return
+        # A manager with another key does not even answer a handshake: it drops the connection.
+        shaken = self._shaken
+        self._hang_up()
+        if not shaken:
+            raise _CutOff(
+                f"the manager at {self.place} does not accept the key of job {self._job}: another job's? "
+                "Or strangers crowd its port, try again"
+            )
+        raise NoManager(f"the manager at {self.place} has ended")
+
+    def _reply(self, socket: zmq.Socket[bytes]) -> Reply:
+        end = time.monotonic() + ANSWER_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            ready = self._ready(socket, zmq.POLLIN, left)
             if socket in ready:
                 found = decode(socket.recv_multipart()[-1])
                 if isinstance(found, WireError):
@@ -220,17 +247,7 @@ class Connection:
                 if isinstance(found[1], Reply):
                     return found[1]
             elif self._monitor in ready:
-                seen = self._events()
-                if zmq.EVENT_DISCONNECTED in seen or seen & _REFUSED:
-                    # A manager with another key does not even answer a handshake: it drops the connection.
-                    shaken = self._shaken
-                    self._hang_up()
-                    if not shaken:
-                        raise _CutOff(
-                            f"the manager at {self.place} does not accept the key of job {self._job}: another job's? "
-                            "Or strangers crowd its port, try again"
-                        )
-                    raise NoManager(f"the manager at {self.place} has ended")
+                self._check_events()
         self._hang_up()
         raise NoManager(
             f"the manager at {self.place} has not answered for {ANSWER_SECONDS:.0f} s: it is stopped or overloaded"

@@ -19,6 +19,7 @@ import pytest
 
 from taskd.cli.incidents import story
 from taskd.cli.status import picture
+from taskd.client import Client, NoManager
 from taskd.core.messages import Evidence, Proof, Proofs
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.types import EvidenceKind, Outcome, RankState, Strategy
@@ -187,6 +188,24 @@ def test_host_port_and_job_may_be_given_or_are_found(manager: ManagerProcess, fr
     environment["TASKD_KEY"] = "ab" * 32
     wrong_key = taskd("status", "--job", "job", "--host", "127.0.0.1", "--port", str(manager.port))
     assert wrong_key.returncode == 3 and "does not accept the key of job job" in wrong_key.stderr
+
+
+def test_a_wrong_key_may_be_refused_before_the_question_is_sent(
+    manager: ManagerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKD_KEY", "ab" * 32)
+    connect = Client._connect
+
+    def connected(self: Client) -> None:
+        connect(self)
+        assert self._monitor.poll(1000 * PATIENCE_S)  # the manager has ended the connection
+
+    monkeypatch.setattr(Client, "_connect", connected)
+    with (
+        Client("job", host="127.0.0.1", port=manager.port) as client,
+        pytest.raises(NoManager, match="does not accept the key of job job"),
+    ):
+        client.status()
 
 
 @pytest.mark.parametrize("of", ["this job", "another job", "no job"])
