@@ -1,8 +1,13 @@
 """Keeps what the rest of a step's body may change in the script, and puts it back after a rehearsal.
 
-These are numbers, texts and the contents of containers, in the names that it sets and in the objects that it changes.
-Flags, and what was None or not there, stay as the rest has left them: what a script does only once is guarded by them
-(`if hook is None:`), and it has been done. Objects of the script are looked at one level deep.
+It covers the places that the rest sets, the objects that it changes or passes on, and all places that the loop may set
+in functions and methods which it calls (flow.py). Names and attributes get their values back, and containers get their
+contents back. Objects of the script's own classes are looked at one level deep.
+
+A script may have done something only once. If the guard of that was put back, it would be done again; if a decision by
+weights that nobody has trained was not put back, it would stay. So what was None stays as the rest has left it (`if
+hook is None:`): a number there is replaced later, and other values are compared (counters.py, held.py). A flag is put
+back if the body sets it and does not guard it by itself. If another flag has changed, its name is told.
 It does NOT decide what is needed (behind.py), and puts no state of the training back.
 """
 
@@ -10,77 +15,104 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 import torch
 
-from taskd.state.places import NUMBERS, Place, space_of
+from taskd.state.places import NOTHING, Place, space_of
 from taskd.state.plain import filled
 from taskd.state.script import Script
 from taskd.state.sources import passed_over
 
 CONTAINERS = (list, dict, set, deque)
-_KEPT = (*NUMBERS, str)
+_COPIED = (*CONTAINERS, Counter, OrderedDict, defaultdict, bytearray)
 _OTHERS = (type, torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 """Kinds of objects of the script that are put back in other ways, or never change."""
 _MOST = 1 << 20
 """Longer containers are not copied."""
+Loops = list[tuple[CodeType, tuple[Place, ...]]]
+"""The functions around a step, the innermost first: their code, and all places that their loops may set."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One place, as it was."""
+
+    place: Place
+    root: Any
+    """The object that it begins with. A name by itself is looked up in its function."""
+    value: Any
+    guards: bool
+    """Whether it may be a flag that guards what is done only once."""
 
 
 @dataclass(slots=True)
 class Rest:
     """What the rest of a body may change, as it was before."""
 
-    code: CodeType
-    names: dict[Place, Any] = field(default_factory=dict)
-    parts: list[tuple[Place, Any, Any]] = field(default_factory=list)
-    """Places inside of objects: the place, the object that it begins with, and the value."""
-    spaces: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
-    """Attributes of objects: where they are, and their values."""
+    functions: list[tuple[CodeType, list[_Kept]]] = field(default_factory=list)
+    spaces: list[tuple[str, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    """Objects of the script: their names, their attributes, and a copy of these."""
     containers: list[tuple[Any, Any]] = field(default_factory=list)
     """Containers, each with a copy."""
 
-    @classmethod
-    def of(cls, code: CodeType, script: Script, places: Iterable[Place], objects: Iterable[Any]) -> Rest:
-        """Note what is at these places and in these objects."""
-        rest = cls(code)
-        everywhere = [*places]
-        for place, root in script.rooted([one for one in everywhere if one.is_exact]):
+    def note(self, script: Script, places: Iterable[Place], plain: Set[Place] = frozenset()) -> None:
+        """Note what is at these places of a function. `plain`: those of them that are no guards."""
+        kept = list[_Kept]()
+        for place, root in script.rooted([one for one in {*places} if one.is_exact]):
             value = place.found(root)
-            if type(value) in _KEPT and place.path:
-                rest.parts.append((place, root, value))
-            elif type(value) in _KEPT:
-                rest.names[place] = value
-            else:
-                rest._note(value)
-        for value in [*objects, *(script.at(place.base) for place in everywhere)]:
-            rest._note(value)
-            if is_own(value):
-                space = space_of(value)
-                rest.spaces.append((space, {key: one for key, one in space.items() if type(one) in _KEPT}))
-                for one in space.values():
-                    rest._note(one)
-        return rest
+            if value is not NOTHING and value is not None:
+                kept.append(_Kept(place, root, value, type(value) is bool and place not in plain))
+                self._copy(value)
+        self.functions.append((script.loop[0], kept))
 
-    def _note(self, value: Any) -> None:
-        if type(value) in CONTAINERS and len(value) <= _MOST:
+    def note_object(self, name: str, value: Any) -> None:
+        """Note an object that the rest may change: the contents of a container, or the attributes of the script's own
+        object."""
+        self._copy(value)
+        if is_own(value):
+            space = space_of(value)
+            self.spaces.append((name, space, dict(space)))
+            for one in space.values():
+                self._copy(one)
+
+    def _copy(self, value: Any) -> None:
+        if type(value) in _COPIED and len(value) <= _MOST:
             self.containers.append((value, copy.copy(value)))
 
-    def put_back(self) -> None:
-        """Set it all to what it was."""
-        script = frame_of(self.code, Script.asking())
-        if script is not None and self.names:
-            script.give(self.names)
-        for place, root, value in self.parts:
-            place.set(root, value)
-        for space, values in self.spaces:
-            space.update(values)
+    def put_back(self) -> list[str]:
+        """Set it all to what it was. Return the names of what nobody can put back."""
+        unsure = set[str]()
+        for code, kept in self.functions:
+            script = frame_of(code, Script.asking())
+            names = dict[Place, Any]()
+            for one in kept:
+                now = one.place.found(one.root) if one.place.path else NOTHING
+                if not one.place.path:
+                    now = NOTHING if script is None else script.at(one.place)
+                if now is NOTHING or now is one.value:
+                    continue
+                if one.guards:
+                    unsure.add(one.place.text)
+                elif one.place.path:
+                    one.place.set(one.root, one.value)
+                else:
+                    names[one.place] = one.value
+            if script is not None and names:
+                script.give(names)
+        for name, space, before in self.spaces:
+            there = ((key, value) for key, value in before.items() if value is not None and key in space)
+            changed = {key: value for key, value in there if space[key] is not value}
+            flags = {key for key, value in changed.items() if type(value) is bool}
+            unsure |= {f"{name}.{key}" for key in flags}
+            space.update({key: value for key, value in changed.items() if key not in flags})
         for value, before in self.containers:
             filled(value, before)
+        return sorted(unsure)
 
 
 def frame_of(code: CodeType, script: Script | None) -> Script | None:

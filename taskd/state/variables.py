@@ -30,6 +30,7 @@ from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop, name_of
 from taskd.state.leaves import Thing
 from taskd.state.places import NUMBERS, Spot, listed_at, reached
+from taskd.state.rest import Loops
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -242,10 +243,16 @@ class Variables:
 
     # ---- a rehearsal ------------------------------------------------------------------------------------------
 
-    def rehearsal_begins(self) -> None:
-        """A rehearsal begins, of which nothing is to be kept."""
-        script = Script.asking()
+    def rehearsal_begins(self) -> Loops:
+        """A rehearsal begins, of which nothing is to be kept. Return the functions that ask for the step, the innermost
+        first, with all that their loops may set."""
+        found, script = Loops(), Script.asking()
         self._aside = None if script is None else self._look(script, -1, -1)
+        while script is not None:
+            loop = self._of(script)
+            found.append((script.loop[0], (*loop.written, *loop.counts.places)))
+            script = script.user()
+        return found
 
     def rehearsed(self) -> None:
         """The rehearsal is over: undo what it has counted."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
+from taskd.state.coverage import listed
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
@@ -19,9 +20,9 @@ from taskd.worker.registered import Registered
 from taskd.worker.step import Step
 from taskd.worker.transaction import Transaction
 
-LEFT_LOOP = (
-    "the script of a newcomer has left its loop in a rehearsed step: it decided so by weights that nobody has trained, "
-    "or by what this rank alone has added up; see Step.rehearsal"
+DECIDED = (
+    "a newcomer's rehearsal of a step has changed {names}: if it decided so by weights that nobody has trained, going "
+    "on would be wrong; let the script ask Step.rehearsal"
 )
 
 
@@ -66,10 +67,7 @@ class Newcomer:
         replica = self._registered.replica
         static = any(getattr(model, "static_graph", False) for model in replica.parallel())
         for _ in range(2 if static else 1):  # with a static graph, DDP learns in the second step
-            try:
-                yield self._transaction.hand_out_rehearsal(0, feed.sample(), passes_loop=passes_loop)
-            except GeneratorExit:
-                self._refusal.refuse(LEFT_LOOP)
+            yield self._transaction.hand_out_rehearsal(0, feed.sample(), passes_loop=passes_loop)
             self._rehearsed()
         self._registered.doubts.look("what a rehearsal has left", self._forget_gradients)
         if self._registered.doubts.sentence:
@@ -79,7 +77,8 @@ class Newcomer:
         """Note that the script asks for the next step after a rehearsed one. Raises UsageError, as check_used()."""
         registered, transaction = self._registered, self._transaction
         transaction.check_used()
-        registered.doubts.look("what a rehearsal has left", registered.calls.rehearsing.over)
+        if unsure := registered.doubts.look("what a rehearsal has left", registered.calls.rehearsing.over):
+            self._refusal.refuse(DECIDED.format(names=listed(unsure)))
         transaction.variables.rehearsed()
 
     def _forget_gradients(self) -> None:

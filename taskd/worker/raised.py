@@ -1,10 +1,10 @@
 """Errors that the script or its loader raises in a step: which may be tried again, and which came a second time.
 
-A step is tried again once after an error, and only before shared state has changed (docs/ARCHITECTURE.md, An error in a
-step). Failure modes: the script's collectives fail because another rank has failed (this is not the script's own error,
-and is reported elsewhere); memory ran out, but the error still holds tensors, and the device's allocator caches their
-memory; the script raises the error on purpose, and has said so (`recover.never_retry`). It does NOT lead a repair
-(heal.py), and it does not know who answers (orders.py).
+A step is tried again once after an error, and only before shared state has changed (docs/architecture/repair.md, An
+error in a step). Failure modes: the script's collectives fail because another rank has failed (this is not the script's
+own error, and is reported elsewhere); memory ran out, but the error still holds tensors, and the device's allocator
+caches their memory; the script raises the error on purpose, and has said so (`recover.never_retry`). It does NOT lead a
+repair (heal.py), and it does not know who answers (orders.py).
 
 If a death could not be healed in place, no error is tried again either. All ranks would start over, though the error
 may be the script's own way out of its loop. DistributedDataParallel cannot go on after a backward that was interrupted.
@@ -62,6 +62,10 @@ class Raised:
             self.left = number
             raise
 
+    def is_torn(self, error: BaseException) -> bool:
+        """Whether the error has left a backward, after which DistributedDataParallel cannot go on."""
+        return bool(self._registered.replica.parallel()) and _comes_from_a_backward(error)
+
     def all_try(self, number: int) -> None:
         """Note that all ranks do this step again because one rank had raised. A rank that raises in this second attempt
         does not cause a third one, because the others may have left their loop by then."""
@@ -70,8 +74,8 @@ class Raised:
     def is_tried_again(self, number: int, error: BaseException) -> bool:
         """Ask the manager, and wait, whether all ranks do this step again. The step has changed nothing yet."""
         known = self._registered
-        torn = bool(known.replica.parallel()) and _comes_from_a_backward(error)
-        refused = torn or known.coverage.flaws or known.doubts.sentence or _is_one_of(self._repair.never_retry, error)
+        refused = self.is_torn(error) or _is_one_of(self._repair.never_retry, error)
+        refused = refused or bool(known.coverage.flaws or known.doubts.sentence)
         if refused or number in (self._tried, self._tried_by_all) or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", number, told(error))

@@ -22,7 +22,7 @@ import torch
 
 from taskd.errors import StepAbandoned
 from taskd.state.behind import Body
-from taskd.state.rest import Rest
+from taskd.state.rest import Loops, Rest
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of a call."""
@@ -46,10 +46,13 @@ class Rehearsing:
         self.where = Where.NOWHERE
         self.passes_loop = False
         """Whether the newcomer goes on behind the loop of this step, since the others have ended it."""
+        self.loops: Loops = []
+        """The functions that ask for the step, with what their loops may set."""
         self.ended_by = ""
         """What ended the last rehearsal behind its update before the body was through."""
         self._body: Body | None = None
-        self._rest: Rest | None = None
+        self._rests: list[Rest] = []
+        """One for each `with step:` of this turn of the loop that went on."""
         self._left_out = 0
         self._stepping: list[str] = []
         """The optimizers that step without an effect, the innermost last."""
@@ -74,10 +77,12 @@ class Rehearsing:
 
     def go_on(self) -> None:
         """Go on behind the update. Raises StepAbandoned if the rehearsal ends here."""
-        if self.where is Where.BEFORE and self._body is not None:
-            self._rest = self._body.rest(self.passes_loop)
-        if self._rest is None:
+        if self.is_behind:
+            return
+        rest = None if self._body is None else self._body.rest(self.passes_loop, self.loops)
+        if rest is None:
             raise StepAbandoned(ENDS)
+        self._rests.append(rest)
         self.where = Where.BEHIND
 
     def leave_out(self, name: str, optimizer: torch.optim.Optimizer, given: Given) -> Given:
@@ -111,11 +116,11 @@ class Rehearsing:
             self.optimizer_ended(name)
         self.where, self._body, self.ended_by = Where.NOWHERE, None, ended_by
 
-    def over(self) -> None:
-        """The script asks for the next step: put back what the rest of the body has changed."""
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            rest.put_back()
+    def over(self) -> list[str]:
+        """The script asks for the next step: put back what the rest of the body has changed. Return the names of what
+        nobody can put back."""
+        rests, self._rests = self._rests, []
+        return sorted({name for rest in reversed(rests) for name in rest.put_back()})
 
 
 def _without_closures(given: Given) -> Given:

@@ -113,8 +113,8 @@ class Transaction:
     def hand_out_rehearsal(self, number: int, batch: Any, *, passes_loop: bool = False) -> Step:
         """Return a step for a rehearsal. Nothing of it is kept. `passes_loop`: the script goes on behind the loop, and
         does no step in it."""
-        self.registered.calls.rehearsing.passes_loop = passes_loop
-        self.variables.rehearsal_begins()
+        rehearsing = self.registered.calls.rehearsing
+        rehearsing.passes_loop, rehearsing.loops = passes_loop, self.variables.rehearsal_begins()
         step = self._handed = Step(self, number, batch, rehearsal=True)
         return step
 
@@ -213,7 +213,7 @@ class Transaction:
                 self.step.happens(StepEvent.REHEARSED)
             self.registered.doubts.look("what a step has left", self._recorder.rehearsed)
             calls.rehearsed(ended_by)
-            if isinstance(error, Exception) and not ended_by:
+            if isinstance(error, Exception) and (not ended_by or self.raised.is_torn(error)):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
             return error is None or isinstance(error, (StepAbandoned, Exception))
         if error is None:

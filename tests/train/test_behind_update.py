@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from taskd.state.behind import Body
-from taskd.state.rest import Rest
+from taskd.state.places import Place
+from taskd.state.rest import Loops, Rest
 
 HEAD = """
+import collections
+import enum
 import torch
 
 class Meter:
@@ -26,6 +29,15 @@ class Whole:
 
 class Net(torch.nn.Module):
     def update(self, value): self.value = value
+
+class Colour(enum.Enum):
+    RED, BLUE = 1, 2
+
+phase, ready = 1, False
+
+def change():
+    global phase, ready
+    phase, ready = 2, True
 
 def train(update, *more):
     update()
@@ -41,7 +53,7 @@ class Step:
     __enter__ = staticmethod(Body.entered)  # called without a frame of this file between it and the script
 
     def __init__(self, whole: bool = True) -> None:
-        self.whole = whole
+        self.whole, self.loops = whole, Loops()
         self.body: Body | None = None
         self.updates = 0
         self.rest: Rest | None = None
@@ -54,11 +66,11 @@ class Step:
         """Make the update."""
         assert self.body is not None
         self.updates += 1
-        self.rest = self.body.rest(self.whole)
+        self.rest = self.body.rest(self.whole, self.loops)
 
 
-def run(folder: Path, source: str, whole: bool = True) -> Step:
-    """Run a script whose function `run(step, update)` has this source."""
+def run(folder: Path, source: str, whole: bool = True, written: tuple[Place, ...] = ()) -> Step:
+    """Run a script whose function `run(step, update)` has this source. `written`: what its loop may set elsewhere."""
     place = folder / f"script_{len(list(folder.iterdir()))}.py"
     place.write_text(HEAD + "def run(step, update):\n" + textwrap.indent(textwrap.dedent(source).strip(), "    "))
     spec = importlib.util.spec_from_file_location(place.stem, place)
@@ -68,6 +80,7 @@ def run(folder: Path, source: str, whole: bool = True) -> Step:
     try:
         spec.loader.exec_module(module)
         step = Step(whole)
+        step.loops.append((module.run.__code__, written))
         step.result = module.run(step, step.update)
     finally:
         del sys.modules[spec.name]
@@ -103,8 +116,8 @@ NEEDED = {
     "one of a pair": """
         with step as step.body:
             update()
-            value, other = 1, 2
-        print(other)
+            value, third = 1, 2
+        print(third)
     """,
     "a name that is read in a function": """
         def report():
@@ -139,7 +152,8 @@ NEEDED = {
         last = {}
         with step as step.body:
             train(update, last)
-        print(last)
+        if not step.updates:
+            print(last["loss"])
     """,
     "an object of the script": """
         meter = Meter()
@@ -232,6 +246,43 @@ NOT_NEEDED = {
             update()
             value = 1
         print(value)
+    """,
+    "a sum that is shown": """
+        total = 0
+        with step as step.body:
+            update()
+            total += 1
+        print(total)
+    """,
+    "a None that is asked for": """
+        value = None
+        with step as step.body:
+            update()
+            value = 1
+        if value is not None:
+            print(value)
+    """,
+    "a list whose length is asked for": """
+        seen = []
+        with step as step.body:
+            update()
+            seen.append(1)
+        if len(seen) == 50:
+            print("full")
+    """,
+    "another body of the same step": """
+        with step as step.body:
+            update()
+            value = 1
+        if step.updates > 5:
+            with step as step.body:
+                print(value)
+    """,
+    "a function that gives its locals away": """
+        with step as step.body:
+            update()
+            value = 1
+        print(value, locals())
     """,
     "a list that has items": """
         seen = [0]
@@ -335,23 +386,72 @@ def test_what_follows_the_loop_is_needed_only_if_the_loop_is_left(tmp_path: Path
 
 def test_what_the_rest_changes_is_put_back(tmp_path: Path) -> None:
     source = """
-        phase, name, flag, hook, seen, last = 1, "a", False, None, [1], {"loss": 1.0}
+        phase, name, flag, hook, colour, pair = 1, "a", False, None, Colour.RED, (1, 2)
+        seen, last, counts = [1], {"loss": 1.0}, collections.Counter(a=1)
         meter = Whole()
         meter.seen = []
         def look():
-            return [phase, name, flag, hook, seen, last, meter.value, meter.name, meter.seen]
+            return [phase, name, flag, hook, colour, pair, seen, last, counts, meter.value, meter.name, meter.seen]
         with step as step.body:
             update()
-            phase, name, flag, hook, value = 2, "b", True, 1, 3
+            phase, name, flag, hook, colour, pair, value = 2, "b", True, 1, Colour.BLUE, (3, 4), 3
             seen.append(2)
             last["loss"] = 2.0
             last["more"] = 3.0
+            counts.update(["a"])
             meter.update(2.0)
             meter.seen.append(1)
         print(value)
-        step.rest.put_back()
-        return look(), seen is last, value
+        unsure = step.rest.put_back()
+        return look(), value, unsure, colour is Colour.RED
     """
-    found, _, value = run(tmp_path, source).result
-    assert found == [1, "a", True, 1, [1], {"loss": 1.0}, 1.0, "loss", []]
+    found, value, unsure, red = run(tmp_path, source).result
+    assert red and found.pop(4) is not None
+    assert found == [1, "a", False, 1, (1, 2), [1], {"loss": 1.0}, {"a": 1}, 1.0, "loss", []]
     assert value == 3  # it had no value before
+    assert not unsure
+
+
+def test_a_flag_that_may_guard_is_named(tmp_path: Path) -> None:
+    source = """
+        done, meter = False, Whole()
+        meter.begun = False
+        def begin():
+            meter.begun = True
+        with step as step.body:
+            update()
+            if not done:
+                done = True
+            train(begin, meter)
+            value = 1
+        print(value)
+        return step.rest.put_back(), done, meter.begun
+    """
+    assert run(tmp_path, source).result == (["done", "meter.begun"], True, True)
+
+
+def test_what_a_function_sets_for_the_module_is_put_back(tmp_path: Path) -> None:
+    source = """
+        with step as step.body:
+            update()
+            train(change)
+            value = 1
+        print(value)
+        return step.rest.put_back(), phase, ready
+    """
+    places = (Place("phase", "phase"), Place("ready", "ready"))
+    assert run(tmp_path, source, written=places).result == (["ready"], 1, True)
+
+
+def test_a_function_that_has_returned_gets_nothing_back(tmp_path: Path) -> None:
+    source = """
+        def one():
+            kept, count = [], 1
+            with step as step.body:
+                update()
+                kept.append(1)
+                count = 2
+            return kept[0], count
+        return one(), step.rest.put_back()
+    """
+    assert run(tmp_path, source).result == ((1, 2), [])

@@ -7,7 +7,8 @@ after its step. "closure": the result of an optimizer that evaluates a closure. 
 added up. "file": the body writes a file before it is through. "error": the body raises an error that it catches itself.
 "average": an average of the weights that the body updates. "passed": a dict that is passed to a function. "inner":
 there are several updates in a step. "flag": a name that had a value, which is decided by what all ranks have added up.
-"log": nothing is needed, and the body writes into a file that was opened before.
+"decided": a flag, by what a rank finds out alone in a rehearsal. "elsewhere": the same in a function. "log": nothing is
+needed, and the body writes into a file that was opened before.
 """
 
 from __future__ import annotations
@@ -69,6 +70,26 @@ def noted(step: Any, loss: torch.Tensor, into: dict[str, float]) -> None:
     into["last"] = loss.item()
 
 
+def found_alone() -> bool:
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item() < 2
+
+
+def decide() -> None:
+    global is_alone
+    if found_alone():
+        is_alone = True
+
+
+def divided(value: float, by: int) -> float:
+    try:
+        return value / by
+    except ZeroDivisionError:
+        return 0.0
+
+
+is_alone = False
 torch.manual_seed(7)
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -83,7 +104,7 @@ def main() -> None:
     meter = Meter()
     if kind in ("list", "meter", "passed"):
         value = rate = distance = 0.0  # so nothing else is lacking
-    phase = 1
+    phase, alone = 1, False
     for _ in session.epochs(EPOCHS):
         seen, last = list[float](), dict[str, float]()
         for step in session.steps(loader):
@@ -102,7 +123,7 @@ def main() -> None:
                         update(step)
                     value = loss.item()
                 else:
-                    loss = backward(step, x) * (1 if phase == 1 else 0.1)
+                    loss = backward(step, x * (1 if phase == 1 else 0.1) * (0.1 if alone or is_alone else 1))
                     update(step)
                     if kind == "list":
                         seen.append(loss.item())
@@ -114,24 +135,24 @@ def main() -> None:
                     elif kind == "average":
                         average.update_parameters(model)
                         distance = (average.module.first.weight - model.first.weight).norm().item()
-                    elif kind == "reduced":
+                    elif kind in ("reduced", "flag"):
                         total = loss.detach().clone()
                         dist.all_reduce(total)
                         value = total.item()
-                    elif kind == "flag":
-                        total = loss.detach().clone()
-                        dist.all_reduce(total)
-                        value = total.item()
-                        if value < 0.01:
+                        if kind == "flag" and value < 0.01:
                             phase = 2
+                    elif kind == "decided":
+                        value = loss.item()
+                        if found_alone():
+                            alone = True
+                    elif kind == "elsewhere":
+                        decide()
+                        value = loss.item()
                     elif kind == "file":
                         value = loss.item()
                         Path(scene.args.folder, f"loss-{scene.rank}").write_text(str(value))
                     elif kind == "error":
-                        try:
-                            value = loss.item() / (0 if step.number % 2 else 1)
-                        except ZeroDivisionError:
-                            value = 0.0
+                        value = divided(loss.item(), step.number % 2)
                     else:
                         value = loss.item()
             if kind == "list":
