@@ -85,7 +85,10 @@ def put(loader: Any, numbers: Numbers) -> None:
 
 
 def hides(loader: Any) -> str:
-    """Return the path of an iterator in this loader, or an empty text."""
+    """Return the path of an iterator in this loader, or an empty text. What stands for a loader under @taskd.resilient
+    holds the steps of the session, which go on by themselves."""
+    if getattr(loader, "takes_steps_early", False) is True:
+        return ""
     return next((name for name, _, _, part in _walk(loader) if _is_iterator(part)), "")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
 from taskd.state.note import Told, as_said
+from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.worker.heal import Repair
 from taskd.worker.notes import Notes
@@ -96,9 +97,9 @@ class Counting:
         """Note that the body has run to its end."""
         self._ended = number
 
-    def rehearsal_begins(self) -> None:
-        """Note that the script gets a rehearsed step."""
-        self._doubts.look(WHAT, self._variables.rehearsal_begins)
+    def rehearsal_begins(self) -> Loops:
+        """Note that the script gets a rehearsed step. Return what its loops may set."""
+        return self._doubts.look(WHAT, self._variables.rehearsal_begins) or []
 
     def rehearsed(self) -> None:
         """Note that the script asks for the next step after a rehearsed one."""
