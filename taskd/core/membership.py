@@ -163,8 +163,10 @@ class Membership:
 
     def give_up(self, record: RankRecord, why: GivenUp, reason: str) -> bool:
         """Its process lives but is of no use: another incarnation is to take the seat. False: it was dead already."""
-        record.given_up = why if self.kill(record, 0, False, reason) else None
-        return record.given_up is not None
+        killed = self.kill(record, 0, False, reason)
+        if killed:
+            record.given_up = why
+        return killed
 
     def doubt(self, record: RankRecord) -> bool:
         """Suspect this rank. Return False if it is suspect already, or not alive."""

@@ -200,7 +200,7 @@ def effects_of(data: bytes) -> list[ManagerEffect]:
                 effects.append(Note(*values))
             elif kind == "end":
                 exit_code, reason, *stop = values  # versions before 15 wrote no kind
-                effects.append(EndJob(exit_code, reason, *map(StopKind, stop)))
+                effects.append(EndJob(exit_code, reason, StopKind(stop[0]) if stop else older.stop_kind(reason)))
             else:
                 effects += _tells(*values)
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:

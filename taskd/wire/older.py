@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskd.core.messages import Evidence, Report, Stop
+from taskd.core.types import StopKind
 
 OLDEST = 4
 """The oldest version whose journals can be read."""
@@ -25,9 +26,16 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
 of that list."""
 _GROWN: dict[int, dict[type, tuple[Any, ...]]] = {
     6: {Evidence: ("", 0)},  # operation, waited_ms
-    15: {Stop: (0,)},  # kind
 }
 """By the version that added them: the values that were appended to the message itself."""
+_STOPS = {"an operator has stopped the job": StopKind.ASKED, "an operator has drained node": StopKind.DRAINED}
+"""Until version 14 the beginning of a reason was all that said why an agent was told to stop."""
+
+
+def stop_kind(reason: Any) -> StopKind:
+    """Why an agent was told to stop, or the job ended, by a reason that a version before 15 wrote."""
+    told = (kind for words, kind in _STOPS.items() if isinstance(reason, str) and reason.startswith(words))
+    return next(told, StopKind.OVER)
 
 
 def renewed(version: int, kind: type, row: list[Any], now: int) -> list[Any]:
@@ -38,4 +46,6 @@ def renewed(version: int, kind: type, row: list[Any], now: int) -> list[Any]:
             if index < len(row) and type(row[index]) is list:
                 row[index] = [[*item, value] if type(item) is list else item for item in row[index]]
         row += _GROWN.get(later, {}).get(kind, ())
+    if version < 15 and kind is Stop:
+        row.append(int(stop_kind(row[-1] if row else "")))
     return row

@@ -218,11 +218,19 @@ def test_evidence_of_an_older_version_is_read() -> None:
         assert found[1] == Evidence(EvidenceKind.COLLECTIVE_ERROR, -1, 1, 0, 0, "connection reset by peer")
 
 
-def test_a_stop_of_an_older_version_is_read() -> None:
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("an operator has stopped the job: ann", StopKind.ASKED),
+        ("an operator has drained node a: its ranks are on other nodes, and the job goes on", StopKind.DRAINED),
+        ("all ranks have ended in good order", StopKind.OVER),
+    ],
+)
+def test_a_stop_of_an_older_version_is_read(reason: str, kind: StopKind) -> None:
     """Version 14 said only in words that an operator wanted it."""
-    found = decode(msgpack.packb([14, 10, "", "", 0, 0, 0, 75, "an operator has stopped the job: ann"]), older.OLDEST)
+    found = decode(msgpack.packb([14, 10, "", "", 0, 0, 0, 75, reason]), older.OLDEST)
     assert not isinstance(found, WireError), found
-    assert found[1] == Stop(0, 75, "an operator has stopped the job: ann", StopKind.OVER)
+    assert found[1] == Stop(0, 75, reason, kind)
 
 
 def test_nobody_but_a_journal_understands_an_older_version() -> None:

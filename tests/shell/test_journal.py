@@ -86,6 +86,8 @@ def test_events_and_effects_return(tmp_path: Path) -> None:
 
 def test_an_end_that_an_older_version_wrote_returns() -> None:
     assert record.effects_of(msgpack.packb([["end", 1, "over"]])) == [EndJob(1, "over", StopKind.OVER)]
+    asked = "an operator has stopped the job: ann"
+    assert record.effects_of(msgpack.packb([["end", 75, asked]])) == [EndJob(75, asked, StopKind.ASKED)]
 
 
 def test_the_same_message_to_many_nodes_is_written_once() -> None:
