@@ -1,7 +1,7 @@
 """A rank that is killed after its work was done does not fail the job. A rank that still had work to do is named.
 
-docs/ARCHITECTURE.md has the table of cases. Each case is a small training of two ranks, and the cases differ in the
-last lines of the script. The final weights are compared with those of the undisturbed run.
+docs/architecture/endings.md has the table of cases. Each case is a small training of two ranks, and the cases differ in
+the last lines of the script. The final weights are compared with those of the undisturbed run.
 """
 
 from __future__ import annotations
