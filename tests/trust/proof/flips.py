@@ -29,12 +29,12 @@ ENDLESS = 1_000_000
 def flip(
     what: str, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: torch.optim.lr_scheduler.StepLR
 ) -> None:
-    """Change one bit, or one number."""
+    """Change one bit, or one number. A lower bit might be rounded away by the next steps."""
     weight = model.first.weight
     if what == "parameter":
-        weight.detach().view(torch.int32)[3, 2] ^= 1
+        weight.detach().view(torch.int32)[3, 2] ^= 1 << 12
     elif what == "moment":
-        optimizer.state[weight]["exp_avg_sq"].view(torch.int32)[1, 1] ^= 1 << 5
+        optimizer.state[weight]["exp_avg_sq"].view(torch.int32)[1, 1] ^= 1 << 20
     elif what == "lr":
         optimizer.param_groups[0]["lr"] *= 1.0000001
     elif what == "scheduler":
