@@ -50,6 +50,8 @@ _HOLD = (types.SimpleNamespace, Mapping, list, tuple, set, deque)
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
 _Cached = type(lru_cache(lambda: None))
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
+_OF_TORCH = "require_forward_param_sync"
+"""DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
 GONE = b""
 """Stands for a value that is not there any more."""
 
@@ -151,7 +153,7 @@ def _of_object(name: str, one: Any) -> Iterator[_Part]:
 def _of_module(name: str, one: torch.nn.Module) -> Iterator[_Part]:
     space = space_of(one)
     for attribute, item in (*space.items(), *space.get("_modules", {}).items()):
-        if not attribute.startswith("_"):
+        if not attribute.startswith("_") and attribute != _OF_TORCH:
             yield f"{name}.{attribute}", item, (id(one), attribute)
     yield from _of_class(one)
 

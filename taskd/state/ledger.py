@@ -1,9 +1,9 @@
 """Keeps what this rank has done beside its steps, beyond its death, so that a newcomer does none of it again.
 
 It holds the results of work between two loops, how many pieces of it all ranks have ended, and what was done after
-that. It also holds how a process of this rank ended, if the script itself failed. Each change is a new version in the
-record (record.py), so the newest whole version says how far this rank had come. A result is kept as bytes, because the
-script may change the object later.
+that. It holds the same of the set-up (worker/early.py), and how a process of this rank ended, if the script itself
+failed. Each change is a new version in the record (record.py), so the newest whole version says how far this rank had
+come. A result is kept as bytes, because the script may change the object later.
 
 It does NOT decide what is done again, and holds nothing that other ranks hold.
 """
@@ -22,6 +22,16 @@ NEVER = -1
 
 
 @dataclass(slots=True)
+class Early:
+    """One piece of work before the first loop."""
+
+    result: bytes = b""
+    """The packed result. Empty: it cannot be kept, or the work has failed."""
+    followed: bool = False
+    """Whether what follows it (`then`) is done."""
+
+
+@dataclass(slots=True)
 class Ledger:
     """The ledger of one rank, continued by each newcomer, since all ranks were started together."""
 
@@ -31,8 +41,12 @@ class Ledger:
     """How many pieces of work between loops all ranks have ended."""
     followed: int = 0
     """For how many of them the work that follows (`then`) is done, too."""
-    early: int = 0
-    """The same for work before the first loop."""
+    early: list[Early] = field(default_factory=list)
+    """The work before the first loop."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """The numbers of each session.epochs()."""
+    began: float = 0.0
+    """The time at which the first process of this rank came to its first loop. 0: it has not."""
     after: bytes = b""
     """This rank's local state after the last piece of work."""
     failed_at: int = NEVER
@@ -53,7 +67,10 @@ class Ledger:
         self._number, data = found
         parts = tree.unpack(data)
         try:
-            self.passed, self.followed, self.early = parts["passed"], parts["followed"], parts["early"]
+            self.passed, self.followed = parts["passed"], parts["followed"]
+            self.early = [Early(*one) for one in parts["early"]]
+            self.epochs = [(first, count) for first, count in parts["epochs"]]
+            self.began = parts["began"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
             loop, *noted = parts["note"]
@@ -67,7 +84,9 @@ class Ledger:
         parts = {
             "passed": self.passed,
             "followed": self.followed,
-            "early": self.early,
+            "early": [[one.result, one.followed] for one in self.early],
+            "epochs": self.epochs,
+            "began": self.began,
             "after": self.after,
             "failed_at": self.failed_at,
             "failure": self.failure,

@@ -15,6 +15,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum, EnumMeta
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -27,6 +28,7 @@ MAX_BYTES = 64 << 20
 """The part that is not tensors: hyper-parameters, counters, positions. More than this is data, not state."""
 
 _PLAIN = frozenset((bool, float, str, bytes, type(None)))
+_PATH = type(Path())
 _MADE_OF: dict[str, Callable[[list[Any]], Any]] = {"l": list, "t": tuple, "S": set, "F": frozenset}
 _PLAIN_TENSOR = torch.Tensor.__torch_dispatch__
 """Tensors with another one are not where their address is: shards (see shards.py), quantized ones."""
@@ -75,9 +77,11 @@ class _Writer:
             return ["y", str(value)]
         if isinstance(value, torch.device):
             return ["v", str(value)]
+        if type(value) is _PATH:
+            return ["P", str(value)]
         raise UsageError(
             f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which cannot go to another process: "
-            "state may hold numbers, texts, bytes, tensors, arrays and lists, tuples, dicts and sets of them"
+            "state may hold numbers, texts, paths, bytes, tensors, arrays and lists, tuples, dicts and sets of them"
         )
 
 
@@ -148,6 +152,8 @@ def _read(node: Any, tensors: list[torch.Tensor]) -> Any:
         return _dtype(node[1])
     if tag == "v":
         return torch.device(node[1])
+    if tag == "P":
+        return _PATH(node[1])
     if tag in ("n", "g"):
         import numpy
 

@@ -31,6 +31,7 @@ from taskd.state.local import Captured, LocalState
 from taskd.state.moving import Moving
 from taskd.state.strange import Doubts
 from taskd.worker import hooks
+from taskd.worker.early import BeforeLoops
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
 from taskd.worker.place import Place
@@ -68,7 +69,7 @@ class Between:
         self._host, self._ledger, self._local, self._repair, self._passage = host, ledger, local, repair, passage
         self._doubts, self._place = doubts, place
         self.moving = Moving(local.replica)
-        self._early = 0
+        self.before_loops = BeforeLoops(ledger, self._follow)
         self._before: Captured | None = None
         self._number = -1
         self._result: Any = None
@@ -77,16 +78,6 @@ class Between:
     def under_way(self) -> bool:
         """Whether work is running that may have to be done again."""
         return self._before is not None
-
-    def before_loops(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
-        """Do work before the first loop. It belongs to the set-up, which a newcomer plays back; `then` is done once."""
-        result = work()
-        self._early += 1
-        if self._early > self._ledger.early:
-            self._follow(then, result)
-            self._ledger.early = self._early
-            self._ledger.save()
-        return result
 
     def run(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
         """Do the work and `then`, and return the result."""

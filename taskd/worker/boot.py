@@ -16,6 +16,7 @@ import sys
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # `-m` put this folder there; it is not the script's folder
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -39,9 +40,10 @@ from taskd.core import limits
 from taskd.core.messages import Covered, FromWorker, StageReached, ToSession
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
+from taskd.state.ledger import Ledger
 from taskd.state.record import Record
 from taskd.wire import local
-from taskd.worker import current, presence, script
+from taskd.worker import current, presence, reads, script
 from taskd.worker.failures import Failures
 from taskd.worker.finish import Finish
 from taskd.worker.groups import Groups
@@ -213,6 +215,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
         _c10d.control.start_record(setup)
         Unled(_c10d.control, orders).watch()
     current.establish(repair)
+    _note_reads(repair)
     presence.establish(there)
     there.start()
     failures = Failures(orders, _c10d.control, line.say, settings.recover.unrepaired_ms / 1000)
@@ -231,6 +234,15 @@ def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
     if "record" not in named or "setup" not in named:
         raise PeerError(f"rank {request.rank} cannot be replaced: the records of its life before are lost")
     return Record(descriptors[named["record"]]), descriptors[named["setup"]]
+
+
+def _note_reads(repair: LaunchedRepair) -> None:
+    """Note which files a newcomer's set-up reads that its life before cannot have read."""
+    if (found := repair.ledger()) is not None:
+        ledger = Ledger(repair.record_ledger)
+        with contextlib.suppress(PeerError):  # the session says it
+            ledger.adopt(found)
+            reads.watch(ledger.began)
 
 
 def _copy(request: Request, record: Record, bell: int) -> None:

@@ -20,6 +20,7 @@ from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, to_refuse, to_take
 from taskd.state.plain import Noted
+from taskd.worker import reads
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
 
@@ -112,7 +113,7 @@ class Notes:
     def flaw(self, loop: int) -> str:
         """Return why a newcomer that has reached this loop must not go on there, or an empty text."""
         names = self._before.unlike(self._mine, self._leaves) if loop == self._before.loop else []
-        return UNLIKE.format(names=listed(map(as_said, names))) if names else ""
+        return UNLIKE.format(names=listed(map(as_said, names))) + reads.newer() if names else ""
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class Notes:
         if not unsettled:
             return ""
         if names := to_refuse(told, rank, self._leaves):
-            return OTHERWISE.format(names=listed(map(as_said, names)))
+            return OTHERWISE.format(names=listed(map(as_said, names))) + reads.newer()
         if taken := to_take(told, rank):
             self._registered.doubts.look(WHAT, self._give, taken)
             self._mine = replace(self._mine, sets={**self._mine.sets, **taken})

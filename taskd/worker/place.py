@@ -21,7 +21,7 @@ class Place:
     works: int = 0
     """How many pieces of work were entered after the first loop."""
     epoch: int = 0
-    """The epoch of session.epochs(), from 0."""
+    """The epoch of session.epochs(), counted from its first one as 0."""
     in_epochs: bool = False
     """Whether the script's loops are inside session.epochs()."""
     giver: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from taskd import log
 from taskd.errors import StepAbandoned
 from taskd.state.ledger import NEVER, Ledger
+from taskd.worker import reads
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
 from taskd.worker.rehearsing import ENDS
@@ -57,7 +58,7 @@ class Refusal:
         """Note that the script ends. A newcomer that has not joined the others yet must not end: then this refuses and
         never returns."""
         if self._repair.newcomer and not self._sentence:
-            self.refuse(LEFT)
+            self.refuse(LEFT + reads.newer())
 
     def writes(self, sentence: str) -> None:
         """Refuse a write of the script in code that a newcomer runs again. Never returns. Raises StepAbandoned if only

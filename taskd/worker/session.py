@@ -143,6 +143,7 @@ class Session:
         if len(place.ends) < place.loops and not self._repair.newcomer:
             place.ends.append(self.updates)  # the body left the previous loop early
         compiling.look()
+        self._between.before_loops.are_over()
         place.loops += 1
         if place.loops == 2 and not place.in_epochs and self._repair.records:
             self._registered.warn([OLD_SHAPE])
@@ -182,19 +183,21 @@ class Session:
                 if self._place.loops != ordinal:
                     raise UsageError("another loop over steps() has begun in the body of this one")
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the epochs, from 0. A newcomer passes the epochs that are over and runs none of their
-        steps. All ranks meet at the end, so a rank that dies in its last work is still replaced."""
+    def epochs(self, count: int, first: int = 0) -> Iterator[int]:
+        """Yield the numbers of the epochs, from `first` to `count` - 1. A newcomer takes both from its predecessor. It
+        passes the epochs that are over and runs none of their steps. All ranks meet at the end, so a rank that dies in
+        its last work is still replaced."""
         place = self._place
         place.in_epochs = True
-        for place.epoch in range(count):
-            yield place.epoch
+        for place.epoch, epoch in enumerate(self._between.before_loops.epochs(first, count)):
+            yield epoch
         place.epoch = 0
         if place.loops:
             self.between(lambda: None)
 
     def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
-        """Do the work between two loops on all ranks, and return its result.
+        """Do the work between two loops on all ranks, and return its result. Before the first loop, a newcomer does the
+        work, too, but gets the result of its predecessor.
 
         `work` may communicate. If a rank dies during `work`, all ranks do it again. Once all ranks have ended it, no
         newcomer does it again. The result is kept: numbers, text, tensors, and dicts and lists of them. `then` gets the
@@ -203,7 +206,7 @@ class Session:
         if self._transaction.current is not None or self._transaction.is_behind_a_step:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
         if not self._place.loops:
-            return self._between.before_loops(work, then)  # type: ignore[no-any-return]
+            return self._between.before_loops.do(work, then)  # type: ignore[no-any-return]
         return self._between.run(work, then)  # type: ignore[no-any-return]
 
     def leaves(self) -> None:

@@ -147,7 +147,7 @@ class WriteGuard:
         what = _EVENTS[event](*args)
         if not what or _keeps_nothing(args) or threading.current_thread().name.startswith("taskd-"):
             return
-        place = _whose(sys._getframe(2))
+        place = whose(sys._getframe(2))
         if not place:
             return
         sentence = f"{place} {what}"
@@ -174,7 +174,7 @@ def _keeps_nothing(args: tuple[Any, ...]) -> bool:
     return found.startswith((*_DEVICES, *_SHARED, *below)) or f"{os.sep}__pycache__{os.sep}" in found
 
 
-def _whose(frame: FrameType | None) -> str:
+def whose(frame: FrameType | None) -> str:
     """Return the script's own line that asks for it; empty: the asking code only makes files for itself."""
     innermost = ""
     while frame is not None:

@@ -160,6 +160,14 @@ def test_an_installed_package_is_not_looked_into() -> None:
     assert not found, found
 
 
+def test_what_torch_sets_in_each_forward_is_not_looked_at() -> None:
+    """DistributedDataParallel notes in a forward whether gradients are computed."""
+    module = nn.Linear(1, 1)
+    module.require_forward_param_sync = module.require_backward_grad_sync = False  # type: ignore[assignment]
+    found = leaves_of([("it", module)], NONE)
+    assert "it.require_forward_param_sync" not in found and "it.require_backward_grad_sync" in found
+
+
 def test_two_of_one_name_are_both_seen() -> None:
     found = leaves_of([("it", 1), ("it", 2)], NONE)
     assert sorted(found.values()) == sorted([packed(1), packed(2)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -34,6 +35,7 @@ KINDS = (
     *(Mode.FAST, Name.FIRST, Switch.ONE | Switch.TWO, Range(1, Mode.FAST)),
     *(numpy.float64(0.1), numpy.int16(3), numpy.bool_(True)),
     *([1, (2, {3})], {"a": {4: frozenset({5})}}, torch.Size([2, 3]), torch.float16, torch.device("cpu")),
+    Path("a/b"),
 )
 
 
