@@ -108,6 +108,10 @@ class Digests:
         self.number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         return True
 
+    def forget(self) -> None:
+        """Find the units again when they are next needed. A newcomer finds what there is now, so all ranks must."""
+        self._signature = ()
+
     def sizes(self) -> list[int]:
         """Return the cost of each unit, in bytes."""
         return [sum(piece.weight for piece in unit) for unit in self.units]

@@ -87,8 +87,8 @@ class Notes:
         return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
 
     def _look_at_leaves(self) -> Noted:
-        local = self._registered.local
-        return leaves_of([*local.variables.finds(), *self._around.uses()], local.known())
+        known = self._registered.local.known()
+        return leaves_of([*self._registered.local.variables.finds(known), *self._around.uses(known)], known)
 
     def _unseen(self) -> list[str]:
         """Return the names of what has changed, less what the source shows and what is put back."""

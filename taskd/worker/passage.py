@@ -49,7 +49,7 @@ class Passage:
 
     def go_after(self) -> None:
         """Begin to catch up: the rank that gave the state is further on, so the state already contains that work."""
-        tensors = [shard_of(tensor).detach().clone() for _, tensor in self._replica.tensors()]
+        tensors = [shard_of(tensor).detach().clone() for tensor in self._shared()]
         self._aside = tensors, copy.deepcopy(self._replica.small())
         self.under_way = self.patched.loaders.as_always = True
         self._alone.enter_context(self.patched)
@@ -64,8 +64,14 @@ class Passage:
             self._alone.close()
         self._replica.fully_sharded.reset()  # what was gathered alone has wrong contents
         if aside is not None:
-            for (_, tensor), kept in zip(self._replica.tensors(), aside[0], strict=True):
+            for tensor, kept in zip(self._shared(), aside[0], strict=True):
                 shard_of(tensor).detach().copy_(kept)
             self._replica.load_small(aside[1])
         if self._writes.found:
             self._stop(self._writes.found)
+
+    def _shared(self) -> list[torch.Tensor]:
+        """Return the tensors that all ranks share. Buffers are a rank's own: what the code between two loops makes of
+        them is not in the state of another rank."""
+        own = {id(buffer) for model in self._replica.models.values() for buffer in model.buffers()}
+        return [tensor for _, tensor in self._replica.tensors() if id(tensor) not in own]

@@ -49,6 +49,7 @@ class Prover:
     def healed(self) -> None:
         """Note that a repair has brought the ranks to one state, which is then to be proved."""
         self._whole = max(self._whole, limits.PROOF_REPAIRED)
+        self._digests.forget()
         self._next = self._ended_ns = 0
 
     def committed(self, updates: int) -> None:

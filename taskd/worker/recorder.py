@@ -44,11 +44,13 @@ class Recorder:
         loaded."""
         habits, modules = self._registered.calls.habits, begun.moment.modules
         habits.unseen |= before is not None and not before.moment.modules.alike(modules)
-        habits.late |= self._forward is not None and not self._forward.alike(modules)
         left = self._left
+        here = left is not None and left.loop == self._registered.local.loop  # otherwise there was something between
+        habits.late |= here and self._forward is not None and not self._forward.alike(modules)
         follows = before is not None and before.number == begun.number - 1
-        if left is not None and follows and left.loop == self._registered.local.loop:
-            habits.moves_between |= left.generators != generators
+        if left is not None and here and follows:
+            now = self._registered.local.drawn_and_written()
+            habits.moves_between |= left != now._replace(generators=generators)
         self._write(Occasion.START, begun, generators)
 
     def forward_ended(self, begun: Begun) -> None:

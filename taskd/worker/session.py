@@ -40,6 +40,10 @@ OLD_SHAPE = (
     "there are several loops and no session.epochs(): a rank that is replaced runs once more through what stands "
     "between those that are over, and if it would write there, all start over; see session.between()"
 )
+LEFT_EARLY = (
+    "the script leaves its loop behind step {number}, which is given up and would be done again: what is counted "
+    "behind `with step:` must not say which step is the last one; let step.number say it"
+)
 Result = TypeVar("Result")
 
 
@@ -177,6 +181,10 @@ class Session:
                     continue
                 try:
                     yield step
+                except GeneratorExit:
+                    if step.given_up and step.number == self.updates and transaction.is_behind_a_step:
+                        self._refusal.refuse(LEFT_EARLY.format(number=step.number))
+                    raise
                 finally:
                     transaction.take_back()
                 transaction.check_used()

@@ -32,7 +32,7 @@ class Step:
         self.rehearsal = rehearsal
         """Whether a newcomer only rehearses: it learns what the others learned in their first step, and keeps nothing.
         """
-        self.used = False
+        self.used = self.given_up = False
         self._transaction = transaction
 
     def on_commit(self, function: Callable[..., Any], *values: Any) -> None:

@@ -166,7 +166,9 @@ class Transaction:
         assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:
-            rng.restore(before.moment.generators)  # undoes draws of the loop's body before this second attempt
+            local.restore(
+                before.moment
+            )  # undoes what the loop's body did behind the first attempt, and before this one
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
         self._recorder.begins(self.begun, before, self.feed.before)
@@ -245,6 +247,7 @@ class Transaction:
         doubts.look("what a step has left", self.prover.committed, self.updates)
 
     def _give_up(self, step: Step, *, to_its_end: bool) -> None:
+        step.given_up = True
         self.step.happens(StepEvent.ABANDONED)
         if self.registered.doubts.sentence:
             self.heal()
