@@ -166,9 +166,7 @@ class Transaction:
         assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:
-            local.restore(
-                before.moment
-            )  # undoes what the loop's body did behind the first attempt, and before this one
+            local.restore(before.moment)  # undoes what followed the first attempt, and what came before this one
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
         self._recorder.begins(self.begun, before, self.feed.before)
