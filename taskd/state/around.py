@@ -23,14 +23,13 @@ from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
-from taskd.state.counters import gives_locals
 from taskd.state.flow import Flow
 from taskd.state.leaves import Thing, code_of
 from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, can_be_given, packed, unpacked
 from taskd.state.reach import Reach
 from taskd.state.script import Script
-from taskd.state.sources import loops_at, node_of
+from taskd.state.sources import gives_locals, loops_at, node_of
 
 _FRAMES = 16
 _MOST = 256

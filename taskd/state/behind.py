@@ -21,13 +21,12 @@ from types import CodeType
 from typing import Any
 
 from taskd import log
-from taskd.state.counters import gives_locals
 from taskd.state.expressions import locals_of
 from taskd.state.places import ANY, NOTHING, NUMBERS, Place, space_of
 from taskd.state.reach import place_of
 from taskd.state.rest import CONTAINERS, Loops, Rest, frame_of, is_own
 from taskd.state.script import Script
-from taskd.state.sources import LOOPS, loops_at, node_of, unwrapped
+from taskd.state.sources import LOOPS, gives_locals, loops_at, node_of, unwrapped
 from taskd.state.statements import blocks_of
 
 _DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)

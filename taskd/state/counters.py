@@ -32,7 +32,8 @@ from taskd.state.elsewhere import Method, asked, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
-from taskd.state.sources import loops_at, node_of, own_names, unwrapped
+from taskd.state.results import ALL, Uses
+from taskd.state.sources import gives_locals, loops_at, node_of, own_names, unwrapped
 from taskd.state.statements import (
     HERE,
     MODULE,
@@ -48,6 +49,7 @@ from taskd.state.statements import (
     used_by,
     variable_of,
 )
+from taskd.state.track import EFFECT, NOWHERE
 
 Look = Callable[[Place], Any]
 """Returns the value at a place when the loop begins."""
@@ -85,7 +87,7 @@ class Loop(NamedTuple):
     carried: tuple[Place, ...] = ()
     """Places of any kind that a step finds as another step has set or changed them, and uses."""
     computes: tuple[Place, ...] = ()
-    """Those of them that are used in the loop itself, not only behind it."""
+    """Those of them that have an effect in the loop's function, or through what it returns."""
     perhaps: tuple[Place, ...] = ()
     """Places for which that depends on conditions."""
     shown: frozenset[str] = frozenset()
@@ -138,8 +140,9 @@ class _Found:
         return _Found(home(self.counted), home(self.doubtful), self.called, self.elsewhere, self.methods)
 
 
-def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loop:
-    """Return what the innermost loop around this line does. `space`: the globals of its module."""
+def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look, uses: Uses = ALL) -> Loop:
+    """Return what the innermost loop around this line does. `space`: the globals of its module; `uses`: what its
+    function's callers use."""
     home = node_of(code, space)
     loops = loops_at(home, line)
     if home is None or not loops:
@@ -151,31 +154,34 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look) -> Loo
         look = partial(_in_module, space, own)
     try:
         found = _counted(node, code, space, shares, look)
-        flows = [Flow(Reach(code, space, look), hopeful) for hopeful in (True, False)]
+        gives = EFFECT if uses.result else NOWHERE
+        flows = [Flow(Reach(code, space, look), hopeful, gives) for hopeful in (True, False)]
         for flow in flows:
             flow.loop(home, node)
     except RecursionError:  # an expression of many hundred parts
         return Loop(Counters(), Counters(), Counters())
     hopeful, other = flows
     found.handed_on = {one for place in other.handed_on if (one := _variable(place, own)) is not None}
-    carried, perhaps = hopeful.used, other.used - hopeful.used
+    outside = {place for place in hopeful.handed_on if uses.use(place)}
+    carried = hopeful.used | outside
+    perhaps = other.used - carried
     hidden = {place for place in carried | perhaps if shares and place.root in own}
     loop = _sorted(found, own if shares else frozenset())
     apart = {place for place in hopeful.counted if not (shares and place.root in own) and _is_apart(place, look)}
-    shown = frozenset(place.text for place in apart - hopeful.used - other.used)
+    shown = frozenset(place.text for place in apart - carried - other.used)
     unset = {place for place in hopeful.found if not any(one.touches(place) for one in other.written)}
     apart |= {place for place in unset if not (shares and place.root in own) and _may_move(place, look)}
     loop.counts.places = _unlike(apart)
     others = {one for one in other.used - apart if one.is_exact and LOCAL not in one.root and not is_variable(one)}
     loop.handed_on.places = _unlike(place for place in others - hidden if _is_apart(place, look))
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
-    outside = _by_text(place for place in hopeful.found if not (shares and place.root in own))
+    finds = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden),
-        computes=_by_text(hopeful.computes - hidden),
+        computes=_by_text((hopeful.computes | outside) & carried - hidden),
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
-        found=outside,
+        found=finds,
         written=_by_text(hopeful.written | other.written),
     )
 
@@ -291,10 +297,3 @@ def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _F
         found.counted.add((HERE, number))
         found.doubtful.add((HERE, number))
     return found.of(code)
-
-
-def gives_locals(node: ast.AST) -> bool:
-    """Whether this is `locals()`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return False
-    return node.func.id == "locals" or (node.func.id == "vars" and not node.args)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import CodeType
 
 from taskd.state.places import ANY, Place
 from taskd.state.reach import Called, Names, Reach, place_of
@@ -18,6 +19,7 @@ from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 _SHOWS = (
     *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
     *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
+    *("dump", "savefig", "savetxt", "to_csv", "to_json"),
 )
 """Prefixes of functions that only show their arguments."""
 KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
@@ -25,12 +27,23 @@ KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", 
 _TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
 EMPTIES = frozenset({"clear", "zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "set_"})
 """Methods that overwrite all that was there."""
+_MEETS = frozenset(
+    {
+        *("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_gather_into_tensor", "reduce_scatter"),
+        *("reduce_scatter_tensor", "all_gather_object", "gather_object", "broadcast_object_list"),
+    }
+)
+"""Collectives: what each of their arguments holds afterwards comes from all of them."""
 _ADDS = frozenset({"add_", "sub_", "index_add_", "scatter_add_"})
 _HARMLESS = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_", "clip_grad_value_"})
 _FOLLOWED = 200
 """At most this many calls are followed: functions that call each other would be followed for ever."""
 _DEPTH = 8
 ITEM = Place("x[...]", "x", ((False, ANY),))
+ASKED = Place("", "<asked>")
+"""Stands for the results of the calls that are asked for."""
+_GIVEN = Place("", "<given>")
+"""Stands for what a function returns of which only that matters."""
 _OWN_PATH = 2
 """A longer path inside an object leads to parts that belong to others, such as a group of an optimizer."""
 
@@ -47,6 +60,14 @@ class Expressions:
     ) -> None:
         """`follow` follows the statements of a function. Its second argument says where the function's value goes."""
         self.reach, self.track, self._hopeful, self._follow = reach, track, hopeful, follow
+        self.asked = frozenset[ast.Call]()
+        """Calls whose results are followed, wherever they go."""
+        self.awaited: CodeType | None = None
+        """A function of which only matters what it leaves behind."""
+        self.met: list[Names] = []
+        """Its names in each of its calls."""
+        self._dropped: ast.Call | None = None
+        """A call whose result nobody uses."""
         self.hidden: list[set[str]] = []
         """Names that belong to comprehensions, and to functions defined in the body."""
         self._names = Names()
@@ -109,16 +130,20 @@ class Expressions:
         elif isinstance(target, ast.Starred):
             self.store(target.value)
         else:
+            place = self.place(target)
             if isinstance(target, ast.Subscript):
                 self.read(target.slice, self.sink(target))
-            if (place := self.place(target)) is not None:
+                if place is not None and not place.is_exact and not _is_whole(target.slice):
+                    self.track.reads(place, (place,))  # the other items stay
+            if place is not None:
                 self.track.sets(place)
 
     def sink(self, target: ast.expr) -> Sink:
         """Return the sink of a value that is assigned to this target."""
         places = [*self.targets(target)]
         for place in places:
-            if (place.path and place.base in self.track.aliases) or _belongs_to_others(place):
+            alias = place.path and place.base in self.track.aliases
+            if alias or _belongs_to_others(place) or self.reach.is_of_a_library(place):
                 return EFFECT
         return tuple(places) if places else EFFECT
 
@@ -178,21 +203,32 @@ class Expressions:
             self.read(value, sink)
         self.hidden.pop()
 
+    def drop(self, call: ast.Call, sink: Sink) -> None:
+        """Note all reads of a call whose result nobody uses."""
+        self._dropped = call
+        self.read(call, sink)
+
     def _call(self, call: ast.Call, sink: Sink) -> None:
+        result = NOWHERE if call is self._dropped else sink
+        if call in self.asked:
+            self.track.reads(ASKED, result)
         if changes(call):
             self._change(call, sink)
-        elif (called := self.reach.called(call.func, self._names)) is None or not self._enter(called, call, sink):
+        elif (called := self.reach.called(call.func, self._names)) is None or not self._enter(called, call, result):
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
             place, name = self.place(owner), name_of(call)
             into: Sink = sink
             if place is not None and name in KEEPS:
                 into = (place,)
+            elif name in _MEETS:
+                into = self._into([one for part in call.args if (one := self.place(part)) is not None])
             elif name.endswith("_") and not name.endswith("__"):
                 into = EFFECT
             self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
             for part in (*call.args, *call.keywords):
                 self.read(part, into)
             if place is not None and name in KEEPS | _TAKES:
+                self.track.reads(place, (place,))  # the rest of it stays
                 self.track.changes(place)
         elif isinstance(call.func, ast.Name) and called.function.__closure__:
             self.read(call.func, sink)  # the contents of its closure are not followed
@@ -244,7 +280,13 @@ class Expressions:
         outer = self._names, self.hidden
         self._names, self.hidden = names, []
         self._within.append(key)
-        ends, leaves = self._follow(called.node.body, sink)
+        if called.code is self.awaited:
+            self.met.append(names)
+            self.track.reads(_GIVEN, sink)
+            with self.track.without_effects():
+                ends, leaves = self._follow(called.node.body, (_GIVEN,))
+        else:
+            ends, leaves = self._follow(called.node.body, sink)
         self._within.pop()
         self._names, self.hidden = outer
         if ends and leaves:
@@ -265,6 +307,13 @@ def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:
     elif asked not in ("", "values"):
         return "", source
     return target.id if isinstance(target, ast.Name) else "", source
+
+
+def _is_whole(key: ast.expr) -> bool:
+    """Whether this key names all items: `x[:]`, `x[...]`."""
+    if isinstance(key, ast.Slice):
+        return key.lower is None and key.upper is None and key.step is None
+    return isinstance(key, ast.Constant) and key.value is Ellipsis
 
 
 def _belongs_to_others(place: Place) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, locals_of, name_of, shows
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
-from taskd.state.sources import SCOPES
+from taskd.state.sources import SCOPES, Node
 from taskd.state.statements import blocks_of, is_number, is_variable, keeps_numbers, pairs
 from taskd.state.track import EFFECT, NOWHERE, Sink, Track, Way
 
@@ -31,8 +31,9 @@ _ENDS = frozenset({"exit", "_exit", "abort", "quit"})
 class Flow:
     """Follows the statements of one loop body."""
 
-    def __init__(self, reach: Reach, hopeful: bool) -> None:
-        self.reach, self.hopeful, self.track = reach, hopeful, Track()
+    def __init__(self, reach: Reach, hopeful: bool, gives: Sink = EFFECT) -> None:
+        """`gives`: where the value goes that the loop's function returns."""
+        self.reach, self.hopeful, self.track, self._gives = reach, hopeful, Track(), gives
         self.values = Expressions(reach, self.track, hopeful, self._function)
         self._breaks: list[list[set[Place]]] = []  # for each inner loop: what is ready at each `break`
         self._returns: list[tuple[Sink, list[set[Place]]]] = []
@@ -44,7 +45,7 @@ class Flow:
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
         self.computes = set[Place]()
-        """Places that a step finds as another step has left them, and that have an effect in the loop itself."""
+        """Places that a step finds as another step has left them, and that have an effect in this function."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once more to see what it reads before that. Then follow the
@@ -58,10 +59,17 @@ class Flow:
         self.written = set(self.track.written)
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
-        self.computes = self.track.used()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
+        self.computes = self.track.used()
+
+    def whole(self, home: ast.Module | Node) -> set[Place]:
+        """Follow a whole function. Return the places whose values have an effect."""
+        for _ in range(2):
+            self.values.again()
+            self._follow(one for one in home.body if not isinstance(one, SCOPES))
+        return self.track.leads(Place.goes_with)
 
     def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places that its body sets or changes in place."""
@@ -98,7 +106,7 @@ class Flow:
         """The places handed on that matter. Other code may read a place that it can reach, so such a place matters,
         too, unless it is a mere sum."""
         far = {one for one in self.track.exposed & self.track.altered if not self.reach.is_seen_whole(one)}
-        return (self.track.used() | far) & self.handed_on
+        return (self.computes | far) & self.handed_on
 
     # ---- statements -------------------------------------------------------------------------------------------
 
@@ -132,7 +140,7 @@ class Flow:
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 self._assign(statement)
             case ast.Return():
-                sink, ends = self._returns[-1] if self._returns else (EFFECT, [])
+                sink, ends = self._returns[-1] if self._returns else (self._gives, [])
                 self.values.read(statement.value, sink)
                 ends.append(set(track.ready))
             case ast.Break():
@@ -150,7 +158,7 @@ class Flow:
                     self.values.name((name.asname or name.name).split(".")[0])
             case ast.Expr(value=ast.Call() as call):
                 quiet = self.values.shows(call) or changes(call)
-                self.values.read(call, NOWHERE if quiet else EFFECT)
+                self.values.drop(call, NOWHERE if quiet else EFFECT)
             case ast.Delete():
                 pass
             case _:

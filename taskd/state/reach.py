@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import ast
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset, Sampler
 
 from taskd.state.places import ANY, NOTHING, Path, Place, attribute_of, kept_in
-from taskd.state.sources import Node, node_of, own_names, unwrapped
+from taskd.state.sources import Node, node_of, own_names, passed_over, unwrapped
 
 _FEW = 8
 """At most this many objects of a list are followed one by one."""
+_ASKED_BY_LOADERS = (Dataset, Sampler)
 LOCAL = ".<locals>."
 """Part of the root of a place that only a called function sees."""
 
@@ -192,6 +195,15 @@ class Reach:
     def is_module(self, place: Place | None) -> bool:
         """Whether this is a Python module."""
         return place is not None and type(self._at(place)) is ModuleType
+
+    def is_of_a_library(self, place: Place) -> bool:
+        """Whether it is an attribute of an object whose code is not followed: code of a package, or a data set that a
+        loader asks."""
+        if not place.path or not place.path[-1][0]:
+            return False
+        owner = type(self._at(replace(place, path=place.path[:-1])))
+        file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
+        return issubclass(owner, _ASKED_BY_LOADERS) or (passed_over(file, "") and owner is not Namespace)
 
     def is_seen_whole(self, place: Place) -> bool:
         """Whether only the loop's function can reach it."""

@@ -21,6 +21,7 @@ from taskd.state import counters
 from taskd.state.counters import Counters, Loop
 from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.plain import filled
+from taskd.state.results import Caller, Uses
 from taskd.state.sources import own_names, passed_over
 from taskd.state.statements import HERE, MODULE, SELF, Variable
 
@@ -35,6 +36,8 @@ MOST = 64
 WHOLE = frozenset((int,))
 FLOATS = frozenset((float,))
 """A float stands only for itself. A whole number may be a descriptor, or the position of an iterator."""
+_CALLERS = 8
+"""At most so many functions up the stack are looked at."""
 _COPIES = sys.version_info < (3, 13)
 """On these versions a frame gives a copy of its locals, which has to be written back."""
 _OWN_REFERENCES = 4
@@ -78,9 +81,26 @@ class Script:
         """The code and the line where it asks for a step."""
         return self._frame.f_code, self._frame.f_lineno
 
+    @property
+    def called_at(self) -> tuple[Any, int] | None:
+        """The code and the line where this function was called."""
+        frame = self._frame.f_back
+        return None if frame is None else (frame.f_code, frame.f_lineno)
+
     def counters(self) -> Loop:
         """Return what the loop does in which it asks for a step."""
-        return counters.of_loop(self._frame.f_code, self._frame.f_lineno, self.space, self.at)
+        return counters.of_loop(*self.loop, self.space, self.at, self._uses())
+
+    def _uses(self) -> Uses:
+        """Return what the callers of this function use."""
+        found, last = list[Caller](), self
+        while last._function and len(found) < _CALLERS:
+            caller = last.caller()
+            if caller is None or caller._frame is not last._frame.f_back:
+                break  # other code gets what it returns
+            found.append(Caller(*caller.loop, caller.space, caller.at))
+            last = caller
+        return Uses.of(self._frame.f_code, found, not last._function)
 
     def at(self, place: Place) -> Any:
         """Return the value at this place, or NOTHING."""

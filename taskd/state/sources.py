@@ -122,3 +122,10 @@ def loops_at(home: ast.AST | None, line: int) -> list[Any]:
             elif not isinstance(child, (ast.stmt, ast.expr)):
                 todo.append(child)  # a handler, a case
     return found
+
+
+def gives_locals(node: ast.AST) -> bool:
+    """Whether this is `locals()`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    return node.func.id == "locals" or (node.func.id == "vars" and not node.args)

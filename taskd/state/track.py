@@ -7,7 +7,8 @@ does NOT know any syntax.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from taskd.state.places import Place
@@ -43,6 +44,8 @@ class Track:
     """Variables that are a part of something else."""
     _edges: dict[tuple[Place, Place | None, bool], None] = field(default_factory=dict)
     """From place, to place (None: an effect), and whether the read came before the place had certainly been set."""
+    _quiet: bool = False
+    """Effects do not count."""
     _given: dict[str, tuple[frozenset[str], set[Place]]] = field(default_factory=dict)
     """For each condition: the names in it, and the places set in its block."""
 
@@ -121,18 +124,27 @@ class Track:
                     self.exposed.add(one)
                     early = True
         for target in (None,) if sink is None else sink:
-            self._edges[place, target, early] = None
+            if target is not None or not self._quiet:
+                self._edges[place, target, early] = None
+
+    @contextmanager
+    def without_effects(self) -> Iterator[None]:
+        """Note for a while only where values go, and no effects."""
+        before, self._quiet = self._quiet, True
+        yield
+        self._quiet = before
 
     def is_ready(self, place: Place) -> bool:
         """Whether the place, or its owner, has certainly been set."""
         lengths = range(len(place.path) + 1)
         return any(Place("", place.root, place.path[:length], place.module) in self.ready for length in lengths)
 
-    def leads(self) -> set[Place]:
-        """Return the places whose values have an effect, at once or through other places."""
+    def leads(self, reaches: Callable[[Place, Place], bool] = Place.touches) -> set[Place]:
+        """Return the places whose values have an effect, at once or through other places. `reaches`: whether a value at
+        the first place gets to the second one."""
         leads = {place for place, sink, _ in self._edges if sink is None}
         todo = {(place, sink) for place, sink, _ in self._edges if sink is not None and place not in leads}
-        while found := {place for place, sink in todo if any(sink.touches(one) for one in leads)}:
+        while found := {place for place, sink in todo if any(reaches(sink, one) for one in leads)}:
             leads |= found
             todo = {(place, sink) for place, sink in todo if place not in found}
         return leads

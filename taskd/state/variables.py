@@ -87,7 +87,7 @@ class Variables:
     """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
     _loops: dict[Any, Loop] = field(default_factory=dict)
-    """The loops, by the line where the script asks for a step."""
+    """The loops, by the line where the script asks for a step, and the line where its function was called."""
 
     @property
     def waits(self) -> bool:
@@ -147,9 +147,10 @@ class Variables:
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
 
     def _of(self, script: Script) -> Loop:
-        found = self._loops.get(script.loop)
+        key = script.loop, script.called_at
+        found = self._loops.get(key)
         if found is None:
-            found = self._loops[script.loop] = script.counters()
+            found = self._loops[key] = script.counters()
         return found
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:

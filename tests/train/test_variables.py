@@ -11,6 +11,7 @@ import heapq
 import math
 import signal
 import weakref
+from collections import UserDict
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +60,7 @@ class Trainer:
         session = self.repair.session = Session(self.repair)
         session.register(model=self.model, optimizer=optimizer)
         first = inside = behind = 0
-        found: dict[int, tuple[int, ...]] = {}
+        found = UserDict[int, tuple[int, ...]]()  # no repair looks into it
         for step in heapq.merge(session.steps([torch.ones(2, 4)] * STEPS)):  # this generator is not the script's
             first += 1
             self.count += 1
@@ -531,7 +532,7 @@ def test_a_decorated_function_counts_once(monkeypatch: pytest.MonkeyPatch) -> No
         model, count, outside = nn.Linear(4, 4), 0, 0
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         session.register(model=model, optimizer=optimizer)
-        found: dict[int, tuple[int, int]] = {}
+        found = UserDict[int, tuple[int, int]]()  # no repair looks into it
 
         @resilience.resilient
         def step(number: int, outside: int) -> None:

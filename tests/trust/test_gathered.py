@@ -1,0 +1,19 @@
+"""What the steps of a loop gather on each rank, if more than a line depends on it. No newcomer goes on without it: all
+start over, and it is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust.conftest import Check
+
+KINDS = ["number", "tensor", "list", "tensors", "meter", "items", "attribute", "dict"]
+PLACES = [("forward", 4), ("updated", 9), ("reduced", 17)]
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("use", ["computes", "weighs"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("place", "at"), PLACES)
+def test_what_is_used(check: Check, kind: str, use: str, place: str, at: int) -> None:
+    check(f"{kind} {use}", place, at)
