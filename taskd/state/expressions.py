@@ -19,7 +19,8 @@ from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 _SHOWS = (
     *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
     *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
-    *("dump", "savefig", "savetxt", "to_csv", "to_json"),
+    *("dump", "savefig", "savetxt", "savez", "to_csv", "to_json", "hist", "scatter", "semilog", "fill_between"),
+    *("set_title", "set_xl", "set_yl", "lineplot", "histplot", "add_row"),
 )
 """Prefixes of functions that only show their arguments."""
 KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
@@ -27,13 +28,11 @@ KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", 
 _TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
 EMPTIES = frozenset({"clear", "zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "set_"})
 """Methods that overwrite all that was there."""
-_MEETS = frozenset(
-    {
-        *("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_gather_into_tensor", "reduce_scatter"),
-        *("reduce_scatter_tensor", "all_gather_object", "gather_object", "broadcast_object_list"),
-    }
-)
-"""Collectives: what each of their arguments holds afterwards comes from all of them."""
+_MEETS = frozenset({"all_reduce", "reduce", "broadcast", "all_gather_object", "gather_object", "broadcast_object_list"})
+"""Collectives: what each of their arguments holds afterwards comes from all of them. Others fail if ranks have more or
+less to give, as a newcomer may."""
+_GATHERS = frozenset({"append", "appendleft", "extend", "insert", "add"})
+"""Methods that leave in their object what it had, whatever it is. Others do so in a container."""
 _ADDS = frozenset({"add_", "sub_", "index_add_", "scatter_add_"})
 _HARMLESS = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_", "clip_grad_value_"})
 _FOLLOWED = 200
@@ -60,10 +59,12 @@ class Expressions:
     ) -> None:
         """`follow` follows the statements of a function. Its second argument says where the function's value goes."""
         self.reach, self.track, self._hopeful, self._follow = reach, track, hopeful, follow
+        self.partly = True
+        """Whether it counts that a change of a part leaves the rest."""
         self.asked = frozenset[ast.Call]()
         """Calls whose results are followed, wherever they go."""
         self.awaited: CodeType | None = None
-        """A function of which only matters what it leaves behind."""
+        """A function of which matters what leaves it."""
         self.met: list[Names] = []
         """Its names in each of its calls."""
         self._dropped: ast.Call | None = None
@@ -78,6 +79,10 @@ class Expressions:
         """Begin again at the first statement."""
         self.track.again()
         self._followed = 0
+
+    def is_own(self, node: ast.AST) -> bool:
+        """Whether this calls a function of the script."""
+        return isinstance(node, ast.Call) and self.reach.called(node.func, self._names) is not None
 
     def shows(self, call: ast.Call) -> bool:
         """Whether this call only shows its arguments."""
@@ -133,7 +138,7 @@ class Expressions:
             place = self.place(target)
             if isinstance(target, ast.Subscript):
                 self.read(target.slice, self.sink(target))
-                if place is not None and not place.is_exact and not _is_whole(target.slice):
+                if self.partly and place is not None and not place.is_exact and not _is_whole(target.slice):
                     self.track.reads(place, (place,))  # the other items stay
             if place is not None:
                 self.track.sets(place)
@@ -152,7 +157,7 @@ class Expressions:
         found = dict.fromkeys(places)
         for place in places:
             found |= dict.fromkeys(self.track.meant(place))
-        deep = any(map(_belongs_to_others, found.keys() - {*places}))
+        deep = any(map(_belongs_to_others, found.keys() - {*places})) or any(map(self.reach.is_of_a_library, found))
         return EFFECT if deep or not found else tuple(found)
 
     def sources(self, node: ast.expr) -> Iterator[Place]:
@@ -182,6 +187,8 @@ class Expressions:
             case ast.Name() | ast.Attribute() | ast.Subscript() if place_of(node) is not None:
                 if (place := self.place(node)) is not None:
                     self.track.reads(place, sink)
+                    for getter in self.reach.computed(place):
+                        self._enter(getter, ast.Call(node, [], []), sink)
                 for part in ast.walk(node):
                     if isinstance(part, ast.Subscript):
                         self.read(part.slice, sink)
@@ -219,19 +226,28 @@ class Expressions:
             place, name = self.place(owner), name_of(call)
             into: Sink = sink
             if place is not None and name in KEEPS:
-                into = (place,)
-            elif name in _MEETS:
-                into = self._into([one for part in call.args if (one := self.place(part)) is not None])
+                into = EFFECT if self.reach.is_of_a_library(place) else (place,)
+            elif name in _MEETS and self.reach.is_collective(call.func, self._names):
+                into = self._of_collective(call, result)
             elif name.endswith("_") and not name.endswith("__"):
                 into = EFFECT
             self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
             for part in (*call.args, *call.keywords):
                 self.read(part, into)
             if place is not None and name in KEEPS | _TAKES:
-                self.track.reads(place, (place,))  # the rest of it stays
+                if self.partly and (name in _GATHERS or self.reach.is_container(place)):
+                    self.track.reads(place, (place,))  # the rest of it stays
                 self.track.changes(place)
         elif isinstance(call.func, ast.Name) and called.function.__closure__:
             self.read(call.func, sink)  # the contents of its closure are not followed
+
+    def _of_collective(self, call: ast.Call, result: Sink) -> Sink:
+        """Return the sink of what a collective reads: the tensors that it changes, and its result."""
+        module = self.place(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        every = (self.place(part) for part in (*call.args, *(word.value for word in call.keywords)))
+        given = [one for one in every if one is not None and (module is None or one.root != module.root)]
+        into = self._into(given)
+        return EFFECT if into is None or result is None else (*into, *result)
 
     def _change(self, call: ast.Call, sink: Sink) -> None:
         """Note a change in place: `x.mul_(0.9).add_(y)`, `torch._foreach_mul_(x, 0.9)`, `x.zero_()`."""
@@ -274,8 +290,10 @@ class Expressions:
         for name, value in given:
             if name not in bound:
                 self.read(value, (Place(name, f"{local}{name}"),))
-        for part in call.args[len(given) :]:
-            self.read(part, EFFECT)
+        followed = {id(value) for _, value in given}
+        for part in (*call.args, *(word.value for word in call.keywords)):
+            if id(part) not in followed:
+                self.read(part, EFFECT)
         self.track.ready |= {Place(name, f"{local}{name}") for name in names.own - bound.keys() if name not in stored}
         outer = self._names, self.hidden
         self._names, self.hidden = names, []
@@ -283,7 +301,7 @@ class Expressions:
         if called.code is self.awaited:
             self.met.append(names)
             self.track.reads(_GIVEN, sink)
-            with self.track.without_effects():
+            with self.track.inside():
                 ends, leaves = self._follow(called.node.body, (_GIVEN,))
         else:
             ends, leaves = self._follow(called.node.body, sink)

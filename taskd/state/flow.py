@@ -16,9 +16,10 @@ something that is handed on does not count (a repair goes wrong silently). It do
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, locals_of, name_of, shows
+from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, locals_of, name_of, stored_in
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES, Node
@@ -38,6 +39,10 @@ class Flow:
         self._breaks: list[list[set[Place]]] = []  # for each inner loop: what is ready at each `break`
         self._returns: list[tuple[Sink, list[set[Place]]]] = []
         self._way: Way = ()
+        self._rests: list[deque[ast.stmt] | None] = []
+        """What follows in each of the blocks around the current statement; None: the beginning of a loop's body."""
+        self._left_out = False
+        """Whether it follows what a condition leaves out."""
         self.counted = set[Place]()
         """Places other than variables that the loop counts and never sets in another way."""
         self.written = set[Place]()
@@ -60,24 +65,27 @@ class Flow:
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
+        for decides in _around(home, loop):
+            self.values.read(decides, EFFECT)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
         self.computes = self.track.used()
 
-    def whole(self, home: ast.Module | Node) -> set[Place]:
-        """Follow a whole function. Return the places whose values have an effect."""
+    def whole(self, home: ast.Module | Node) -> None:
+        """Follow a whole function."""
         for _ in range(2):
             self.values.again()
             self._follow(one for one in home.body if not isinstance(one, SCOPES))
-        return self.track.leads(Place.goes_with)
 
     def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places that its body sets or changes in place."""
+        self.values.partly = False
         self._follow(loop.body)
         return {place for place in self.track.written if LOCAL not in place.root}
 
     def keeps(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places where an earlier turn leaves a value that the body, or the code after the loop, uses."""
+        self.values.partly = False
         for _ in range(2):
             self.values.again()
             self._follow(loop.body)
@@ -88,12 +96,12 @@ class Flow:
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:
         """Follow the body of a called function. Return what is ready at its returns, and whether its end is never
         reached."""
-        breaks, self._breaks = self._breaks, []
+        breaks, rests, self._breaks, self._rests = self._breaks, self._rests, [], []
         ends = list[set[Place]]()
         self._returns.append((sink, ends))
         self._follow(block)
         self._returns.pop()
-        self._breaks = breaks
+        self._breaks, self._rests = breaks, rests
         return ends, _leaves(block)
 
     @property
@@ -111,8 +119,11 @@ class Flow:
     # ---- statements -------------------------------------------------------------------------------------------
 
     def _follow(self, block: Iterable[ast.stmt]) -> None:
-        for statement in block:
-            self._statement(statement)
+        rest = deque(block)
+        self._rests.append(rest)
+        while rest:
+            self._statement(rest.popleft())
+        self._rests.pop()
 
     def _follow_if(self, block: Sequence[ast.stmt]) -> None:
         """Follow a block that is run under a condition."""
@@ -219,18 +230,21 @@ class Flow:
             self.values.read(statement.test, self._sink_of(statement.body))
         else:
             targets = [*self.values.targets(statement.target)]
-            self.values.read(statement.iter, tuple(targets))
+            turns = isinstance(statement.iter, ast.Call) and name_of(statement.iter) == "range"
+            self.values.read(statement.iter, self._sink_of(statement.body) if turns else tuple(targets))
             self.values.store(statement.target)
             if sources := [place.under(ITEM) for place in self.values.sources(statement.iter)]:
                 track.aliases |= dict.fromkeys(targets, sources)
         before = set(track.ready)
         self._breaks.append([])
+        self._rests.append(None)
         if isinstance(statement, ast.While):
             self._follow_if(statement.body)
         else:
             for _ in self.values.one_by_one(statement):
                 self._follow(statement.body)
         breaks = self._breaks.pop()
+        self._rests.pop()
         if endless:
             track.ready = set.intersection(*breaks) if breaks else before
         elif not self.hopeful or _leaves(statement.body):
@@ -288,9 +302,11 @@ class Flow:
     def _sink_of(self, block: Iterable[ast.stmt]) -> Sink:
         """Return where the value of a condition goes: to the places that this block changes, or to an effect."""
         places = list[Place]()
-        for node in (part for statement in block for part in _run(statement)):
+        every = [part for statement in block for part in _run(statement)]
+        each = {name for node in every if isinstance(node, (ast.For, ast.AsyncFor)) for name in stored_in(node.target)}
+        for node in every:
             sink = self._sink_of_one(node)
-            if sink is None:
+            if sink is None or any(place.path and place.root in each for place in sink):
                 return EFFECT
             places += sink
         return tuple(places)
@@ -299,19 +315,39 @@ class Flow:
         match node:
             case ast.Assign() | ast.AnnAssign():
                 sinks = [self.values.sink(target) for target, _ in pairs(node)]
+                sinks += [EFFECT] if any(map(self.values.is_own, ast.walk(node))) else []
             case ast.AugAssign():
                 sinks = [self.values.sink(node.target)]
             case ast.Expr(value=ast.Call() as call):
                 owner = self.values.place(call.func.value) if isinstance(call.func, ast.Attribute) else None
                 kept = owner is not None and name_of(call) in KEEPS | EMPTIES
-                sinks = [NOWHERE if shows(call) else (owner,) if kept and owner is not None else EFFECT]
-            case ast.Expr(value=ast.Constant()) | ast.Continue() | ast.Pass():
+                sinks = [NOWHERE if self.values.shows(call) else (owner,) if kept and owner is not None else EFFECT]
+            case ast.Continue() | ast.Return():
+                sinks = [self._sink_of_leaving(isinstance(node, ast.Return))]
+            case ast.Expr(value=ast.Constant()) | ast.Pass():
                 sinks = [NOWHERE]
             case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.Match() | ast.Import():
                 sinks = [NOWHERE]  # the statements inside it are visited separately
             case _:
                 sinks = [EFFECT]
         return EFFECT if EFFECT in sinks else tuple(place for sink in sinks for place in sink or ())
+
+    def _sink_of_leaving(self, returns: bool) -> Sink:
+        """Return where the value of a condition goes under which the rest of a loop's body, or of a function
+        (`returns`), is left out."""
+        if self._left_out:
+            return NOWHERE  # what follows is in the same rest
+        left_out = list[ast.stmt]()
+        for rest in reversed(self._rests):
+            if rest is None and returns:
+                return EFFECT  # further turns of a loop, too
+            if rest is None:
+                break
+            left_out += rest
+        self._left_out = True
+        sink, given = self._sink_of(left_out), self._returns[-1][0] if self._returns else self._gives
+        self._left_out = False
+        return EFFECT if sink is None or (returns and given is None) else (*sink, *(given or ()))
 
 
 def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
@@ -324,6 +360,15 @@ def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
             continue
         for inner, _ in blocks_of(statement):
             yield from _others(inner, loop)
+
+
+def _around(home: ast.AST | None, loop: ast.stmt) -> Iterator[ast.expr]:
+    """Return what decides how often this loop is run: the conditions and ranges of the statements around it."""
+    for node in ast.walk(home) if home is not None else ():
+        if not isinstance(node, (ast.While, ast.For, ast.AsyncFor)) or node is loop:
+            continue
+        if any(part is loop for part in ast.walk(node)):
+            yield node.test if isinstance(node, ast.While) else node.iter
 
 
 def _run(statement: ast.stmt) -> Iterator[ast.stmt]:

@@ -68,12 +68,6 @@ class Place:
                 return False
         return True
 
-    def goes_with(self, other: Place) -> bool:
-        """Whether its value goes where that of the other place goes. An object that is passed on, such as `self`, does
-        not take along all that is in it."""
-        deeper = self.path[len(other.path) :]
-        return self.touches(other) and not any(is_attribute for is_attribute, _ in deeper)
-
     @property
     def is_exact(self) -> bool:
         """Whether it has no computed key."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from taskd.state.sources import Node, node_of, own_names, passed_over, unwrapped
 _FEW = 8
 """At most this many objects of a list are followed one by one."""
 _ASKED_BY_LOADERS = (Dataset, Sampler)
+_HOLDERS = (Namespace, SimpleNamespace, Mapping)
+"""Objects that only hold what is set there."""
 LOCAL = ".<locals>."
 """Part of the root of a place that only a called function sees."""
 
@@ -202,8 +205,35 @@ class Reach:
         if not place.path or not place.path[-1][0]:
             return False
         owner = type(self._at(replace(place, path=place.path[:-1])))
+        if issubclass(owner, _HOLDERS):
+            return False
         file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
-        return issubclass(owner, _ASKED_BY_LOADERS) or (passed_over(file, "") and owner is not Namespace)
+        return issubclass(owner, _ASKED_BY_LOADERS) or passed_over(file, "")
+
+    def is_container(self, place: Place) -> bool:
+        """Whether it is a list, a dict or the like, or not known."""
+        found = self._at(place)
+        return found is NOTHING or issubclass(type(found), (list, dict, set, deque))
+
+    def computed(self, place: Place) -> Iterator[Called]:
+        """Return the properties of the script's classes that this place asks for."""
+        for at, (is_attribute, name) in enumerate(place.path):
+            owner = replace(place, path=place.path[:at])
+            found = self._at(owner) if is_attribute else NOTHING
+            getter = _of_class(type(found), name) if found is not NOTHING else None
+            function = unwrapped(getter.fget) if type(getter) is property else None
+            node = None if function is None else node_of(function.__code__, function.__globals__)
+            if function is not None and isinstance(node, Node) and function.__code__.co_argcount:
+                yield Called(function, node, owner)
+                return
+
+    def is_collective(self, function: ast.expr, names: Names) -> bool:
+        """Whether it is a function of torch.distributed."""
+        owner = function.value if isinstance(function, ast.Attribute) else None
+        place = names.place(place_of(function if owner is None else owner))
+        found = NOTHING if place is None else self._at(place)
+        module = found.__name__ if type(found) is ModuleType else getattr(found, "__module__", "")
+        return (type(found) is ModuleType) == (owner is not None) and str(module).startswith("torch.distributed")
 
     def is_seen_whole(self, place: Place) -> bool:
         """Whether only the loop's function can reach it."""

@@ -4,13 +4,14 @@
 newcomer may lack a part of it. If the next epoch's loss is computed from it, it may not.
 
 Failure modes: a value that has an effect counts as one that has none (a repair goes wrong silently), or the other way
-round (all start over needlessly). In doubt, what is returned has an effect. It does NOT know the stack.
+round (all start over needlessly). In doubt, what is returned has an effect. An attribute has one only where a caller is
+seen to use it: to pass on `self` is not to use all that is in it. It does NOT know the stack.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ class Caller(NamedTuple):
     space: dict[str, Any]
     look: Callable[[Place], Any]
     """Returns the value at a place."""
+    direct: bool
+    """No code of a library is between the two."""
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Uses:
     result: bool
     """What it returns has an effect."""
     _callers: list[tuple[list[Names], set[Place]]] = field(default_factory=list)
-    """For each caller: the names of the function as this caller sees them, and the places that have an effect."""
+    """For each caller: the names of the function as this caller sees them, and the places that it uses."""
 
     @classmethod
     def of(cls, code: CodeType, callers: Sequence[Caller], whole: bool) -> Uses:
@@ -53,9 +56,9 @@ class Uses:
 
     def use(self, place: Place) -> bool:
         """Whether a caller uses this place of the function."""
-        for every, leads in self._callers:
+        for every, used in self._callers:
             seen = [one for names in every if (one := names.place(place)) is not None]
-            if any(one.goes_with(lead) for one in seen for lead in leads):
+            if any(one.touches(other) and other not in owners_of(every) for one in seen for other in used):
                 return True
         return False
 
@@ -68,13 +71,21 @@ class Uses:
             return
         flow = Flow(Reach(caller.code, caller.space, caller.look), True, gives)
         named = [call for call in calls if name_of(call) == called.co_name]
-        flow.values.asked, flow.values.awaited = frozenset(named or calls), awaited
+        values, track = flow.values, flow.track
+        values.asked, values.awaited = frozenset(named or calls), awaited
         try:
-            leads = flow.whole(home)
+            flow.whole(home)
         except RecursionError:  # an expression of many hundred parts
             return
-        self.result = ASKED in leads
-        self._callers.append((flow.values.met, leads))
+        owners = owners_of(values.met)
+        leads = track.leads(owners)
+        self.result = ASKED in leads or not caller.direct
+        self._callers.append((values.met, track.leaves(leads, owners)))
+
+
+def owners_of(every: Iterable[Names]) -> set[Place]:
+    """Return the objects whose method the function is. To pass on such an object is not to use all that is in it."""
+    return {names.bound["self"] for names in every if "self" in names.bound}
 
 
 def _calls_at(home: ast.AST, line: int) -> list[ast.Call]:

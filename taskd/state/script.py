@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from taskd.state import counters
@@ -36,6 +36,7 @@ MOST = 64
 WHOLE = frozenset((int,))
 FLOATS = frozenset((float,))
 """A float stands only for itself. A whole number may be a descriptor, or the position of an iterator."""
+_FRAMES = 24
 _CALLERS = 8
 """At most so many functions up the stack are looked at."""
 _COPIES = sys.version_info < (3, 13)
@@ -82,10 +83,13 @@ class Script:
         return self._frame.f_code, self._frame.f_lineno
 
     @property
-    def called_at(self) -> tuple[Any, int] | None:
-        """The code and the line where this function was called."""
-        frame = self._frame.f_back
-        return None if frame is None else (frame.f_code, frame.f_lineno)
+    def stack(self) -> list[tuple[CodeType, int]]:
+        """The code and the line of this function and of those that have called it."""
+        found, frame = list[tuple[CodeType, int]](), self._frame
+        while frame is not None and len(found) < _FRAMES:
+            found.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
 
     def counters(self) -> Loop:
         """Return what the loop does in which it asks for a step."""
@@ -94,11 +98,9 @@ class Script:
     def _uses(self) -> Uses:
         """Return what the callers of this function use."""
         found, last = list[Caller](), self
-        while last._function and len(found) < _CALLERS:
-            caller = last.caller()
-            if caller is None or caller._frame is not last._frame.f_back:
-                break  # other code gets what it returns
-            found.append(Caller(*caller.loop, caller.space, caller.at))
+        while last._function and len(found) < _CALLERS and (caller := last.caller()) is not None:
+            direct = caller._frame is last._frame.f_back
+            found.append(Caller(*caller.loop, caller.space, caller.at, direct))
             last = caller
         return Uses.of(self._frame.f_code, found, not last._function)
 

@@ -7,9 +7,10 @@ does NOT know any syntax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from taskd.state.places import Place
 
@@ -21,6 +22,39 @@ _DEPTH = 4
 EFFECT: Sink = None
 """The sink of a value that has an effect."""
 NOWHERE: Sink = ()
+
+
+class _Edge(NamedTuple):
+    """A value that goes somewhere."""
+
+    place: Place
+    sink: Place | None
+    """None: it has an effect."""
+    early: bool
+    """It is read before the place has certainly been set."""
+    inside: bool
+    """Inside of the function of which matters what leaves it."""
+
+
+class _Places:
+    """Places that are looked up by other places."""
+
+    def __init__(self, places: Iterable[Place] = (), whole: Set[Place] = frozenset()) -> None:
+        """`whole`: objects that do not stand for all that is in them."""
+        self._whole, self._by_root = whole, dict[tuple[str, str], set[Place]]()
+        for place in places:
+            self.add(place)
+
+    def add(self, place: Place) -> None:
+        self._by_root.setdefault((place.root, place.module), set()).add(place)
+
+    def touched_by(self, place: Place) -> bool:
+        """Whether one of them may be this place, or a part of it, or the other way round."""
+        found = self._by_root.get((place.root, place.module), ())
+        return any(place.touches(one) and (one == place or one not in self._whole) for one in found)
+
+    def every(self) -> set[Place]:
+        return set().union(*self._by_root.values())
 
 
 @dataclass(slots=True)
@@ -42,10 +76,9 @@ class Track:
     """Places that are set to something other than a literal number."""
     aliases: dict[Place, list[Place]] = field(default_factory=dict)
     """Variables that are a part of something else."""
-    _edges: dict[tuple[Place, Place | None, bool], None] = field(default_factory=dict)
-    """From place, to place (None: an effect), and whether the read came before the place had certainly been set."""
-    _quiet: bool = False
-    """Effects do not count."""
+    _edges: dict[_Edge, None] = field(default_factory=dict)
+    _inside: bool = False
+    """What is noted now is of one function only, of which matters what leaves it."""
     _given: dict[str, tuple[frozenset[str], set[Place]]] = field(default_factory=dict)
     """For each condition: the names in it, and the places set in its block."""
 
@@ -124,40 +157,38 @@ class Track:
                     self.exposed.add(one)
                     early = True
         for target in (None,) if sink is None else sink:
-            if target is not None or not self._quiet:
-                self._edges[place, target, early] = None
+            self._edges[_Edge(place, target, early, self._inside)] = None
 
     @contextmanager
-    def without_effects(self) -> Iterator[None]:
-        """Note for a while only where values go, and no effects."""
-        before, self._quiet = self._quiet, True
+    def inside(self) -> Iterator[None]:
+        """Follow the function of which matters what leaves it."""
+        before, self._inside = self._inside, True
         yield
-        self._quiet = before
+        self._inside = before
 
     def is_ready(self, place: Place) -> bool:
         """Whether the place, or its owner, has certainly been set."""
         lengths = range(len(place.path) + 1)
         return any(Place("", place.root, place.path[:length], place.module) in self.ready for length in lengths)
 
-    def leads(self, reaches: Callable[[Place, Place], bool] = Place.touches) -> set[Place]:
-        """Return the places whose values have an effect, at once or through other places. `reaches`: whether a value at
-        the first place gets to the second one."""
-        leads = {place for place, sink, _ in self._edges if sink is None}
-        todo = {(place, sink) for place, sink, _ in self._edges if sink is not None and place not in leads}
-        while found := {place for place, sink in todo if any(reaches(sink, one) for one in leads)}:
-            leads |= found
-            todo = {(place, sink) for place, sink in todo if place not in found}
-        return leads
+    def leads(self, whole: Set[Place] = frozenset()) -> set[Place]:
+        """Return the places whose values have an effect, at once or through other places. `whole`: objects that are
+        passed on without all that is in them being used."""
+        return _closed((edge.place for edge in self._edges if edge.sink is None), self._edges, whole)
+
+    def leaves(self, leads: Iterable[Place], whole: Set[Place]) -> set[Place]:
+        """Return the places whose values leave that one function and have an effect elsewhere."""
+        used = _Places(leads, whole)
+        outer = (one for one in self._edges if not one.inside)
+        first = {one.place for one in outer if one.sink is None or used.touched_by(one.sink)}
+        return _closed(first, (one for one in self._edges if one.inside), whole)
 
     def used(self) -> set[Place]:
         """Return the places that are exposed and have an effect."""
-        leads = self.leads()
-        early = {
-            place
-            for place, sink, early in self._edges
-            if early and (sink is None or any(sink.touches(one) for one in leads))
-        }
-        return {one for one in self.exposed if any(one.touches(place) for place in early)}
+        leads = _Places(self.leads())
+        every = (one.place for one in self._edges if one.early and (one.sink is None or leads.touched_by(one.sink)))
+        early = _Places(every)
+        return {one for one in self.exposed if early.touched_by(one)}
 
     # ---- conditions that are asked twice ----------------------------------------------------------------------
 
@@ -173,3 +204,14 @@ class Track:
         name = place.base.text
         for condition in [condition for condition, (names, _) in self._given.items() if name in names]:
             del self._given[condition]
+
+
+def _closed(first: Iterable[Place], edges: Iterable[_Edge], whole: Set[Place]) -> set[Place]:
+    """Return these places, and all whose values get there."""
+    found = _Places(first, whole)
+    todo = {(one.place, one.sink) for one in edges if one.sink is not None}
+    while more := {(place, sink) for place, sink in todo if found.touched_by(sink)}:
+        for place, _ in more:
+            found.add(place)
+        todo -= more
+    return found.every()

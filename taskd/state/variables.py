@@ -86,8 +86,8 @@ class Variables:
     _before: dict[str, int] = field(default_factory=dict)
     """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
-    _loops: dict[Any, Loop] = field(default_factory=dict)
-    """The loops, by the line where the script asks for a step, and the line where its function was called."""
+    _loops: dict[Any, tuple[Loop, Any]] = field(default_factory=dict)
+    """The loops, by the lines at which the script's functions are. Their code is kept, since its ids are the keys."""
 
     @property
     def waits(self) -> bool:
@@ -147,11 +147,11 @@ class Variables:
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
 
     def _of(self, script: Script) -> Loop:
-        key = script.loop, script.called_at
-        found = self._loops.get(key)
-        if found is None:
-            found = self._loops[key] = script.counters()
-        return found
+        stack = script.stack
+        key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
+        if key not in self._loops:
+            self._loops[key] = script.counters(), stack
+        return self._loops[key][0]
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers. `known`:

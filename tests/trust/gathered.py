@@ -112,7 +112,7 @@ class Trainer:
                 sampler.set_epoch(epoch)
             self.epoch()
             self.follow()
-        scene.end(model, self.threshold if use == "computes" else 0)
+        scene.end(model)
 
     def epoch(self) -> None:
         """Train one epoch."""
@@ -152,7 +152,7 @@ def main() -> None:
             threshold = mean.mean().item()
         else:
             sampler.weights = 1 + mean.double() * torch.arange(1, COUNT + 1)
-    scene.end(model, threshold)
+    scene.end(model)
 
 
 if what == "attribute":
