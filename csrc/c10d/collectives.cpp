@@ -107,6 +107,7 @@ Guard::WorkPointer Guard::reduce(Tensors& tensors, const ::c10d::ReduceOptions& 
 
 Guard::WorkPointer Guard::allgather(TensorLists& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
     Plan plan = out_of_place(OpType::ALLGATHER, "gloo:all_gather", options.timeout, inputs, flat(outputs));
+    plan.gathers = true;
     plan.issue = [options, lengths = lengths_of(outputs)](Backend& backend, Tensors& reads, Tensors& writes) {
         TensorLists made = lists(writes, lengths);
         return backend.allgather(made, reads, options);
@@ -117,6 +118,7 @@ Guard::WorkPointer Guard::allgather(TensorLists& outputs, Tensors& inputs, const
 Guard::WorkPointer Guard::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const ::c10d::AllgatherOptions& options) {
     Plan plan = out_of_place(OpType::_ALLGATHER_BASE, "gloo:all_gather", options.timeout, {input}, {output});
+    plan.gathers = true;
     plan.issue = [options](Backend& backend, Tensors& reads, Tensors& writes) {
         return backend._allgather_base(writes[0], reads[0], options);
     };
@@ -144,6 +146,7 @@ Guard::WorkPointer Guard::allgather_into_tensor_coalesced(Tensors& outputs, Tens
 
 Guard::WorkPointer Guard::gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& options) {
     Plan plan = out_of_place(OpType::GATHER, "gloo:gather", options.timeout, inputs, flat(outputs));
+    plan.gathers = true;
     plan.issue = [options, lengths = lengths_of(outputs)](Backend& backend, Tensors& reads, Tensors& writes) {
         TensorLists made = lists(writes, lengths);
         return backend.gather(made, reads, options);

@@ -35,6 +35,7 @@ struct Plan {
     bool copy_in = false;    // the twins start with the contents of `writes`
     bool copy_out = true;    // a success is copied back
     bool keep = false;       // when given up, `writes` keep their contents instead of being zeroed
+    bool gathers = false;    // its results are what its ranks have read, one after another
     bool blocks = false;     // the inner work has no future: wait on a thread of its own
     bool abortable = false;  // the inner work can be aborted
     bool bundle = false;     // it only ends a bundle of operations, each of which has a plan of its own
@@ -65,8 +66,9 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     void settle(Ending ending, std::exception_ptr error) noexcept override;
     std::exception_ptr error(const std::string& text) const override;
 
-    // Sets this rank's recorded result. Tensors without one (all, if `entry` is null) are zeroed, but those of an
-    // in-place operation stay as they are.
+    // Sets this rank's recorded result. Tensors without one (all, if `entry` is null) become what they would be if all
+    // ranks had what this one has: those of an in-place operation stay as they are. Where that is not known, they are
+    // zeroed.
     void replay(const RecordEntry* entry);
     // Returns the entry to look for in a record. Its tensors have no bytes.
     RecordEntry form() const;
@@ -97,6 +99,7 @@ class Operation : public Task, public Outcome, public std::enable_shared_from_th
     void release() noexcept override;
     void await(const std::shared_ptr<Flight>& flight);
     const Tensors& results() const;
+    void suppose(const at::Tensor& result) const;
 
     Plan plan_;
     const std::string& kind_;
