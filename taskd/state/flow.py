@@ -19,7 +19,8 @@ import ast
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from taskd.state.expressions import EMPTIES, ITEM, KEEPS, Ends, Expressions, changes, locals_of, name_of, stored_in
+from taskd.state.conditions import Conditions
+from taskd.state.expressions import ITEM, Ends, Expressions, changes, locals_of, name_of
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES, Node
@@ -36,13 +37,10 @@ class Flow:
         """`gives`: where the value goes that the loop's function returns."""
         self.reach, self.hopeful, self.track, self._gives = reach, hopeful, Track(), gives
         self.values = Expressions(reach, self.track, hopeful, self._function)
+        self.conditions = Conditions(self.values, lambda: self._returns[-1][0] if self._returns else gives)
         self._breaks: list[list[set[Place]]] = []  # for each inner loop: what is ready at each `break`
         self._returns: list[tuple[Sink, list[set[Place]]]] = []
         self._way: Way = ()
-        self._rests: list[deque[ast.stmt] | None] = []
-        """What follows in each of the blocks around the current statement; None: the beginning of a loop's body."""
-        self._left_out = False
-        """Whether it follows what a condition leaves out."""
         self.counted = set[Place]()
         """Places other than variables that the loop counts and never sets in another way."""
         self.written = set[Place]()
@@ -96,12 +94,12 @@ class Flow:
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:
         """Follow the body of a called function. Return what is ready at its returns, and whether its end is never
         reached."""
-        breaks, rests, self._breaks, self._rests = self._breaks, self._rests, [], []
+        breaks, rests, self._breaks, self.conditions.rests = self._breaks, self.conditions.rests, [], []
         ends = list[set[Place]]()
         self._returns.append((sink, ends))
         self._follow(block)
         self._returns.pop()
-        self._breaks, self._rests = breaks, rests
+        self._breaks, self.conditions.rests = breaks, rests
         return ends, _leaves(block)
 
     @property
@@ -120,10 +118,10 @@ class Flow:
 
     def _follow(self, block: Iterable[ast.stmt]) -> None:
         rest = deque(block)
-        self._rests.append(rest)
+        self.conditions.rests.append(rest)
         while rest:
             self._statement(rest.popleft())
-        self._rests.pop()
+        self.conditions.rests.pop()
 
     def _follow_if(self, block: Sequence[ast.stmt]) -> None:
         """Follow a block that is run under a condition."""
@@ -182,7 +180,7 @@ class Flow:
             tests.append(inner.test)
             blocks.append(inner.body)
             last = inner.orelse
-        sink = self._sink_of([*(one for block in blocks for one in block), *last])
+        sink = self.conditions.sink_of([*(one for block in blocks for one in block), *last])
         for test in tests:
             self.values.read(test, sink)
         condition = ast.dump(statement.test)
@@ -213,7 +211,9 @@ class Flow:
         return ends
 
     def _match(self, statement: ast.Match) -> None:
-        self.values.read(statement.subject, self._sink_of(one for case in statement.cases for one in case.body))
+        self.values.read(
+            statement.subject, self.conditions.sink_of(one for case in statement.cases for one in case.body)
+        )
         blocks = [case.body for case in statement.cases]
         names = [_captured(case.pattern) for case in statement.cases]
         last = statement.cases[-1]
@@ -227,24 +227,24 @@ class Flow:
         track, endless = self.track, False
         if isinstance(statement, ast.While):
             endless = isinstance(statement.test, ast.Constant)
-            self.values.read(statement.test, self._sink_of(statement.body))
+            self.values.read(statement.test, self.conditions.sink_of(statement.body))
         else:
             targets = [*self.values.targets(statement.target)]
             turns = isinstance(statement.iter, ast.Call) and name_of(statement.iter) == "range"
-            self.values.read(statement.iter, self._sink_of(statement.body) if turns else tuple(targets))
+            self.values.read(statement.iter, self.conditions.sink_of(statement.body) if turns else tuple(targets))
             self.values.store(statement.target)
             if sources := [place.under(ITEM) for place in self.values.sources(statement.iter)]:
                 track.aliases |= dict.fromkeys(targets, sources)
         before = set(track.ready)
         self._breaks.append([])
-        self._rests.append(None)
+        self.conditions.rests.append(None)
         if isinstance(statement, ast.While):
             self._follow_if(statement.body)
         else:
             for _ in self.values.one_by_one(statement):
                 self._follow(statement.body)
         breaks = self._breaks.pop()
-        self._rests.pop()
+        self.conditions.rests.pop()
         if endless:
             track.ready = set.intersection(*breaks) if breaks else before
         elif not self.hopeful or _leaves(statement.body):
@@ -299,56 +299,6 @@ class Flow:
         elif not is_number(value):
             self.track.replaces(place, self._way)
 
-    def _sink_of(self, block: Iterable[ast.stmt]) -> Sink:
-        """Return where the value of a condition goes: to the places that this block changes, or to an effect."""
-        places = list[Place]()
-        every = [part for statement in block for part in _run(statement)]
-        each = {name for node in every if isinstance(node, (ast.For, ast.AsyncFor)) for name in stored_in(node.target)}
-        for node in every:
-            sink = self._sink_of_one(node)
-            if sink is None or any(place.path and place.root in each for place in sink):
-                return EFFECT
-            places += sink
-        return tuple(places)
-
-    def _sink_of_one(self, node: ast.stmt) -> Sink:
-        match node:
-            case ast.Assign() | ast.AnnAssign():
-                sinks = [self.values.sink(target) for target, _ in pairs(node)]
-                sinks += [EFFECT] if any(map(self.values.is_own, ast.walk(node))) else []
-            case ast.AugAssign():
-                sinks = [self.values.sink(node.target)]
-            case ast.Expr(value=ast.Call() as call):
-                owner = self.values.place(call.func.value) if isinstance(call.func, ast.Attribute) else None
-                kept = owner is not None and name_of(call) in KEEPS | EMPTIES
-                sinks = [NOWHERE if self.values.shows(call) else (owner,) if kept and owner is not None else EFFECT]
-            case ast.Continue() | ast.Return():
-                sinks = [self._sink_of_leaving(isinstance(node, ast.Return))]
-            case ast.Expr(value=ast.Constant()) | ast.Pass():
-                sinks = [NOWHERE]
-            case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.Match() | ast.Import():
-                sinks = [NOWHERE]  # the statements inside it are visited separately
-            case _:
-                sinks = [EFFECT]
-        return EFFECT if EFFECT in sinks else tuple(place for sink in sinks for place in sink or ())
-
-    def _sink_of_leaving(self, returns: bool) -> Sink:
-        """Return where the value of a condition goes under which the rest of a loop's body, or of a function
-        (`returns`), is left out."""
-        if self._left_out:
-            return NOWHERE  # what follows is in the same rest
-        left_out = list[ast.stmt]()
-        for rest in reversed(self._rests):
-            if rest is None and returns:
-                return EFFECT  # further turns of a loop, too
-            if rest is None:
-                break
-            left_out += rest
-        self._left_out = True
-        sink, given = self._sink_of(left_out), self._returns[-1][0] if self._returns else self._gives
-        self._left_out = False
-        return EFFECT if sink is None or (returns and given is None) else (*sink, *(given or ()))
-
 
 def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
     """Return the statements of the block, without this loop and without the functions and classes in it."""
@@ -369,14 +319,6 @@ def _around(home: ast.AST | None, loop: ast.stmt) -> Iterator[ast.expr]:
             continue
         if any(part is loop for part in ast.walk(node)):
             yield node.test if isinstance(node, ast.While) else node.iter
-
-
-def _run(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Return this statement and those inside it, but not those of functions."""
-    yield statement
-    for block, _ in blocks_of(statement):
-        for inner in block:
-            yield from _run(inner)
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:

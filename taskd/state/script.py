@@ -82,27 +82,9 @@ class Script:
         """The code and the line where it asks for a step."""
         return self._frame.f_code, self._frame.f_lineno
 
-    @property
-    def stack(self) -> list[tuple[CodeType, int]]:
-        """The code and the line of this function and of those that have called it."""
-        found, frame = list[tuple[CodeType, int]](), self._frame
-        while frame is not None and len(found) < _FRAMES:
-            found.append((frame.f_code, frame.f_lineno))
-            frame = frame.f_back  # type: ignore[assignment]
-        return found
-
     def counters(self) -> Loop:
         """Return what the loop does in which it asks for a step."""
-        return counters.of_loop(*self.loop, self.space, self.at, self._uses())
-
-    def _uses(self) -> Uses:
-        """Return what the callers of this function use."""
-        found, last = list[Caller](), self
-        while last._function and len(found) < _CALLERS and (caller := last.caller()) is not None:
-            direct = caller._frame is last._frame.f_back
-            found.append(Caller(*caller.loop, caller.space, caller.at, direct))
-            last = caller
-        return Uses.of(self._frame.f_code, found, not last._function)
+        return counters.of_loop(*self.loop, self.space, self.at, _uses_of(self))
 
     def at(self, place: Place) -> Any:
         """Return the value at this place, or NOTHING."""
@@ -224,6 +206,25 @@ class Script:
                 return
             for name in own & found.keys():  # other names in it were made by exec
                 del found[name]
+
+
+def stack_of(script: Script) -> list[tuple[CodeType, int]]:
+    """Return the code and the line of this function and of those that have called it."""
+    found, frame = list[tuple[CodeType, int]](), script._frame
+    while frame is not None and len(found) < _FRAMES:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+def _uses_of(script: Script) -> Uses:
+    """Return what the callers of this function use."""
+    found, last = list[Caller](), script
+    while last._function and len(found) < _CALLERS and (caller := last.caller()) is not None:
+        direct = caller._frame is last._frame.f_back
+        found.append(Caller(*caller.loop, caller.space, caller.at, direct))
+        last = caller
+    return Uses.of(script.loop[0], found, not last._function)
 
 
 def _counted(names: Iterable[str], found: Any, kinds: frozenset[type]) -> dict[str, Number]:

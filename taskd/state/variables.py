@@ -31,7 +31,7 @@ from taskd.state.counters import Counters, Loop, name_of
 from taskd.state.leaves import Thing
 from taskd.state.places import NUMBERS, Spot, listed_at, reached
 from taskd.state.rest import Loops
-from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values
+from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values, stack_of
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
@@ -147,7 +147,7 @@ class Variables:
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
 
     def _of(self, script: Script) -> Loop:
-        stack = script.stack
+        stack = stack_of(script)
         key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
         if key not in self._loops:
             self._loops[key] = script.counters(), stack
