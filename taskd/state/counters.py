@@ -32,7 +32,7 @@ from taskd.state.elsewhere import Method, asked, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
-from taskd.state.results import ALL, Uses
+from taskd.state.results import ALL, Uses, returns
 from taskd.state.sources import gives_locals, loops_at, node_of, own_names, unwrapped
 from taskd.state.statements import (
     HERE,
@@ -140,9 +140,11 @@ class _Found:
         return _Found(home(self.counted), home(self.doubtful), self.called, self.elsewhere, self.methods)
 
 
-def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look, uses: Uses = ALL) -> Loop:
-    """Return what the innermost loop around this line does. `space`: the globals of its module; `uses`: what its
-    function's callers use."""
+def of_loop(
+    code: CodeType, line: int, space: dict[str, Any], look: Look, uses: Callable[[], Uses] = lambda: ALL
+) -> Loop:
+    """Return what the innermost loop around this line does. `space`: the globals of its module; `uses` says what
+    its function's callers use, and takes time."""
     home = node_of(code, space)
     loops = loops_at(home, line)
     if home is None or not loops:
@@ -154,7 +156,8 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look, uses: 
         look = partial(_in_module, space, own)
     try:
         found = _counted(node, code, space, shares, look)
-        gives = EFFECT if uses.result else NOWHERE
+        callers = uses() if returns(home) else None
+        gives = NOWHERE if callers is not None and not callers.result else EFFECT
         flows = [Flow(Reach(code, space, look), hopeful, gives) for hopeful in (True, False)]
         for flow in flows:
             flow.loop(home, node)
@@ -162,7 +165,9 @@ def of_loop(code: CodeType, line: int, space: dict[str, Any], look: Look, uses: 
         return Loop(Counters(), Counters(), Counters())
     hopeful, other = flows
     found.handed_on = {one for place in other.handed_on if (one := _variable(place, own)) is not None}
-    outside = {place for place in hopeful.handed_on if uses.use(place)}
+    if callers is None and any(place.path or place.root not in own for place in hopeful.handed_on):
+        callers = uses()
+    outside = set[Place]() if callers is None else {place for place in hopeful.handed_on if callers.use(place)}
     carried = hopeful.used | outside
     perhaps = other.used - carried
     hidden = {place for place in carried | perhaps if shares and place.root in own}

@@ -20,7 +20,7 @@ from taskd.state.expressions import ASKED, name_of
 from taskd.state.flow import Flow
 from taskd.state.places import Place
 from taskd.state.reach import Names, Reach
-from taskd.state.sources import gives_locals, node_of
+from taskd.state.sources import SCOPES, Node, gives_locals, node_of
 from taskd.state.track import EFFECT, NOWHERE
 
 
@@ -91,6 +91,17 @@ def owners_of(every: Iterable[Names]) -> set[Place]:
 def _calls_at(home: ast.AST, line: int) -> list[ast.Call]:
     calls = (node for node in ast.walk(home) if isinstance(node, ast.Call))
     return [call for call in calls if call.lineno <= line <= (call.end_lineno or 0)]
+
+
+def returns(home: ast.Module | Node) -> bool:
+    """Whether this function returns a value that it does not name itself."""
+    todo: list[ast.AST] = [*home.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Return) and not isinstance(node.value, (ast.Constant, type(None))):
+            return True
+        todo += [] if isinstance(node, SCOPES) else ast.iter_child_nodes(node)
+    return False
 
 
 ALL = Uses(True)

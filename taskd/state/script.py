@@ -84,7 +84,7 @@ class Script:
 
     def counters(self) -> Loop:
         """Return what the loop does in which it asks for a step."""
-        return counters.of_loop(*self.loop, self.space, self.at, _uses_of(self))
+        return counters.of_loop(*self.loop, self.space, self.at, lambda: _uses_of(self))
 
     def at(self, place: Place) -> Any:
         """Return the value at this place, or NOTHING."""
