@@ -31,7 +31,11 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
                 job.wait_for_line(line)
             for count, rank in enumerate(kills, 1):
                 os.kill(pids[rank], signal.SIGKILL)
-                wait_until(lambda count=count: job.text.count("healed in") == count, f"{count} ranks replaced")
+                told = f"{count} ranks replaced"
+                wait_until(
+                    lambda n=count: job.text.count("healed in") == n or job.launchers[0].poll() is not None, told
+                )
+                assert job.text.count("healed in") == count, job.text
             job.end()
         return job
 
