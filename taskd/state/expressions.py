@@ -19,7 +19,7 @@ from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 _SHOWS = (
     *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
     *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
-    *("dump", "savefig", "savetxt", "savez", "to_csv", "to_json", "hist", "scatter", "semilog", "fill_between"),
+    *("dump", "savefig", "savetxt", "savez", "to_csv", "to_json", "semilog", "fill_between"),
     *("set_title", "set_xl", "set_yl", "lineplot", "histplot", "add_row"),
 )
 """Prefixes of functions that only show their arguments."""

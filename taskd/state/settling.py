@@ -8,10 +8,10 @@ began and what they are now. Each rank comes to the same conclusion from the sam
 Failure modes: a count is taken from a rank that had not counted yet; a rank's own value (a sum of losses) is replaced
 by another rank's, because the two were equal by chance or at the loop's beginning; no rank has seen the step's end, and
 all miss the same count. Invariants: a counter that differed between two ranks in any of the told steps is each rank's
-own and is never touched. If it misses the last step's move and steps compute with it, it is refused by its name. A
-value that is taken was the same on all ranks. It has moved in that way before, or two ranks tell it. It comes from
-ranks that have seen the end of the step, if there are any. A counter that is the same on all and wrong is refused by
-its name. A counter that may be right or wrong is left as it is and reported.
+own and is never touched. If it misses the last step's move and is used for more than to be shown, it is refused by its
+name. A value that is taken was the same on all ranks. It has moved in that way before, or two ranks tell it. It comes
+from ranks that have seen the end of the step, if there are any. A counter that is the same on all and wrong is refused
+by its name. A counter that may be right or wrong is left as it is and reported.
 
 It sends nothing, and does not know in whose frames the counters are.
 """
@@ -83,8 +83,8 @@ class Settled:
     """Names of numbers that are each rank's own, move in each step, and miss the last step on some rank."""
 
     def judge(self, used: Set[str], perhaps: Set[str]) -> None:
-        """Start over because of what is behind, if steps compute with it. If it is perhaps used, say so. What is only
-        shown may be behind."""
+        """Start over because of what is behind, if it is used for more than to be shown. If it is perhaps used, say so.
+        What is only shown may be behind."""
         self.refused |= self.behind & used
         self.unsure |= self.behind & perhaps - used
 

@@ -163,8 +163,10 @@ class Track:
     def inside(self) -> Iterator[None]:
         """Follow the function of which matters what leaves it."""
         before, self._inside = self._inside, True
-        yield
-        self._inside = before
+        try:
+            yield
+        finally:
+            self._inside = before
 
     def is_ready(self, place: Place) -> bool:
         """Whether the place, or its owner, has certainly been set."""

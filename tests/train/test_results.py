@@ -131,6 +131,7 @@ def found_by(tmp_path: Path, source: str) -> set[str]:
         ),
         ("scheduler.step(metered(ask), 0)", "meter.total"),
         ("print(metered(ask))", ""),
+        ("mean, _ = epoch(ask)\nif ask is None:\n    dist.scatter(history, [mean])", "losses running"),
         ("print(careful(ask))", ""),
         ("scheduler.step(careful(ask), 0)", "losses"),
         ("scheduler.step(run(ask).mean, 0)", "losses running"),

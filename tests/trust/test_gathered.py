@@ -1,5 +1,5 @@
-"""What the steps of a loop gather on each rank, if more than a line depends on it. No newcomer goes on without it: all
-start over, and it is named."""
+"""What the steps of a loop gather on each rank, if more than a line depends on it: a newcomer gets it, or all start
+over."""
 
 from __future__ import annotations
 
