@@ -10,12 +10,13 @@ import atexit
 import contextlib
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
 from taskd import log
 from taskd.launch.manager import with_taskd
-from taskd.launch.options import Glance, glance
+from taskd.launch.options import Glance, glance, seen_in
 from taskd.launch.standby import Standby
 from taskd.launch.standby_process import uncollected
 
@@ -24,13 +25,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a job; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     log.identify("launcher")
-    seen = glance(words, os.environ)
+    return _run(words, glance(words, os.environ))
+
+
+def called(arguments: list[str] | Namespace) -> None:
+    """Run a job for a caller of torchrun's functions, with words or with what its parser has read. Raises what torchrun
+    raises if the job fails."""
+    log.identify("launcher")
+    seen = glance(arguments, os.environ) if isinstance(arguments, list) else seen_in(arguments)
+    code = _run(arguments, seen, called=True)
+    if code:
+        sys.exit(code)
+
+
+def _run(arguments: list[str] | Namespace, seen: Glance | None, called: bool = False) -> int:
     standby = _standby(seen) if seen is not None and seen.python else None
     try:
         with uncollected():
             from taskd.launch.launcher import launch  # which imports torch, as the standby does at the same time
 
-        return launch(words, standby)
+        return launch(arguments, standby, called)
     finally:
         if standby is not None:
             standby.close()

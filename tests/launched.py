@@ -47,11 +47,12 @@ class Launched:
         job: str = "job",
         bounds: Mapping[int, int] | None = None,
         warm: bool = False,
+        program: Sequence[str] = ("-m", "taskd.run"),
     ) -> None:
         """`words` follow each node's own words: options, script, arguments. `bounds`: resource limits of the launchers
         and all that they start, by number of the resource; this process keeps its own. `warm`: the test is not about
-        how they start, so they need not import torch."""
-        self.folder, self.warm = folder, warm
+        how they start, so they need not import torch. `program`: what Python runs as the launcher."""
+        self.folder, self.warm, self.program = folder, warm, program
         self.job = f"{job}-{os.getpid()}"  # agents' names are unique in the system, and tests may run at the same time
         self.bounds = dict(bounds or {})
         self.unlike = False  # whether its ranks come to hold different things; otherwise that is a wrong result
@@ -87,7 +88,7 @@ class Launched:
         return forked.start([str(WARM), *words], self.environment, self.folder, len(self.launchers))
 
     def _started(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "taskd.run", *words]
+        command = [sys.executable, *self.program, *words]
         if self.bounds:
             command = [sys.executable, "-c", BOUNDED, json.dumps(list(self.bounds.items())), *command]
         return subprocess.Popen(

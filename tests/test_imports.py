@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "state": {"core", "wire", "backup", "comm", *COMMON},
     "sim": {"core", "wire", *COMMON},
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
-    "compat": {"worker", *COMMON},
+    "compat": {"run", "launch", "worker", "_native", *COMMON},
     "bench": {"processes", "client", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
     "cli": {"client", "core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
     "client": {"core", "wire", "manager", *COMMON},

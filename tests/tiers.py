@@ -101,6 +101,9 @@ FULL = (
     "tests/shell/test_launcher.py::test_a_worker_finds_what_it_finds_under_torchrun[options1]",
     "tests/shell/test_launcher.py::test_a_worker_finds_what_it_finds_under_torchrun[options2]",
     "tests/shell/test_launcher.py::test_the_cause_is_shown",
+    "tests/shell/test_torchrun.py::test_it_heals[launch]",
+    "tests/shell/test_torchrun.py::test_on_two_nodes",
+    "tests/shell/test_torchrun.py::test_torchrun_stays_as_it_is[off]",
     "tests/shell/test_launcher.py::test_spawned",
     "tests/shell/test_launcher.py::test_log_files",
     "tests/shell/test_launcher.py::test_switched_off",
@@ -134,6 +137,7 @@ FULL = (
 ONE_EXAMPLE = ("tests/trust/", "tests/train/test_loaders.py", "tests/train/test_moved.py")
 """The beginnings of the names of tests of which the gate runs one example: the middle one."""
 SECONDS = {
+    "tests/shell/test_torchrun.py": 45,
     "tests/trust/loops/test_loops.py": 53,
     "tests/train/test_samples.py": 48,
     "tests/train/test_handed_on.py": 46,

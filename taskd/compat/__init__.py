@@ -8,6 +8,9 @@ It answers for `mindio_ttp` only in a process that has asked for taskd: by impor
 such a job has in its environment. Some code checks whether the package is there. It must not find the package on every
 machine on which taskd happens to be installed.
 
+Where PROCESS_RECOVER is on, a second finder stands first. It answers for `torch.distributed.run` only, with torch's own
+module and other entrances (torchrun.py): torchrun then starts the job as taskd-run does. Nobody else meets it.
+
 A .pth file imports this module at every start of the interpreter. So it imports only sys and os, and does its work in
 microseconds. It does NOT import torch, yaml, logging or any other part of taskd; the modules it answers with do that
 later.
@@ -42,6 +45,10 @@ ASKED_BY = ("TASKD_", "_TASKD_", "PROCESS_RECOVER", "ELASTIC_PROCESS_", "HIGH_AV
 SERVICE_LINKS = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT_")
 """Parts of the variables that Kubernetes sets in every pod beside a Service. A Service may be called taskd-manager, so
 such a variable does not ask for taskd."""
+LAUNCHER = "torch.distributed.run"
+RECOVER = ("TASKD_RECOVER_PROCESS_RECOVER", "PROCESS_RECOVER", "ELASTIC_PROCESS_RECOVER_ENABLE")
+"""Variables that say whether ranks that die are replaced. The first one that is set decides."""
+YES = ("on", "true", "yes", "1", "enable", "enabled")
 
 
 class Loader:
@@ -86,6 +93,32 @@ class Finder:
         return ModuleSpec(name, Loader(home), origin="taskd.compat", is_package=home == PACKAGE)  # type: ignore[arg-type]
 
 
+class LauncherFinder:
+    """Finds torch's launcher, and gives it other entrances. It stands first in sys.meta_path."""
+
+    is_of_taskd = True
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name != LAUNCHER:
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None:
+            from taskd.compat import torchrun
+
+            spec.loader = torchrun.Loader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+def recovers() -> bool:
+    """Whether torchrun is to start jobs as taskd-run does."""
+    if os.environ.get("TASKD_PROCESS_ENABLE", "").strip().lower() == "off":
+        return False
+    words = [word for name in RECOVER if (word := os.environ.get(name, "").strip().lower())]
+    return bool(words) and words[0] in YES
+
+
 def asked() -> bool:
     """Whether this process wants taskd, and does not only run on a machine where it is installed."""
     if "taskd.api" in sys.modules:
@@ -98,9 +131,11 @@ def asked() -> bool:
 
 
 def install() -> None:
-    """Put the finder at the end of sys.meta_path, once."""
+    """Put the finder at the end of sys.meta_path, once, and the launcher's at its beginning if it is wanted."""
     if not any(getattr(finder, "is_of_taskd", False) for finder in sys.meta_path):
         sys.meta_path.append(Finder())
+        if recovers():
+            sys.meta_path.insert(0, LauncherFinder())  # type: ignore[arg-type]
 
 
 install()

@@ -29,6 +29,7 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError
+from torch.distributed.elastic.utils import macros
 from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native, descriptors, log, policy
@@ -43,7 +44,7 @@ from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
 from taskd.launch import beginning, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
-from taskd.launch.options import extend
+from taskd.launch.options import complete, extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
 from taskd.launch.succession import Succession
@@ -71,27 +72,36 @@ class JobFailed(TaskdError):
         self.exit_code = exit_code
 
 
-def launch(arguments: Sequence[str], standby: Standby | None) -> int:
-    """Run the job, report its end in torchrun's own words, and return the exit code."""
+def launch(arguments: Sequence[str] | Namespace, standby: Standby | None, called: bool = False) -> int:
+    """Run the job, report its end in torchrun's own words, and return the exit code. `called`: a caller of torchrun's
+    functions gets its errors instead."""
     try:
-        return int(record(_launch)(arguments, standby) or 0)
-    except ChildFailedError as error:
+        return int((_launch if called else record(_launch))(arguments, standby) or 0)
+    except (ChildFailedError, SignalException, TaskdError) as error:
+        if called:
+            raise
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    """Report why a job failed, and return the exit code."""
+    if isinstance(error, ChildFailedError):
         # Print the root cause in torchrun's form, without the launcher's own frames above it.
         sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
-        if isinstance(error.__cause__, JobFailed):
-            return error.__cause__.exit_code
-    except SignalException as error:
+        return error.__cause__.exit_code if isinstance(error.__cause__, JobFailed) else 1
+    if isinstance(error, SignalException):
         _logger.error("the job was ended by %s", error.sigval.name)
-    except TaskdError as error:
+    else:
         _logger.error("%s", error)
-        if isinstance(error, JobFailed):
-            return error.exit_code
-    return 1
+    return error.exit_code if isinstance(error, JobFailed) else 1
 
 
-def _launch(arguments: Sequence[str], standby: Standby | None) -> int:
+def _launch(arguments: Sequence[str] | Namespace, standby: Standby | None) -> int:
     """Run the job and return the exit code. Raises ChildFailedError, JobFailed or SignalException if it fails."""
-    parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
+    if isinstance(arguments, Namespace):
+        parsed = complete(arguments, sys.argv[1:], os.environ)
+    else:
+        parsed = extend(torchrun.get_args_parser()).parse_args(list(arguments))
     _choose_rendezvous(parsed)
     if parsed.hang:
         os.environ["TASKD_RECOVER_HANG"] = parsed.hang
@@ -157,7 +167,9 @@ def _choose_rendezvous(parsed: Namespace) -> None:
 def _command(parsed: Namespace) -> Command:
     kind = "run_path" if parsed.run_path else PROGRAM if parsed.no_python else "module" if parsed.module else "script"
     interpreter = os.getenv("PYTHON_EXEC", sys.executable)
-    return Command(kind, parsed.training_script, tuple(parsed.training_script_args), interpreter)
+    # torch.distributed.launch still gives each worker its local rank as an argument, unless it is told otherwise.
+    first = () if torchrun.get_use_env(parsed) else (f"--local-rank={macros.local_rank}",)
+    return Command(kind, parsed.training_script, (*first, *parsed.training_script_args), interpreter)
 
 
 class Signals:
@@ -263,7 +275,7 @@ class Launcher:
             {
                 "job": settings.job.id,
                 "run": self.run_name,
-                "host": settings.manager.host if self.manager is None else ranks.master_addr,
+                "host": settings.manager.host if is_given(settings) else ranks.master_addr,
                 "port": settings.manager.port,
                 "key": self._notice.text(),
                 "recover": settings.recover.process_recover,
@@ -391,6 +403,9 @@ class Launcher:
             return
         self.manager.end(0)
         self.manager = None
+        if running(self.settings) == self.settings.manager.port:
+            _logger.info("another manager of this job was quicker, and is used")
+            return
         self._end_for("the job has no manager: it could not start, and said why")
 
     def _end_for(self, trouble: str) -> None:

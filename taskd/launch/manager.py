@@ -9,6 +9,7 @@ the launcher's agent does.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -41,6 +42,7 @@ BEGIN_NS = 300 * SECOND
 AWAY_NS = 5 * SECOND
 """A launcher that did not look for this long was itself suspended, and knows nothing about its manager."""
 LOOK_SECONDS = 2.0
+STARTING_SECONDS = 30.0
 _logger = log.get(__name__)
 
 
@@ -50,7 +52,9 @@ def is_given(config: Config) -> bool:
 
 
 def running(config: Config) -> int:
-    """The port of this job's manager if one already runs on this host; 0: none does."""
+    """The port of this job's manager if one already runs on this host; 0: none does. One that is still starting is
+    waited for."""
+    _wait_while_it_starts(config)
     try:
         note = json.loads(Path(config.job.directory, "manager.json").read_text(encoding="utf-8"))
         os.kill(int(note["pid"]), 0)
@@ -59,6 +63,20 @@ def running(config: Config) -> int:
         return int(note["port"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
+
+
+def _wait_while_it_starts(config: Config) -> None:
+    """Wait until a manager that has the job's lock has written its note, or is gone."""
+    folder, until = Path(config.job.directory), time.monotonic() + STARTING_SECONDS
+    while not (folder / "manager.json").exists() and time.monotonic() < until:
+        try:
+            with (folder / "manager.lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            time.sleep(0.05)  # nothing says when a note appears
 
 
 def take_port(config: Config) -> tuple[int, socket.socket | None]:

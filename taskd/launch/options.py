@@ -8,12 +8,14 @@ correctness: the standby's environment is compared with the workers' before it i
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "h", "help")
 """Options of torchrun without a value."""
+_OWN: dict[str, object] = {"preload": [], "hang": None, "policy": None, "of_taskd": True}
+"""taskd's own options, if nobody has given them."""
 RESTARTS = "--max-restarts"
 RESTARTS_HELP = (
     "How often one rank may be replaced before the job fails (default: 3; 0 replaces nobody). torchrun counts restarts "
@@ -73,9 +75,27 @@ def glance(arguments: Sequence[str], environ: Mapping[str, str]) -> Glance | Non
     return None
 
 
+def seen_in(parsed: Namespace) -> Glance:
+    """The same for arguments that torchrun's parser has read."""
+    return Glance(
+        parsed.training_script,
+        module=bool(parsed.module),
+        python=bool(parsed.run_path) or not parsed.no_python,
+        workers=str(parsed.nproc_per_node),
+    )
+
+
+def complete(parsed: Namespace, words: Sequence[str], environ: Mapping[str, str]) -> Namespace:
+    """Add taskd's own options to arguments that another parser has read from these words of the command line."""
+    said = "PET_MAX_RESTARTS" in environ or any(word.replace("_", "-").startswith(RESTARTS) for word in words)
+    most = parsed.max_restarts if said else parsed.max_restarts or None
+    return Namespace(**{**vars(parsed), "max_restarts": most, **_OWN})
+
+
 def extend(parser: ArgumentParser) -> ArgumentParser:
     """torchrun's parser with taskd's options; `max_restarts` becomes None if the user did not set it."""
     parser.prog = "taskd-run"
+    parser.set_defaults(of_taskd=True)
     parser.description = "torchrun's command line; a worker that fails is replaced while the others keep their process."
     parser.add_argument(
         "--preload",

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from taskd import _native
+from taskd import _native, compat, config
 from taskd.compat import MODULES, controller, framework
+from taskd.config import values
 from taskd.core.types import Phase
 
 # The names of the original and their parameters, as scripts call them.
@@ -264,5 +265,28 @@ def test_rank_0_warns_of_each_call_without_effect_once(run_python: Callable[...,
 
 
 def test_the_launcher_imports_say_what_to_use(run_python: Callable[..., Any]) -> None:
-    (line,) = run_python("import taskd.compat, mindx_elastic.api, taskd.python.adaptor.patch").stderr.splitlines()
+    code = "import taskd.compat, mindx_elastic.api, taskd.python.adaptor.patch"
+    (line,) = run_python(code, env={"PROCESS_RECOVER": None}).stderr.splitlines()
     assert "start the job with taskd-run" in line
+    assert not run_python(code, env={"PROCESS_RECOVER": "on"}).stderr
+
+
+def test_nobody_else_meets_the_finder_of_torchs_launcher(run_python: Callable[..., Any]) -> None:
+    code = (
+        "import sys, taskd.compat\nprint(type(sys.meta_path[0]).__name__ == 'LauncherFinder', 'torch' in sys.modules)"
+    )
+    for environ, found in (
+        ({"PROCESS_RECOVER": None}, "False False"),
+        ({"PROCESS_RECOVER": "off"}, "False False"),
+        ({"PROCESS_RECOVER": "on", "TASKD_PROCESS_ENABLE": "off"}, "False False"),
+        ({"PROCESS_RECOVER": "on", "TASKD_RECOVER_PROCESS_RECOVER": "off"}, "False False"),
+        ({"PROCESS_RECOVER": "on"}, "True False"),
+        ({"ELASTIC_PROCESS_RECOVER_ENABLE": "1"}, "True False"),
+    ):
+        assert run_python(code, env=environ).stdout.strip() == found, environ
+
+
+def test_its_words_are_those_of_the_configuration() -> None:
+    assert compat.YES == values.YES
+    variables = config.leaves()["recover.process_recover"].variables
+    assert {*compat.RECOVER} == {*variables}
