@@ -43,7 +43,15 @@ from taskd.core.messages import Stop
 from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
 from taskd.launch import beginning, handing, keepers, logs
-from taskd.launch.manager import ManagerProcess, at_port, is_given, job_settings, running, take_port
+from taskd.launch.manager import (
+    ManagerProcess,
+    at_port,
+    is_given,
+    is_missing_here,
+    job_settings,
+    running,
+    take_port,
+)
 from taskd.launch.options import complete, extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
@@ -270,6 +278,9 @@ class Launcher:
                 settings = at_port(settings, port)
                 self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, holder)
                 self.manager.start()
+        elif is_missing_here(settings):
+            self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size)
+            self.manager.start()
         board.tell(
             JOB,
             {

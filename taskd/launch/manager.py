@@ -51,6 +51,18 @@ def is_given(config: Config) -> bool:
     return not config.sources.get("manager.host", "default").startswith("default")
 
 
+def is_missing_here(config: Config) -> bool:
+    """Whether the configured manager's host is this one, and nobody has its port: then the launcher starts it."""
+    host = config.manager.host
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, config.manager.port))
+        except OSError:
+            return False  # another host, a name that is not known, or a port that is taken
+    return not running(config)
+
+
 def running(config: Config) -> int:
     """The port of this job's manager if one already runs on this host; 0: none does. One that is still starting is
     waited for."""
