@@ -48,11 +48,14 @@ class Launched:
         bounds: Mapping[int, int] | None = None,
         warm: bool = False,
         program: Sequence[str] = ("-m", "taskd.run"),
+        within: Sequence[Sequence[str]] = (),
     ) -> None:
         """`words` follow each node's own words: options, script, arguments. `bounds`: resource limits of the launchers
         and all that they start, by number of the resource; this process keeps its own. `warm`: the test is not about
-        how they start, so they need not import torch. `program`: what Python runs as the launcher."""
-        self.folder, self.warm, self.program = folder, warm, program
+        how they start, so they need not import torch. `program`: what Python runs as the launcher. `within`: for each
+        node, the command that runs its launcher in another place, such as a network namespace; the first place has the
+        manager."""
+        self.folder, self.warm, self.program, self.within = folder, warm, program, within
         self.job = f"{job}-{os.getpid()}"  # agents' names are unique in the system, and tests may run at the same time
         self.bounds = dict(bounds or {})
         self.unlike = False  # whether its ranks come to hold different things; otherwise that is a wrong result
@@ -88,7 +91,8 @@ class Launched:
         return forked.start([str(WARM), *words], self.environment, self.folder, len(self.launchers))
 
     def _started(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, *self.program, *words]
+        within = self.within[len(self.launchers)] if self.within else ()
+        command = [*within, sys.executable, *self.program, *words]
         if self.bounds:
             command = [sys.executable, "-c", BOUNDED, json.dumps(list(self.bounds.items())), *command]
         return subprocess.Popen(
@@ -166,7 +170,7 @@ class Launched:
     def ask(self, topic: str, *words: str) -> Any:
         """Return the answer of `taskd TOPIC --json`, or None while there is no manager."""
         done = subprocess.run(
-            [sys.executable, "-m", "taskd", topic, "--json", *words],
+            [*next(iter(self.within), ()), sys.executable, "-m", "taskd", topic, "--json", *words],
             env=self.environment,
             capture_output=True,
             text=True,

@@ -43,15 +43,7 @@ from taskd.core.messages import Stop
 from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
 from taskd.launch import beginning, handing, keepers, logs
-from taskd.launch.manager import (
-    ManagerProcess,
-    at_port,
-    is_given,
-    is_missing_here,
-    job_settings,
-    running,
-    take_port,
-)
+from taskd.launch.manager import ManagerProcess, find_or_start, is_given, job_settings, running
 from taskd.launch.options import complete, extend
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
@@ -270,17 +262,8 @@ class Launcher:
         self._made_key = keys.find(settings) is None
         key = keys.load_or_create(settings)
         self._notice = exchange.notice_of(key, given=keys.is_given(settings))
-        if not is_given(settings):
-            if port := running(settings):
-                settings = at_port(settings, port)
-            else:
-                port, holder = take_port(settings)
-                settings = at_port(settings, port)
-                self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size, holder)
-                self.manager.start()
-        elif is_missing_here(settings):
-            self.manager = ManagerProcess(settings, ranks.group_world_size, ranks.world_size)
-            self.manager.start()
+        given = is_given(settings)
+        settings, self.manager = find_or_start(settings, ranks.group_world_size, ranks.world_size)
         board.tell(
             JOB,
             {
@@ -288,6 +271,7 @@ class Launcher:
                 "run": self.run_name,
                 "host": settings.manager.host if is_given(settings) else ranks.master_addr,
                 "port": settings.manager.port,
+                "instead": given and not is_given(settings),
                 "key": self._notice.text(),
                 "recover": settings.recover.process_recover,
                 "master": [ranks.master_addr, ranks.master_port],
@@ -306,7 +290,7 @@ class Launcher:
             learn_all(ranks)
         settings = configuration.load(job_id=told["job"], recover_process_recover=told["recover"])
         manager = settings.manager
-        if not is_given(settings):
+        if told["instead"] or not is_given(settings):
             manager = replace(manager, host=told["host"], port=told["port"])
         self._notice = handing.notice_in(told.get("key"))
         key = handing.learn(ranks.board, self._notice, settings)

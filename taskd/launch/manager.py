@@ -9,7 +9,6 @@ the launcher's agent does.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -43,6 +42,10 @@ AWAY_NS = 5 * SECOND
 """A launcher that did not look for this long was itself suspended, and knows nothing about its manager."""
 LOOK_SECONDS = 2.0
 STARTING_SECONDS = 30.0
+MEET_SECONDS = 60.0
+"""How long a configured manager may take to be there. Then the first node's launcher starts one: a job that waits for
+ever is worse than one with another manager."""
+SAY_SECONDS = 5.0
 _logger = log.get(__name__)
 
 
@@ -51,7 +54,48 @@ def is_given(config: Config) -> bool:
     return not config.sources.get("manager.host", "default").startswith("default")
 
 
-def is_missing_here(config: Config) -> bool:
+def find_or_start(config: Config, nodes: int, world_size: int) -> tuple[Config, ManagerProcess | None]:
+    """Return the configuration with the job's manager, and the manager if it had to be started."""
+    if is_given(config):
+        if _is_missing_here(config):
+            return config, _started(config, nodes, world_size)
+        if _is_met(config):
+            return config, None
+    elif port := running(config):
+        return at_port(config, port), None
+    port, holder = take_port(config)
+    config = at_port(config, port)
+    return config, _started(config, nodes, world_size, holder)
+
+
+def _started(config: Config, nodes: int, world_size: int, holder: socket.socket | None = None) -> ManagerProcess:
+    manager = ManagerProcess(config, nodes, world_size, holder)
+    manager.start()
+    return manager
+
+
+def _is_met(config: Config) -> bool:
+    """Wait until the configured manager accepts connections. False: it did not in time."""
+    place, begin, said = (config.manager.host, config.manager.port), time.monotonic(), False
+    named = f"the manager at {place[0]}:{place[1]} ({config.sources['manager.host']})"
+    while True:
+        try:
+            socket.create_connection(place, LOOK_SECONDS).close()
+            return True
+        except OSError as error:
+            why = error.strerror or str(error)
+        waited = time.monotonic() - begin
+        if waited >= MEET_SECONDS:
+            text = "%s was not there in %.0f s (%s): this launcher starts one in its place"
+            _logger.warning(text, named, MEET_SECONDS, why)
+            return False
+        if waited >= SAY_SECONDS and not said:
+            said = True
+            _logger.warning("waiting for %s (%s), for %.0f s at most", named, why, MEET_SECONDS)
+        time.sleep(0.2)  # nothing says when a port of another host opens
+
+
+def _is_missing_here(config: Config) -> bool:
     """Whether the configured manager's host is this one, and nobody has its port: then the launcher starts it."""
     host = config.manager.host
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -81,14 +125,19 @@ def _wait_while_it_starts(config: Config) -> None:
     """Wait until a manager that has the job's lock has written its note, or is gone."""
     folder, until = Path(config.job.directory), time.monotonic() + STARTING_SECONDS
     while not (folder / "manager.json").exists() and time.monotonic() < until:
-        try:
-            with (folder / "manager.lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not _is_locked(folder / "manager.lock"):
             return
-        except FileNotFoundError:
-            return
-        except BlockingIOError:
-            time.sleep(0.05)  # nothing says when a note appears
+        time.sleep(0.05)  # nothing says when a note appears
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process has locked this file. To try the lock would keep a manager from it that starts just now."""
+    try:
+        number = path.stat().st_ino
+        held = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeError):
+        return False
+    return any(" FLOCK " in line and f":{number} " in line for line in held)
 
 
 def take_port(config: Config) -> tuple[int, socket.socket | None]:
@@ -113,7 +162,7 @@ def take_port(config: Config) -> tuple[int, socket.socket | None]:
 def at_port(config: Config, port: int) -> Config:
     """The configuration with the manager on this host at this port."""
     manager = replace(config.manager, host="127.0.0.1", port=port)
-    return replace(config, manager=manager)
+    return replace(config, manager=manager, sources={**config.sources, "manager.host": "default"})
 
 
 class ManagerProcess:
@@ -176,6 +225,7 @@ class ManagerProcess:
         found |= {
             "TASKD_JOB_ID": config.job.id,
             "TASKD_RUN_DIR": config.job.run_dir,
+            "TASKD_MANAGER_HOST": config.manager.host,
             "TASKD_MANAGER_PORT": str(config.manager.port),
             "TASKD_JOB_NODE_NUMS": str(self._nodes if even else self._world_size),
             "TASKD_JOB_PROC_PER_NODE": str(self._world_size // self._nodes if even else 1),

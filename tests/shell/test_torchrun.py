@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,16 @@ from tests.source import ROOT
 CONSOLE = (str(Path(sys.executable).with_name("torchrun")),)
 MODULE = ("-m", "torch.distributed.run")
 OLD = ("-m", "torch.distributed.launch", "--use-env")
+IMPATIENT = """
+import sys
+from taskd.launch import manager
+from taskd.run import main
+manager.MEET_SECONDS = 0.5
+sys.exit(main())
+"""
+"""taskd-run, which does not wait for long for a manager that is configured."""
+NOBODY = "192.0.2.1"
+"""No host has this address."""
 TRAINS = (str(ROOT / "samples" / "train_ddp.py"), "--steps", "400", "--log-every", "10", "--width", "16")
 Start = Callable[..., Launched]
 
@@ -31,11 +41,17 @@ pytestmark = pytest.mark.slow
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
     """Return a function that starts the training on two ranks. Each node of `nodes` has these words of its own."""
 
-    def begin(program: Sequence[str], *nodes: Sequence[str], port: int = 0, **env: str | None) -> Launched:
+    def begin(
+        program: Sequence[str],
+        *nodes: Sequence[str],
+        port: int = 0,
+        within: Sequence[Sequence[str]] = (),
+        **env: str | None,
+    ) -> Launched:
         folder = tmp_path / f"run{len([*tmp_path.iterdir()])}"
         folder.mkdir()
-        alone = (("--nproc-per-node=2", "--master-port", str(free_port())),)
-        return Launched(folder, port or free_port(), *TRAINS, nodes=nodes or alone, env=env, program=program)
+        nodes = nodes or (("--nproc-per-node=2", "--master-port", str(free_port())),)
+        return Launched(folder, port or free_port(), *TRAINS, nodes=nodes, env=env, program=program, within=within)
 
     return begin
 
@@ -90,6 +106,61 @@ def test_with_the_manager_of_the_guide(start: Start, calm: list[str], free_port:
         finally:
             manager.kill()
     assert job.said("weights") == calm, job.text
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Create two network namespaces with a cable between them: 10.77.0.1 and 10.77.0.2."""
+    names = f"taskd-torchrun-{os.getpid()}-a", f"taskd-torchrun-{os.getpid()}-b"
+    for name in names:
+        subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        cable = ["ip", "-n", names[0], "link", "add", "one", "type", "veth", "peer", "name", "one", "netns", names[1]]
+        subprocess.run(cable, check=True)
+        for at, name in enumerate(names, 1):
+            subprocess.run(["ip", "-n", name, "address", "add", f"10.77.0.{at}/24", "dev", "one"], check=True)
+            for interface in ("lo", "one"):
+                subprocess.run(["ip", "-n", name, "link", "set", interface, "up"], check=True)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+@pytest.mark.parametrize("given", [None, "10.77.0.1"], ids=["not given", "given"])
+def test_two_hosts_with_the_manager_of_the_guide(
+    start: Start, calm: list[str], hosts: tuple[str, str], given: str | None
+) -> None:
+    """The other host must learn how it reaches the manager."""
+    task = f"guide-{os.getpid()}"
+    env = {"MINDX_TASK_ID": task, "TASKD_JOB_ID": None, "PROCESS_RECOVER": "on", "TASKD_MANAGER_HOST": given}
+    env |= {"GLOO_SOCKET_IFNAME": "one", "TASKD_MANAGER_PORT": "9601"}
+    own = {name: value for name, value in {**os.environ, "PYTHONPATH": str(ROOT), **env}.items() if value is not None}
+    within = [["ip", "netns", "exec", host] for host in hosts]
+    words = [*within[0], sys.executable, str(ROOT / "samples" / "manager.py")]
+    nodes = [
+        ["--nnodes=2", "--nproc-per-node=1", f"--node-rank={at}", "--master-addr=10.77.0.1", "--master-port=29500"]
+        for at in (0, 1)
+    ]
+    with subprocess.Popen(words, env=own | {"NODE_NUMS": "2", "PROC_PER_NODE": "1"}, stderr=subprocess.PIPE) as manager:
+        try:
+            with start(CONSOLE, *nodes, port=9601, within=within, **env) as job:
+                kill(job)
+                job.end()
+            said = manager.communicate(timeout=PATIENCE_S)[1].decode()
+            assert manager.returncode == 0 and said.count("it was replaced, the others went on: healed in") == 1, said
+        finally:
+            manager.kill()
+    assert job.said("weights") == calm, job.text
+
+
+def test_a_manager_elsewhere_that_never_comes(start: Start, calm: list[str]) -> None:
+    with start(("-c", IMPATIENT), TASKD_MANAGER_HOST=NOBODY) as job:
+        job.wait_for_line("this launcher starts one in its place")
+        job.environment["TASKD_MANAGER_HOST"] = "127.0.0.1"
+        kill(job)
+        job.end()
+    assert job.said("weights") == calm and job.text.count("healed in") == 1, job.text
 
 
 @pytest.mark.parametrize(
