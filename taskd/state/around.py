@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from taskd.state.flow import Flow
 from taskd.state.leaves import Thing, code_of
 from taskd.state.places import Place, reached
-from taskd.state.plain import Noted, can_be_given, packed, unpacked
+from taskd.state.plain import Noted, can_be_given, is_scalar, packed, unpacked
 from taskd.state.reach import Reach
 from taskd.state.script import Script
 from taskd.state.sources import gives_locals, loops_at, node_of
@@ -90,6 +90,11 @@ class Around:
             found = reached(way.script.rooted(way.sets.uses), known)
             things += [(way.prefix + name, value) for name, value in found.items()]
             named = way.script.everything(way.sets.names, frozenset())
+            shared = {*way.script.loop[0].co_cellvars} - {
+                place.root for place in (*way.sets.places, *way.sets.goes_over)
+            }
+            # A function that is defined in the loop is new in each turn. These variables of it are not: see leaves.py.
+            things += [(name, named[name]) for name in sorted(shared) if name in named and is_scalar(named[name])]
             things += [code for name, value in named.items() for code in code_of(name, value)]
         return things
 

@@ -86,9 +86,16 @@ def code_of(name: str, value: Any) -> Iterator[Thing]:
 def moved_between(ended: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> Noted:
     """Return the values that have changed since the previous loop ended, except for times read meanwhile. `clocks`:
     what each clock said then and says now."""
-    moved, spans = {name: data for name, data in now.items() if ended.get(name) != data}, [*clocks]
+    spans = [*clocks]
+    moved = {name: data for name, data in now.items() if ended.get(name) != data and not _stays(name, data, ended, now)}
     gone = dict.fromkeys(ended.keys() - now.keys(), GONE)
     return gone | {name: data for name, data in moved.items() if not _is_time(data, spans)}
+
+
+def _stays(name: str, data: bytes, ended: Noted, now: Noted) -> bool:
+    """Whether a name is only new because a function is, which uses a variable that has stayed the same."""
+    variable = name.rpartition(".")[2]
+    return name not in ended and ended.get(variable) == now.get(variable) == data
 
 
 def moved_meanwhile(begun: Noted, now: Noted, clocks: Iterable[tuple[float, float]]) -> list[str]:

@@ -9,7 +9,8 @@ condition, and None at first. "plateau": a scheduler computes. "rate": a learnin
 that is set by hand when the score does not improve. "stops": the training ends on a bad score. "keeps": the weights of
 the best epoch, for the end. "behind": two loops without one around them. "criterion": in an object that is made anew
 for each epoch. "chosen": the choice of samples. "clock": a time that each rank has taken itself. "own": a number that
-each rank has drawn. "resumed": the epochs begin where a checkpoint says.
+each rank has drawn. "resumed": the epochs begin where a checkpoint says. "defined": in a function that each epoch
+defines.
 """
 
 import copy
@@ -214,6 +215,21 @@ def epochs() -> Iterator[int]:
     yield from range(first, EPOCHS)
 
 
+def define() -> None:
+    """Train with a function that is defined anew in each epoch, and uses the rank."""
+    rank = scene.rank
+    for epoch in session.epochs(EPOCHS):
+        for step in session.steps(loader):
+            one_step(step, 1.0)
+
+        def keep(score: float, epoch: int = epoch) -> None:
+            if rank == 0:
+                print(f"epoch {epoch}: {score:.4f}", flush=True)
+            scene.here(SimpleNamespace(number=epoch, rehearsal=False), "kept")
+
+        session.between(lambda: float(metric_of(loss_of(model, held_out))), then=keep)
+
+
 def plateau() -> None:
     """Train with a scheduler that is not registered and hears each score."""
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
@@ -307,6 +323,8 @@ elif kind == "closure":
         put(evaluate())
 elif kind in ("long", "window", "table", "score"):
     keep_scores()
+elif kind == "defined":
+    define()
 elif kind == "plateau":
     plateau()
 elif kind == "named":

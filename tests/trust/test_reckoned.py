@@ -48,6 +48,12 @@ def test_a_newcomer_takes_what_it_had_drawn_itself(check: Check, place: str, at:
     assert UNLIKE not in job.text and OTHERWISE not in job.text and job.text.count("begin 0") == 1, job.text
 
 
+@pytest.mark.parametrize(("place", "at"), [("kept", 0), ("kept", 1), ("forward", 7), ("updated", 13)])
+def test_the_rank_is_its_own(check: Check, place: str, at: int) -> None:
+    job = check("defined", place, at)
+    assert job.text.count("begin 0") == 1 and "healed in" in job.text, job.text
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
