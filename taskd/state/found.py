@@ -19,7 +19,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from io import IOBase
 from itertools import chain, islice
 from types import FunctionType, GeneratorType, MethodType, ModuleType
@@ -32,8 +32,10 @@ from taskd.state.leaves import Thing
 from taskd.state.places import space_of
 from taskd.state.plain import Noted, is_number, is_scalar, packed
 from taskd.state.rng import is_generator
+from taskd.state.shards import shard_of
 from taskd.state.sources import passed_over
 from taskd.state.strange import strange
+from taskd.state.tree import bytes_of
 
 _DEPTH = 6
 _LOOKED_AT = 512
@@ -63,6 +65,12 @@ def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> F
         if leaves:
             found[name] = digest_of(leaves[:_MOST])
     return found
+
+
+def buffers_of(models: Mapping[str, torch.nn.Module]) -> Findings:
+    """Return digests of all that is in the buffers of these models."""
+    named = ((f"{label}.{name}", one) for label, model in models.items() for name, one in model.named_buffers())
+    return {name: zlib.crc32(bytes_of(shard_of(one))) for name, one in named if _has_contents(one)}
 
 
 def loaded_from(loader: Any) -> Findings:

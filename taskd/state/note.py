@@ -2,7 +2,8 @@
 
 After a repair, all ranks tell each other their notes once. Of numbers and texts they tell only what is still the same.
 A newcomer may have computed another value than all other ranks. It takes their value if the loops around this one set
-it. It refuses, and all start over, if those loops do not set it, or if the value cannot be given. The reason: a script
+it. It refuses, and all start over, if those loops do not set it, or if the value cannot be given. The same is true of a
+buffer that all held alike when the previous loop ended, like the mask of a pruned layer. The reason: a script
 may have read the value once, or count its epochs from it, and then one value does not repair that.
 A newcomer's predecessor is the process that it replaces. In the loop of its predecessor, a newcomer takes what the
 predecessor noted. From others it takes only what no note of its predecessor tells. The value must also have been the
@@ -47,15 +48,17 @@ class Note:
     """The other plain values that it uses."""
     moved: Noted = field(default_factory=dict)
     """The values it uses that have changed since the previous loop ended (leaves.py)."""
+    buffers: dict[str, list[int]] = field(default_factory=dict)
+    """Digests of the registered models' buffers: when the previous loop ended, and when this one began."""
 
     def parts(self) -> list[Any]:
         """Return the fields, in the form in which they are kept."""
-        return [self.loop, self.found, self.sets, self.finds, self.moved]
+        return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers]
 
     def short(self) -> Note:
         """Return the note in the form that is told to the others: long values become digests."""
         sets, finds = shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES)
-        return Note(self.loop, self.found, sets, finds, shortened(self.moved, _COMPARED_BYTES))
+        return Note(self.loop, self.found, sets, finds, shortened(self.moved, _COMPARED_BYTES), self.buffers)
 
     def unlike(self, mine: Note, leaves: Noted) -> list[str]:
         """Return the names of values that differ in a newcomer that begins the same loop, and that cannot be given to
@@ -103,6 +106,10 @@ class Told:
         """Whether its predecessor has noted this loop."""
         return self.before.loop == self.note.loop
 
+    def kept(self, name: str) -> bool:
+        """Whether this loop has found the same as the previous one, on this rank or in its predecessor."""
+        return self.earlier.finds.get(name) == self.note.finds[name]
+
 
 def to_take(told: list[Told], rank: int) -> Noted:
     """Return what this newcomer takes from the others. A value that differed in the previous loop is a rank's own."""
@@ -120,10 +127,21 @@ def to_refuse(told: list[Told], rank: int, leaves: Noted) -> list[str]:
         names |= {name for name in unlike if not _lies_in(name, lacking)}
         found = _agreed([one.note.found for one in others])
         names |= _unlike(mine.note.found, found) & _alike([one.earlier.found for one in (mine, *others)], found)
+        names |= {*changed_otherwise(told, rank)}
     before = [mine.before.finds] if mine.knows else []
     if others and len(others) + len(before) > 1:
-        names |= _unlike(mine.note.finds, _agreed([*(one.note.finds for one in others), *before]))
+        unlike = _unlike(mine.note.finds, _agreed([*(one.note.finds for one in others), *before]))
+        names |= {name for name in unlike if not all(one.kept(name) for one in (mine, *others))}
     return sorted(names)
+
+
+def changed_otherwise(told: list[Told], rank: int) -> list[str]:
+    """Return the names of buffers that were the same on all ranks when the previous loop ended, and are no longer on
+    this one. A buffer that differed then is each rank's own."""
+    others = [one for one in _others(told, rank) if one is not told[rank]]
+    mine, agreed = told[rank].note.buffers, _agreed([one.note.buffers for one in others])
+    known = ((name, there, mine.get(name, there)) for name, there in agreed.items())
+    return sorted(name for name, there, here in known if here[0] == there[0] and here[1] != there[1])
 
 
 def _lacking(told: list[Told], rank: int) -> Noted:

@@ -16,6 +16,7 @@ from taskd.state.coverage import listed
 from taskd.state.note import Told, as_said
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
+from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.notes import Notes
 from taskd.worker.registered import Registered
@@ -59,6 +60,8 @@ class Counting:
         self._variables = registered.local.variables
         self.restored = False
         """Whether a repair has brought all ranks to one state, and they have not met since."""
+        self._tells_again = False
+        """Whether all ranks have met at the end of a loop since a repair, and meet once more in the next one."""
         self._said: set[str] = set()  # names already reported as doubtful
         self._ended: int | None = -1
         """The last step whose body has run to its end; None: the last step's body has not."""
@@ -70,6 +73,8 @@ class Counting:
             self._look(number)
         if self.restored and not early:
             self._settle(number)
+        elif self._tells_again and not early:
+            self._tell(self._variables.lacks(number))
 
     def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
         """Settle the counters when all ranks are at the end of a loop. Return False if a repair came, so the loop must
@@ -80,7 +85,7 @@ class Counting:
             return True
         try:
             self._look(updates)
-            self._settle(updates)
+            self._settle(updates, goes_on=True)
             return True
         except StepAbandoned:
             heal()
@@ -96,6 +101,16 @@ class Counting:
     def body_ended(self, number: int) -> None:
         """Note that the body has run to its end."""
         self._ended = number
+
+    def numbers(self, number: int, feed: Feed) -> bool:
+        """Set the number that the script's enumerate() gives to this step. Return False if this is impossible."""
+        if feed.early or number < feed.numbering.start or not self._repair.heals:
+            return True
+        return self._doubts.look(WHAT, feed.numbering.hands_out, number, self._variables.numbered) is not False
+
+    def numbers_rehearsal(self, feed: Feed) -> None:
+        """Note that the script gets a step whose number does not matter."""
+        self._doubts.look(WHAT, feed.numbering.hands_out_rehearsal, self._variables.numbered)
 
     def rehearsal_begins(self) -> Loops:
         """Note that the script gets a rehearsed step. Return what its loops may set."""
@@ -123,7 +138,7 @@ class Counting:
         if again and (found or unlike):
             self._refuse(found[0] if found else UNLIKE.format(names=listed(unlike)))
 
-    def _settle(self, number: int) -> None:
+    def _settle(self, number: int, goes_on: bool = False) -> None:
         """Tell each rank what it lacks: on all ranks, at the first step after a repair, or at the loop's end.
 
         All ranks come here, or none does. The repair's stage RESTORED sets `restored` on every rank, and the manager
@@ -137,13 +152,10 @@ class Counting:
         variables, look = self._variables, self._doubts.look
         self._hands_on(closely=True, again=True)
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
+        if used := look(WHAT, variables.doubtful, self._local.known(), True):
+            self._refuse(DOUBTFUL.format(names=listed(used)))
         self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
-        found, rank = self._repair.together.everyone(self.notes.told(variables.lacks(number)).pack())
-        notes = [Told.unpack(one) for one in found]
-        self._doubt(UNSEEN, sorted({as_said(name) for one in notes for name in one.unseen}))
-        if sentence := self.notes.heard(notes, rank):
-            self._refuse(sentence)
-        lacking = [one.lacks for one in notes]
+        lacking, rank = self._tell(variables.lacks(number), goes_on)
         if any(lacking):
             told, _ = self._repair.together.everyone(look(WHAT, variables.tell, number) or _NOTHING)
             settled = look(WHAT, variables.hear, number, told, rank) or Settled()
@@ -153,6 +165,18 @@ class Counting:
             if settled.unsure and not settled.refused:
                 self._registered.warn([UNSURE.format(names=listed(settled.unsure), number=number)])
         self.restored = False
+
+    def _tell(self, lacks: bool, goes_on: bool = False) -> tuple[list[bool], int]:
+        """Tell all ranks what this loop has found. Return which ranks lack something of the step before, and this
+        rank's number. `goes_on`: this is the loop's end. What stands behind it may differ on a newcomer, because it may
+        use something that the last step has left, so they tell each other again in the next loop."""
+        found, rank = self._repair.together.everyone(self.notes.told(lacks).pack())
+        notes = [Told.unpack(one) for one in found]
+        self._doubt(UNSEEN, sorted({as_said(name) for one in notes for name in one.unseen}))
+        if sentence := self.notes.heard(notes, rank, goes_on):
+            self._refuse(sentence)
+        self._tells_again = goes_on
+        return [one.lacks for one in notes], rank
 
     def _doubt(self, sentence: str, names: list[str]) -> None:
         """Report the sentence for those names that were not reported yet."""

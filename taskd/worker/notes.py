@@ -15,10 +15,10 @@ from typing import Any
 from taskd import log
 from taskd.state.around import Around
 from taskd.state.coverage import listed
-from taskd.state.found import plain_in
+from taskd.state.found import Findings, buffers_of, plain_in
 from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
-from taskd.state.note import Note, Told, as_said, to_refuse, to_take
+from taskd.state.note import Note, Told, as_said, changed_otherwise, to_refuse, to_take
 from taskd.state.plain import Noted
 from taskd.worker import reads
 from taskd.worker.heal import Repair
@@ -52,10 +52,12 @@ class Notes:
         """All plain values that the loop uses, as they were when the loop began."""
         self._clocks = _clocks()
         """The clocks when the loop began."""
-        self._ended: tuple[Noted, list[float]] | None = None
-        """The plain values when the previous loop had ended, and the clocks at that moment."""
+        self._ended: tuple[Noted, Findings, list[float]] | None = None
+        """The plain values and the buffers when the previous loop had ended, and the clocks at that moment."""
         self._unsettled = repair.newcomer
         """Whether this is a newcomer that has not heard from the other ranks yet."""
+        self._came_late = False
+        """Whether it has heard from them at the end of a loop, and has done no step since."""
 
     def loop_begins(self, loop: int, loader: Any) -> None:
         """Note what the loop finds when it begins."""
@@ -73,18 +75,23 @@ class Notes:
 
     def loop_ends(self) -> None:
         """Remember the values: if a value differs when the next loop begins, it was set between the two loops."""
-        leaves = self._registered.doubts.look(WHAT, self._look_at_leaves) if self._repair.records else None
-        self._ended = None if leaves is None else (leaves, _clocks())
+        if self._repair.records:
+            self._ended = self._registered.doubts.look(WHAT, self._look_at_the_end)
+
+    def _look_at_the_end(self) -> tuple[Noted, Findings, list[float]]:
+        return self._look_at_leaves(), buffers_of(self._registered.replica.models), _clocks()
 
     def _look(self, loop: int, loader: Any) -> Note:
         things = self._registered.local.variables.finds()
         kept = self._around.kept(self._registered.local.known())
-        self._leaves, self._clocks, moved = self._look_at_leaves(), _clocks(), Noted()
+        self._leaves, self._clocks, moved, buffers = self._look_at_leaves(), _clocks(), Noted(), dict[str, list[int]]()
         if self._ended is not None:
-            before, clocks = self._ended
+            before, left, clocks = self._ended
             moved = moved_between(before, self._leaves, zip(clocks, _clocks(), strict=True))
+            now = buffers_of(self._registered.replica.models)
+            buffers = {name: [left[name], digest] for name, digest in now.items() if name in left}
         self._ended = None
-        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved)
+        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved, buffers)
 
     def _look_at_leaves(self) -> Noted:
         known = self._registered.local.known()
@@ -119,7 +126,7 @@ class Notes:
 
     def told(self, lacks: bool) -> Told:
         """Return what this rank tells all ranks: the values that have not changed since the loop began."""
-        note, earlier = Note(self._mine.loop, self._mine.found, moved=self._mine.moved), self._earlier
+        note, earlier = replace(self._mine, sets={}, finds={}), self._earlier
         now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
         if now is not None:
             sets, finds = map(_same, (self._mine.sets, self._mine.finds), now)
@@ -129,14 +136,17 @@ class Notes:
         earlier = earlier if earlier.loop == note.loop - 1 else Note()
         return Told(lacks, self._unsettled, note, before, earlier, unseen)
 
-    def heard(self, told: list[Told], rank: int) -> str:
-        """Take what all ranks have told. Return why this rank must not go on, or an empty text."""
-        unsettled, self._unsettled = self._unsettled, False
-        if not unsettled:
+    def heard(self, told: list[Told], rank: int, goes_on: bool) -> str:
+        """Take what all ranks have told. Return why this rank must not go on, or an empty text. `goes_on`: all ranks
+        are at the end of this loop, and will tell each other again what the next one finds."""
+        unsettled, self._unsettled, came_late = self._unsettled, False, self._came_late
+        self._came_late = unsettled and goes_on
+        if not unsettled and not came_late:
             return ""
-        if names := to_refuse(told, rank, self._leaves):
+        names = to_refuse(told, rank, self._leaves) if unsettled else changed_otherwise(told, rank)
+        if names:
             return OTHERWISE.format(names=listed(map(as_said, names))) + reads.newer()
-        if taken := to_take(told, rank):
+        if taken := to_take(told, rank) if unsettled else {}:
             self._registered.doubts.look(WHAT, self._give, taken)
             self._mine = replace(self._mine, sets={**self._mine.sets, **taken})
         self._note()

@@ -73,6 +73,33 @@ def test_one_word_is_not_enough_to_refuse() -> None:
     assert to_refuse(told, 1, {}) == []
 
 
+def test_what_has_never_changed_is_a_rank_s_own() -> None:
+    """`is_main = rank == 0` is the same on all others."""
+    told = [rank(newcomer=True, main=True), rank(main=False), rank(main=False)]
+    assert to_refuse(told, 0, {}) == ["main"]
+    for one in told:
+        one.note = Note(2, finds=one.note.finds)
+        one.earlier = Note(1, finds=one.note.finds)
+    assert to_refuse(told, 0, {}) == []
+    told[2].earlier = Note(1, finds=noted(main=True))
+    assert to_refuse(told, 0, {}) == ["main"]
+
+
+def test_buffers_that_were_alike_must_stay_alike() -> None:
+    def told(*buffers: list[int]) -> list[Told]:
+        found = [Told(newcomer=at == 0, note=Note(2, buffers={"mask": one})) for at, one in enumerate(buffers)]
+        return [Told.unpack(one.pack()) for one in found]
+
+    assert to_refuse(told([1, 3], [1, 2]), 0, {}) == ["mask"]
+    assert to_refuse(told([1, 2], [1, 2]), 0, {}) == []
+    assert to_refuse(told([4, 3], [1, 2]), 0, {}) == []  # it was each rank's own before
+    assert to_refuse(told([1, 3], [1, 2], [1, 4]), 0, {}) == []  # it is each rank's own now
+    assert to_refuse(told([1, 3], [1, 2], [1, 2]), 0, {}) == ["mask"]
+    held = told([1, 3], [1, 2])
+    held[0].before = Note(2)
+    assert to_refuse(held, 0, {}) == []
+
+
 def test_what_is_too_large_to_be_told_is_refused() -> None:
     told = [rank(history=[0.5] * 600), rank(newcomer=True, history=[0.6] * 600)]
     told = [Told.unpack(one.pack()) for one in told]
