@@ -12,7 +12,7 @@ Counts in other objects, dicts and lists (`meter.count`, `totals["n"]`) are foun
 functions and methods of the script. Such a count is put back if the loop counts it and sets it in no other way. A
 number that the loop only reads there is put back, too, because code that is not followed (`getattr(one, name)()`) may
 count it. A float that one step finds there as another step has left it is put back, however it is set. All other counts
-(elsewhere.py) are only reported, and so is the variable that counts in `enumerate`.
+(elsewhere.py) are only reported, or refused if they are used. numbering.py puts back what `enumerate` counts.
 
 It does NOT see variables that functions of other modules count, and nothing of code without a source.
 """
@@ -28,7 +28,7 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from taskd.state.elsewhere import Method, asked, moved, numbered
+from taskd.state.elsewhere import Method, asked, goes_along, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.places import NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
@@ -96,6 +96,18 @@ class Loop(NamedTuple):
     """Places that the loop finds already set when it begins, and uses."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
+    numbers: bool = False
+    """Whether its header numbers the steps, as enumerate() does, and the loop uses the numbers."""
+    settable: bool = True
+    """Whether only enumerate() numbers them."""
+    enumerated: str = ""
+    """The variable that enumerate() counts in its header."""
+
+    def moves(self, name: str) -> bool:
+        """Whether its statements may set this counter."""
+        counts = self.counts
+        places = {one.text for one in counts.places if any(one.touches(other) for other in self.written)}
+        return name in {*counts.local, *counts.attributes, *counts.module, *places} - {self.enumerated}
 
 
 @dataclass(slots=True)
@@ -150,6 +162,7 @@ def of_loop(
     if home is None or not loops:
         return Loop(Counters(), Counters(), Counters())
     node = loops[-1]
+    beside, settable = goes_along(node)
     own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
     shares = bool(own) and any(map(gives_locals, ast.walk(home)))
     if shares:
@@ -188,6 +201,9 @@ def of_loop(
         shown=shown,
         found=finds,
         written=_by_text(hopeful.written | other.written),
+        numbers=any(place.root in beside for flow in flows for place in flow.track.leads()),
+        settable=settable,
+        enumerated=numbered(node),
     )
 
 
@@ -300,5 +316,4 @@ def _found_in(block: Sequence[ast.stmt], code: CodeType, number: str = "") -> _F
     found.look_at(block, used_by(block), False)
     if number:
         found.counted.add((HERE, number))
-        found.doubtful.add((HERE, number))
     return found.of(code)

@@ -1,7 +1,7 @@
-"""Finds counts of a script's loop that are not its own variables: in a dict, in another object, by `enumerate`.
+"""Finds counts of a script's loop that are not its own variables: in a dict, in an object, by `zip(count(), ...)`.
 
-No repair puts them back. So the user is told, by the name that the source has for the count. This module finds them in
-the source.
+No repair puts them back. So the user is told, by the name that the source has for the count. If steps use it, all start
+over. This module finds them in the source.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from taskd.state.places import NUMBERS, Place, attribute_of
 from taskd.state.reach import place_of
 
-_COUNTING = frozenset({"enumerate", "count"})
+_COUNTING = frozenset({"enumerate", "count", "zip"})
 
 
 class Method(NamedTuple):
@@ -57,10 +57,31 @@ def asked(call: ast.Call) -> Method | None:
 
 
 def numbered(loop: ast.stmt) -> str:
-    """Return the variable that the loop itself counts, as in `for at, step in enumerate(...)`; empty: there is none."""
-    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple):
+    """Return the variable that enumerate() counts in the loop's header; empty: there is none."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or "enumerate" not in _calls_in(loop):
         return ""
     first = loop.target.elts[0]
-    calls = [node.func for node in ast.walk(loop.iter) if isinstance(node, ast.Call)]
-    names = {getattr(call, "id", None) or getattr(call, "attr", None) for call in calls}
-    return first.id if isinstance(first, ast.Name) and names & _COUNTING else ""
+    return first.id if isinstance(first, ast.Name) else ""
+
+
+def goes_along(loop: ast.stmt) -> tuple[set[str], bool]:
+    """Return the variables that the loop's header sets beside the steps, which are used in a `with`, and whether only
+    enumerate() gives their values."""
+    if not isinstance(loop, ast.For) or not (calls := _calls_in(loop)) & _COUNTING:
+        return set(), True
+    entered = {item.context_expr for part in ast.walk(loop) if isinstance(part, ast.With) for item in part.items}
+    steps = {one.id for one in entered if isinstance(one, ast.Name)}
+    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} - steps
+    beside = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Call) and _name(node) == "zip"]
+    others = [part for node in beside for part in node.args if _name(part) != "repeat"]
+    return names, "count" not in calls and len(others) <= len(beside)
+
+
+def _calls_in(loop: ast.For) -> set[str]:
+    return {_name(node) for node in ast.walk(loop.iter)} - {""}
+
+
+def _name(node: ast.AST) -> str:
+    """Return the name of the function that this calls."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return str(getattr(function, "id", "") or getattr(function, "attr", ""))

@@ -208,6 +208,11 @@ class Script:
                 del found[name]
 
 
+def frame_of(script: Script) -> FrameType:
+    """Return the frame of this function, which must not be kept."""
+    return script._frame
+
+
 def stack_of(script: Script) -> list[tuple[CodeType, int]]:
     """Return the code and the line of this function and of those that have called it."""
     found, frame = list[tuple[CodeType, int]](), script._frame

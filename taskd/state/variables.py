@@ -19,7 +19,7 @@ the rank's own sums miss that step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,10 @@ import torch
 from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop, name_of
 from taskd.state.leaves import Thing
+from taskd.state.numbering import Asked
 from taskd.state.places import NUMBERS, Spot, listed_at, reached
 from taskd.state.rest import Loops
-from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values, stack_of
+from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values, frame_of, stack_of
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
@@ -86,28 +87,31 @@ class Variables:
     _before: dict[str, int] = field(default_factory=dict)
     """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
-    _loops: dict[Any, tuple[Loop, Any]] = field(default_factory=dict)
-    """The loops, by the lines at which the script's functions are. Their code is kept, since its ids are the keys."""
+    _loops: _Known = field(default_factory=lambda: _Known())
 
     @property
     def waits(self) -> bool:
         """Whether this is a newcomer whose script has not received its first step yet."""
         return bool(self._inherited)
 
-    def doubtful(self, known: Set[int] = frozenset()) -> list[str]:
-        """Return the names of counters that cannot be put back. `known`: ids of objects that are put back."""
-        script, names, behind = Script.asking(), set[str](), False
-        while script is not None:
-            loop = self._of(script)
-            names |= {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known)}
-            names.update(*script.values(loop.doubtful), *script.values(loop.handed_on, WHOLE))
-            names.update(*(self._values(script, loop) if behind else ()))
+    def doubtful(self, known: Set[int] = frozenset(), used: bool = False) -> list[str]:
+        """Return the names of counters that cannot be put back. `known`: ids of objects that are put back; `used`:
+        return only those that are certainly counted, and that steps use."""
+        found, behind = set[str](), False
+        for script, loop in self._loops.asking():
+            names = {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known)}
+            names.update(*script.values(loop.doubtful))
+            if behind:
+                names |= {name for one in self._values(script, loop) for name in one if loop.moves(name)}
+            computes = names & {*map(name_of, (*loop.carried, *loop.computes))}
+            names.update(*script.values(loop.handed_on, WHOLE))
             names |= {one[1] for one, value in script.held(loop.counts) if _sums(value)}
             names -= set() if behind else {place.text for place in loop.counts.places}
             there = script.everything(loop.handed_on.places, known)
             names |= {text for text, value in there.items() if type(value) in WHOLE}
-            script, behind = script.user(), True
-        return sorted(names)
+            found |= computes & names if used else names
+            behind = True
+        return sorted(found)
 
     def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
         """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
@@ -130,7 +134,7 @@ class Variables:
             self.newcomer = False
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
-        return Look(number, loop, script.place, self._values(script, self._of(script)))
+        return Look(number, loop, script.place, self._values(script, self._loops.of(script)))
 
     def _values(self, script: Script, loop: Loop) -> Values:
         found = script.values(loop.counts)
@@ -143,46 +147,39 @@ class Variables:
         return found
 
     def _put(self, script: Script, values: Values) -> None:
-        loop = self._of(script)
+        loop = self._loops.of(script)
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
 
-    def _of(self, script: Script) -> Loop:
-        stack = stack_of(script)
-        key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
-        if key not in self._loops:
-            self._loops[key] = script.counters(), stack
-        return self._loops[key][0]
+    def numbered(self) -> Asked:
+        """Return the functions of the script that number the steps, and use the numbers."""
+        found = [(frame_of(script), loop) for script, loop in self._loops.asking() if loop.numbers]
+        return Asked([frame for frame, _ in found], all(loop.settable for _, loop in found))
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers. `known`:
         ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
-        found, script = dict[str, Any](), Script.asking()
-        while script is not None:
-            loop = self._of(script)
+        found = dict[str, Any]()
+        for script, loop in self._loops.asking():
             if places := loop.perhaps if perhaps else loop.carried:
                 found.update(script.things(places, known()))
-            script = script.user()
         return found
 
     def finds(self, known: Set[int] = frozenset()) -> list[Thing]:
         """Return what the loop that begins here finds and uses, but nothing inside of known objects."""
-        things, script = dict[str, Any](), Script.asking()
-        while script is not None:
-            things |= reached(script.rooted(self._of(script).found), known)
-            script = script.user()
+        things = dict[str, Any]()
+        for script, loop in self._loops.asking():
+            things |= reached(script.rooted(loop.found), known)
         return [*things.items()]
 
     def written(self) -> set[int | str | Spot]:
         """Return where the current loop may set something or change it in place, according to its source."""
-        spots, script = set[int | str | Spot](), Script.asking()
-        while script is not None:
-            loop = self._of(script)
+        spots = set[int | str | Spot]()
+        for script, loop in self._loops.asking():
             for place, root in script.rooted((*loop.written, *loop.counts.places)):
                 if place.path:
                     spots.update(place.spots(root))
                 else:
                     spots |= {place.root, (id(script.space), place.root), *listed_at(root)}
-            script = script.user()
         return spots
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
@@ -233,7 +230,7 @@ class Variables:
         settled = settle([Table.unpack(one) for one in told], rank, number)
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
-            loop = self._of(script)
+            loop = self._loops.of(script)
             settled.judge({*map(name_of, loop.computes)}, {*map(name_of, (*loop.carried, *loop.perhaps))})
             settled.spare(loop.shown)
             self._put(script, settled.take)
@@ -247,13 +244,9 @@ class Variables:
     def rehearsal_begins(self) -> Loops:
         """A rehearsal begins, of which nothing is to be kept. Return the functions that ask for the step, the innermost
         first, with all that their loops may set."""
-        found, script = Loops(), Script.asking()
+        script = Script.asking()
         self._aside = None if script is None else self._look(script, -1, -1)
-        while script is not None:
-            loop = self._of(script)
-            found.append((script.loop[0], (*loop.written, *loop.counts.places)))
-            script = script.user()
-        return found
+        return Loops((one.loop[0], (*loop.written, *loop.counts.places)) for one, loop in self._loops.asking())
 
     def rehearsed(self) -> None:
         """The rehearsal is over: undo what it has counted."""
@@ -277,6 +270,29 @@ class Variables:
                 self._inherited.append(Look(number, loop, place, numbers, handed=dict(handed)))
             except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
                 raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
+
+
+class _Known:
+    """The loops of the script's functions. Each is looked at once."""
+
+    def __init__(self) -> None:
+        self._loops: dict[Any, tuple[Loop, Any]] = {}
+        """By the lines at which the script's functions are. Their code is kept, since its ids are the keys."""
+
+    def of(self, script: Script) -> Loop:
+        """Return the loop in which this function asks for a step."""
+        stack = stack_of(script)
+        key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
+        if key not in self._loops:
+            self._loops[key] = script.counters(), stack
+        return self._loops[key][0]
+
+    def asking(self) -> Iterator[tuple[Script, Loop]]:
+        """Return the function that asks for a step, and those that iterate over it, each with its loop."""
+        script = Script.asking()
+        while script is not None:
+            yield script, self.of(script)
+            script = script.user()
 
 
 def _changes(one: Values, other: Values) -> Values:

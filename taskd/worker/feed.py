@@ -28,6 +28,7 @@ from taskd.errors import UsageError
 from taskd.state import counts, rng
 from taskd.state.batch import Handed, digest
 from taskd.state.counts import numbers_in
+from taskd.state.numbering import Numbering
 from taskd.worker.loaders import Loaded, Loaders, Opening
 from taskd.worker.sampler import StepSampler
 
@@ -111,14 +112,16 @@ def _epoch_of(sampler: Any) -> int | None:
 class Feed:
     """The batches of one loader over one or more epochs."""
 
-    def __init__(self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None) -> None:
-        """`loaders`: what is known about all loaders of the session."""
+    def __init__(
+        self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None, numbering: Numbering | None = None
+    ) -> None:
+        """`loaders`: what is known about all loaders of the session; `numbering`: the numbers that the steps get."""
         if not isinstance(loader, Sized):
             raise UsageError("steps() needs a loader with a length: a newcomer must know how many steps it is to skip")
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
         self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
-        self.start = 0  # the number of this loop's first step
+        self.numbering = numbering if numbering is not None else Numbering()
         self.before = b""  # generators before the last batch was loaded (for an epoch's first batch: before opening)
         self._iterator: Iterator[Any] | None = None
         self._next = -1
@@ -165,19 +168,21 @@ class Feed:
             self._loaders.look()
         loaders, first = self._loaders, number % self.per_epoch == 0
         known = loaders.before or (loaders.last if again else None)
-        if known is not None and first and known.at < self.start + number and self._known.own.lost:
+        if known is not None and first and known.at < self.numbering.start + number and self._known.own.lost:
             raise AnotherBatch(LOST)
         if again or number != self._next or first:
-            at = self.start + number - number % self.per_epoch
+            at = self.numbering.start + number - number % self.per_epoch
             before = self._opening if again or self._next >= 0 else None
             opening = before if before is not None and before.at == at else loaders.inherited(at, self._known)
-            if known is not None and known.at == self.start + number - 1 and not first:
+            if known is not None and known.at == self.numbering.start + number - 1 and not first:
                 self._show(number - 1, opening, known)
             else:
                 self._open(number, opening)
         self._load(number)
         if loaders.watches:
-            loaded = Loaded(self.start + number, digest(self._batch), self.before if self._has_moved() else b"")
+            loaded = Loaded(
+                self.numbering.start + number, digest(self._batch), self.before if self._has_moved() else b""
+            )
             if known is not None and known.at == loaded.at:
                 self._compare(known)
             loaders.last, loaders.before = loaded, None
@@ -193,7 +198,7 @@ class Feed:
         rng.restore(self.before)
         self._open(number, self._opening)
         self._load(number)
-        if (last := self._loaders.last) is not None and last.at == self.start + number:
+        if (last := self._loaders.last) is not None and last.at == self.numbering.start + number:
             self._compare(last)
         rng.restore(own)
 
@@ -289,7 +294,7 @@ class Feed:
         self._iterator = None
         opening = known
         if opening is None:
-            opening = self._known.opening(self.loader, self.start + epoch * self.per_epoch)
+            opening = self._known.opening(self.loader, self.numbering.start + epoch * self.per_epoch)
         else:
             counts.put(self.loader, self._known.own.counts.of(opening.numbers))
         if self._loaders.watches:

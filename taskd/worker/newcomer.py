@@ -67,6 +67,7 @@ class Newcomer:
         replica = self._registered.replica
         static = any(getattr(model, "static_graph", False) for model in replica.parallel())
         for _ in range(2 if static else 1):  # with a static graph, DDP learns in the second step
+            self._transaction.variables.numbers_rehearsal(feed)
             yield self._transaction.hand_out_rehearsal(0, feed.sample(), passes_loop=passes_loop)
             self._rehearsed()
         self._registered.doubts.look("what a rehearsal has left", self._forget_gradients)
@@ -92,6 +93,7 @@ class Newcomer:
         transaction, local = self._transaction, self._registered.local
         moment = local.capture(transaction.carries_on())
         self._passage.go_after()
+        transaction.variables.numbers(transaction.updates - 1, feed)
         yield transaction.hand_out_rehearsal(transaction.updates - 1, feed.sample())
         self._rehearsed()
         self._passage.end()

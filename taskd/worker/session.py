@@ -12,12 +12,14 @@ leaves its loop early, asks for a step and does not use it, or has several loops
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from taskd.core.types import Phase
 from taskd.errors import StepAbandoned, UsageError
 from taskd.state.ledger import Ledger
+from taskd.state.numbering import Numbering
 from taskd.state.replica import Replica
 from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
@@ -54,6 +56,7 @@ class Session:
         self._repair = repair
         pausing.session_begins()
         self._place = place = Place()
+        self._numbering = Numbering()
         self._step = StepMachine()
         ledger, loaders = Ledger(repair.record_ledger), Loaders(repair.records)
         if (found := repair.ledger()) is not None:
@@ -118,20 +121,28 @@ class Session:
         self._registered.add(model, optimizer, scheduler, scaler, local or {}, replicated)
 
     def steps(self, loader: Iterable[Any], *, epochs: int = 1) -> Generator[Step, None, None]:
-        """Yield the steps of this loop, in order. A step that was given up is yielded again. The body belongs inside
+        """Return the steps of this loop, in order. A step that was given up is yielded again. The body belongs inside
         `with step:`.
 
         Raises UsageError.
         """
+        itself = list[weakref.ref[Any]]()
+        found = self._steps(loader, epochs, itself)
+        itself.append(weakref.ref(found))
+        return found
+
+    def _steps(self, loader: Iterable[Any], epochs: int, itself: list[weakref.ref[Any]]) -> Generator[Step, None, None]:
+        """Yield the steps of a loop. `itself`: this generator."""
         if not self.replica.models:
             raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
         if self._transaction.current is not None:
             raise UsageError("a loop over steps() begins inside of `with step:`")
-        feed = self._transaction.feed = Feed(loader, epochs, self._loaders)
+        feed = self._transaction.feed = Feed(loader, epochs, self._loaders, self._numbering)
+        self._numbering.loop_begins(itself[0])
         ordinal = self._enter_loop(loader)
         if not (yield from self._newcomer.comes_to(feed)):
             return
-        start = feed.start = self.ends[ordinal - 2] if ordinal > 1 else 0
+        start = feed.numbering.start = self.ends[ordinal - 2] if ordinal > 1 else 0
         self._repair.training_begins()
         with self._patched, contextlib.closing(feed):
             yield from self._train(feed, ordinal, start)

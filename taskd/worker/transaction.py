@@ -45,6 +45,10 @@ from taskd.worker.step_state import StepEvent, StepMachine, StepState
 BETWEEN = "ranks communicate between two steps: if one dies there, all start over; do it inside of `with step:`"
 LOADER_TALKS = "the loader communicates when it is opened or asked for a batch"
 UNREHEARSED = "a newcomer cannot rehearse the step"
+MISCOUNTED = (
+    "the loop numbers its steps by itself, in a way that no repair puts back: a step that is done again, or the first "
+    "one of a newcomer, would get another number; let step.number or enumerate(session.steps()) say it"
+)
 _LOOKS = 2
 """The number of steps of an epoch after which it is known what its loader draws."""
 _logger = log.get(__name__)
@@ -101,6 +105,8 @@ class Transaction:
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
         self.variables.handed_out(number, feed.early)
+        if not self.variables.numbers(number, feed):
+            self._refuse(MISCOUNTED)
         last, generators = self._last
         step = self._handed = Step(self, number, batch, again=number == last)
         if not step.again:
@@ -286,7 +292,7 @@ class Transaction:
             self.registered.check()
             self.registered.warn([*filter(None, [self._loaders.flaw()])])
         feed = self.feed
-        opened = feed is not None and (step.number - feed.start) % feed.per_epoch < _LOOKS
+        opened = feed is not None and (step.number - feed.numbering.start) % feed.per_epoch < _LOOKS
         self.registered.tell_cover(self._loaders.flaw() if opened else "")
 
     # ---- between steps ----------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_what_cannot_be_known_is_a_flaw() -> None:
         loaders = Loaders(True)
         for first in range(2):
             feed = Feed(source, 1, loaders)
-            feed.start = first
+            feed.numbering.start = first
             for number in numbers:
                 feed.batch(number)
             feed.close()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,16 @@ from taskd.worker.sampler import StepSampler
 from taskd.worker.session import Session
 
 STEPS = 12
+
+
+class Unseen:
+    """A method into which no repair looks, though the scripts of these tests call it."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __get__(self, owner: Any, kind: type) -> Callable[..., None]:
+        return functools.partial(self._function, owner)
 
 
 class FakeRepair(Repair):
@@ -47,6 +58,7 @@ class FakeRepair(Repair):
     def operations(self) -> int:
         return self.begun
 
+    @Unseen
     def here(self, step: int, place: str) -> None:
         """Play a collective of the training thread. A step that is given up ends here."""
         self.begun += 1
@@ -55,6 +67,7 @@ class FakeRepair(Repair):
         if self.on and place != "quiet":
             raise StepAbandoned("given up")
 
+    @Unseen
     def quietly(self, step: int, place: str) -> None:
         """The order comes here, but the script makes no call at which the step could end."""
         if (step, place) == (self.at, self.place):
