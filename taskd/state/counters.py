@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.elsewhere import Method, asked, goes_along, moved, numbered
 from taskd.state.flow import Flow
-from taskd.state.places import NOTHING, NUMBERS, Place
+from taskd.state.places import ANY, NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.results import ALL, Uses, returns
 from taskd.state.sources import gives_locals, loops_at, node_of, own_names, unwrapped
@@ -51,6 +51,7 @@ from taskd.state.statements import (
 )
 from taskd.state.track import EFFECT, NOWHERE
 
+_MOST_ROWS = 32
 Look = Callable[[Place], Any]
 """Returns the value at a place when the loop begins."""
 
@@ -94,6 +95,8 @@ class Loop(NamedTuple):
     """Counts in other places that are only shown."""
     found: tuple[Place, ...] = ()
     """Places that the loop finds already set when it begins, and uses."""
+    rows: tuple[Place, ...] = ()
+    """The places, or the lists and dicts that they are in, at which a step may find what another step has gathered."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
     numbers: bool = False
@@ -200,6 +203,7 @@ def of_loop(
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
         found=finds,
+        rows=tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS]),
         written=_by_text(hopeful.written | other.written),
         numbers=any(place.root in beside for flow in flows for place in flow.track.leads()),
         settable=settable,
@@ -254,6 +258,14 @@ def _sorted(found: _Found, hidden: frozenset[str]) -> Loop:
 def name_of(place: Place) -> str:
     """Return the name under which its number is known: that of the variable, if it is one."""
     return str(place.path[0][1]) if place.root == "self" and len(place.path) == 1 else place.text
+
+
+def row_of(place: Place) -> Place | None:
+    """Return this place, or the list or dict of which it is an item with a computed key. None: there is none such."""
+    if place.is_exact or not place.path:
+        return place
+    owner = replace(place, text=place.text.rpartition("[")[0], path=place.path[:-1])
+    return owner if place.path[-1][1] is ANY and owner.is_exact else None
 
 
 def _variable(place: Place, own: frozenset[str]) -> Variable | None:

@@ -224,7 +224,7 @@ class LocalState:
             unreduced = fully_sharded.unpack(self.replica.split(parts["unreduced"]))
             self.replica.fully_sharded.put_back(unreduced)
             rng.restore(parts["generators"])
-            self.variables.adopt(parts["variables"])
+            self.variables.inherited.adopt(parts["variables"])
             return parts["opened"], parts["habits"], parts["whole"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise PeerError(

@@ -50,10 +50,12 @@ class Note:
     """The values it uses that have changed since the previous loop ended (leaves.py)."""
     buffers: dict[str, list[int]] = field(default_factory=dict)
     """Digests of the registered models' buffers: when the previous loop ended, and when this one began."""
+    left: bytes = b""
+    """The script's counters when this rank came to the end of this loop, as variables.py packs them. Not told."""
 
     def parts(self) -> list[Any]:
         """Return the fields, in the form in which they are kept."""
-        return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers]
+        return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers, self.left]
 
     def short(self) -> Note:
         """Return the note in the form that is told to the others: long values become digests."""

@@ -30,6 +30,11 @@ _MOST_ITEMS = 1 << 20
 """Most items of a list that is looked at whole."""
 _FEW = 512
 """Items of a longer list that are looked at."""
+_ROWS = (list, deque, dict, tuple)
+_ROW_ITEMS = frozenset({int, float, str})
+"""Flags and None are left out: they may say that something was done which no repair undoes."""
+_MOST_ROWS = 4096
+_LAYERS = 2
 _SCALARS = (bool, int, float, str, type(None))
 _SHOWN = (Enum, Decimal, Fraction, date, time, timedelta)
 """Types whose text says everything about a value."""
@@ -84,6 +89,23 @@ def can_be_given(data: bytes) -> bool:
 def shortened(noted: Noted, most: int) -> Noted:
     """Return the same with digests in place of longer values."""
     return {name: _shortened(data, most) for name, data in noted.items()}
+
+
+def rows_of(value: Any) -> bytes | None:
+    """Return a list, deque or dict of numbers and texts, or of such lists, as bytes. None: it is something else, or it
+    is long."""
+    return packed(value) if _is_of_rows(value, _LAYERS) else None
+
+
+def _is_of_rows(value: Any, layers: int) -> bool:
+    kind = type(value)
+    if kind not in _ROWS or len(value) > _MOST_ROWS:
+        return False
+    items = value.values() if kind is dict else value
+    if not _ROW_ITEMS.issuperset(map(type, value if kind is dict else ())):
+        return False
+    others = [item for item in items if type(item) not in _ROW_ITEMS]
+    return not others or (layers > 0 and all(_is_of_rows(item, layers - 1) for item in others))
 
 
 def is_number(value: Any) -> bool:

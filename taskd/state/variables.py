@@ -4,6 +4,9 @@ Scripts do not register these numbers, but compute gradients from them. So this 
 (counters.py) of the frame that asks for a step (script.py), whenever a step is handed out. It keeps the counters of
 the last steps.
 
+Lists, deques and dicts of numbers and texts (`losses.append(loss.item())`) are kept in the same way, if steps or what
+follows them use their contents. They are called rows here. No other rank can know a rank's rows.
+
 Failure modes: a survivor does a step again and counts it twice; a newcomer counts from where its script begins; a
 newcomer has counted in its rehearsal; its record is of the previous step, or a survivor stopped in the middle of that
 step (settling.py); its record is of another loop, whose sums the script has reset since.
@@ -27,16 +30,19 @@ import msgpack
 import torch
 
 from taskd.errors import PeerError
-from taskd.state.counters import Counters, Loop, name_of
+from taskd.state.counters import Counters, Loop, name_of, row_of
 from taskd.state.leaves import Thing
 from taskd.state.numbering import Asked
 from taskd.state.places import NUMBERS, Spot, listed_at, reached
 from taskd.state.rest import Loops
+from taskd.state.rows import Rows, put_rows, rows_at, same_in, used_in
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values, frame_of, stack_of
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
 """Looks that are kept: enough to recognize a rank's own value, even if it moves only now and then."""
+ROWS_KEPT = 2
+"""Looks that keep the rows."""
 NONE = Counters()
 MOST_BITS = 63
 """A whole number with more bits is not sent."""
@@ -56,6 +62,8 @@ class Look:
     """This rank has not seen the end of the previous step."""
     handed: dict[str, int] = field(default_factory=dict)
     """Digests of values that the loop hands on and that are not numbers."""
+    rows: dict[str, bytes] = field(default_factory=dict)
+    """Lists of numbers and the like that steps gather."""
     packed: bytes | None = None
 
     def is_beside(self, other: Look) -> bool:
@@ -65,10 +73,14 @@ class Look:
     def pack(self) -> bytes:
         """Return what the record keeps of this look."""
         if self.packed is None:
-            self.packed = msgpack.packb(
-                [self.number, self.loop, self.place, list(map(_fitting, self.values)), self.handed]
-            )
+            values = list(map(_fitting, self.values))
+            self.packed = msgpack.packb([self.number, self.loop, self.place, values, self.handed, self.rows])
         return self.packed
+
+    def forget_rows(self) -> None:
+        """Forget the rows, because a later look has them."""
+        if self.rows:
+            self.rows, self.packed = {}, None
 
 
 @dataclass(slots=True)
@@ -83,16 +95,11 @@ class Variables:
     """Returns the ids of objects that are restored in another way."""
     _settled: int = -1
     """The last step before which all ranks have settled what they lack."""
-    _inherited: list[Look] = field(default_factory=list)
+    inherited: Inherited = field(default_factory=lambda: Inherited())
     _before: dict[str, int] = field(default_factory=dict)
     """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
     _loops: _Known = field(default_factory=lambda: _Known())
-
-    @property
-    def waits(self) -> bool:
-        """Whether this is a newcomer whose script has not received its first step yet."""
-        return bool(self._inherited)
 
     def doubtful(self, known: Set[int] = frozenset(), used: bool = False) -> list[str]:
         """Return the names of counters that cannot be put back. `known`: ids of objects that are put back; `used`:
@@ -122,19 +129,33 @@ class Variables:
             return
         look = self._look(script, number, loop)
         seen = self.looks[-1] if self.looks else None
-        if self._inherited:
+        if self.inherited.looks:
             self._begin(script, look, late)
         elif seen is not None and seen.number == number and seen.is_beside(look):
-            self._put(script, _changes(look.values, seen.values))
+            self._put(script, _changes(look.values, seen.values), seen.rows)
         else:
             look.lacks = not (whole or self._settled == number)
             if seen is not None and seen.number == number:  # the same step, in another loop
                 self.looks.pop()
             self.looks.append(look)
             self.newcomer = False
+            if len(self.looks) > ROWS_KEPT:
+                self.looks[-1 - ROWS_KEPT].forget_rows()
+
+    def at_the_end(self, number: int, loop: int) -> bytes:
+        """Return the counters where this loop ends, packed like those of a step."""
+        script = Script.asking()
+        return b"" if script is None else self._look(script, number, loop).pack()
+
+    def used(self) -> list[str]:
+        """Return the names of rows, and of counters that the loop moves and uses, as it ends."""
+        script = Script.asking()
+        return [] if script is None else used_in(self._loops.of(script), self.looks[-1].values, self.looks[-1].rows)
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
-        return Look(number, loop, script.place, self._values(script, self._loops.of(script)))
+        found = self._loops.of(script)
+        rows = rows_at(script, found, self.known())
+        return Look(number, loop, script.place, self._values(script, found), rows=rows)
 
     def _values(self, script: Script, loop: Loop) -> Values:
         found = script.values(loop.counts)
@@ -146,9 +167,10 @@ class Variables:
             found[ELSEWHERE].update((text, value) for text, value in there.items() if type(value) in kinds)
         return found
 
-    def _put(self, script: Script, values: Values) -> None:
+    def _put(self, script: Script, values: Values, rows: Rows | None = None) -> None:
         loop = self._loops.of(script)
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
+        put_rows(script, loop, self.known(), rows or {})
 
     def numbered(self) -> Asked:
         """Return the functions of the script that number the steps, and use the numbers."""
@@ -156,12 +178,16 @@ class Variables:
         return Asked([frame for frame, _ in found], all(loop.settable for _, loop in found))
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
-        """Return, by name, what steps hand on to each other and use, or change in place, except for numbers. `known`:
-        ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
-        found = dict[str, Any]()
+        """Return, by name, what steps hand on to each other and use, or change in place, except for numbers and rows.
+        `known`: ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
+        found, rows = dict[str, Any](), self.looks[-1].rows if self.looks else {}
         for script, loop in self._loops.asking():
-            if places := loop.perhaps if perhaps else loop.carried:
+            places = loop.perhaps if perhaps else loop.carried
+            if rows:
+                places = tuple(one for one in places if (row := row_of(one)) is None or row.text not in rows)
+            if places:
                 found.update(script.things(places, known()))
+            rows = {}
         return found
 
     def finds(self, known: Set[int] = frozenset()) -> list[Thing]:
@@ -184,17 +210,17 @@ class Variables:
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """A newcomer's script gets its first step."""
-        last = self._inherited[-1]
+        last = self.inherited.looks[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
-            self._put(script, last.values)
+            self._put(script, last.values, last.rows)
             look = self._look(script, look.number, look.loop)
         self.looks.clear()
-        self.looks.extend(one for one in self._inherited if one.number < look.number)
+        self.looks.extend(one for one in self.inherited.looks if one.number < look.number)
         self.looks.append(look)
         self.newcomer = look.lacks = not here
         self._before = last.handed if last.is_beside(look) else {}
-        self._inherited = []
+        self.inherited.looks = []
 
     def handed_on(self, digests: dict[str, int], put_back: Set[str]) -> list[str]:
         """Note the digests of what the current step finds. Return the names of values that its first attempt found
@@ -233,6 +259,8 @@ class Variables:
             loop = self._loops.of(script)
             settled.judge({*map(name_of, loop.computes)}, {*map(name_of, (*loop.carried, *loop.perhaps))})
             settled.spare(loop.shown)
+            before = self.looks[-2].rows if seen.lacks and len(self.looks) > 1 else {}
+            settled.refused |= same_in(before, seen.rows)
             self._put(script, settled.take)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
                 self.looks[-1] = self._look(script, number, seen.loop)
@@ -248,11 +276,13 @@ class Variables:
         self._aside = None if script is None else self._look(script, -1, -1)
         return Loops((one.loop[0], (*loop.written, *loop.counts.places)) for one, loop in self._loops.asking())
 
-    def rehearsed(self) -> None:
-        """The rehearsal is over: undo what it has counted."""
+    def rehearsed(self, passes_loop: bool = False) -> None:
+        """The rehearsal is over: undo what it has counted. `passes_loop`: the script goes on behind the loop, where it
+        must find rows that are not empty (`sum(losses) / len(losses)`)."""
         script, aside, self._aside = Script.asking(), self._aside, None
         if script is not None and aside is not None and aside.place == script.place:
-            self._put(script, _changes(self._look(script, -1, -1).values, aside.values))
+            rows = {} if passes_loop else aside.rows
+            self._put(script, _changes(self._look(script, -1, -1).values, aside.values), rows)
 
     # ---- the record -------------------------------------------------------------------------------------------
 
@@ -260,16 +290,31 @@ class Variables:
         """Return the looks of the last steps, for the record."""
         return [look.pack() for look in self.looks]
 
+
+@dataclass(slots=True)
+class Inherited:
+    """The looks of a newcomer's predecessor, until the newcomer begins its first step with the last of them."""
+
+    looks: list[Look] = field(default_factory=list)
+
     def adopt(self, data: list[bytes]) -> None:
-        """Take over what a dead rank has packed, to begin the first step with. Raises PeerError if it is unreadable."""
-        self._inherited = []
-        for packed in data:
-            try:
-                number, loop, place, values, handed = msgpack.unpackb(packed)
-                numbers = [dict(values[at]) for at in range(PLACES)]
-                self._inherited.append(Look(number, loop, place, numbers, handed=dict(handed)))
-            except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-                raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
+        """Take over what a dead rank has packed. Raises PeerError if it is unreadable."""
+        self.looks = [_unpacked(packed) for packed in data]
+
+    def came_to_the_end(self, left: bytes) -> None:
+        """Take over the look at the end of its last loop, too, if the rank came there. Raises PeerError."""
+        if left and self.looks:
+            end, last = _unpacked(left), self.looks[-1]
+            self.looks += [end] if end.is_beside(last) and end.number > last.number else []
+
+
+def _unpacked(data: bytes) -> Look:
+    try:
+        number, loop, place, values, handed, rows = msgpack.unpackb(data)
+        numbers = [dict(values[at]) for at in range(PLACES)]
+        return Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows))
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
 
 
 class _Known:

@@ -69,12 +69,28 @@ class Counting:
     def handed_out(self, number: int, early: bool) -> None:
         """Note that the script gets this step. `early`: a newcomer may get it long before its use. Raises
         StepAbandoned."""
-        if not (early and self._variables.waits):
+        if not (early and self._variables.inherited.looks):
             self._look(number)
         if self.restored and not early:
             self._settle(number)
         elif self._tells_again and not early:
             self._tell(self._variables.lacks(number))
+
+    def arrives(self, updates: int) -> None:
+        """Note that this rank has come to the end of a loop, before it meets the others there."""
+        if self._repair.records and not self._variables.inherited.looks and self._ended == updates - 1:
+            self.notes.leaves(self._doubts.look(WHAT, self._variables.at_the_end, updates, self._local.loop) or b"")
+
+    def passes(self, updates: int) -> None:
+        """Note that a loop is over on all ranks. A newcomer that has joined the others only there takes the counters of
+        its predecessor."""
+        if not self._variables.inherited.looks:
+            return
+        self._look(updates)
+        if not self._variables.lacks(updates):
+            self._ended = updates - 1
+        elif used := self._doubts.look(WHAT, self._variables.used):
+            self._refuse(UNKNOWN.format(names=listed(used), number=updates - 1))
 
     def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
         """Settle the counters when all ranks are at the end of a loop. Return False if a repair came, so the loop must
@@ -93,7 +109,7 @@ class Counting:
 
     def body_begins(self, number: int) -> None:
         """Note that the script has entered `with step:`."""
-        if self._variables.waits:
+        if self._variables.inherited.looks:
             self._look(number, late=True)
             self._hands_on(again=True)
         self._ended = None
@@ -118,11 +134,13 @@ class Counting:
 
     def rehearsed(self) -> None:
         """Note that the script asks for the next step after a rehearsed one."""
-        self._doubts.look(WHAT, self._variables.rehearsed)
+        self._doubts.look(WHAT, self._variables.rehearsed, self._registered.calls.rehearsing.passes_loop)
 
     def _look(self, number: int, late: bool = False) -> None:
         if not self._repair.heals:
             return
+        if self._variables.inherited.looks:
+            self._doubts.look(WHAT, self._variables.inherited.came_to_the_end, self.notes.left)
         whole = self._ended == number - 1
         self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late)
         if not self.restored:

@@ -78,6 +78,16 @@ class Notes:
         if self._repair.records:
             self._ended = self._registered.doubts.look(WHAT, self._look_at_the_end)
 
+    @property
+    def left(self) -> bytes:
+        """The counters of the life before at the end of its last loop, if it came there."""
+        return self._before.left
+
+    def leaves(self, counters: bytes) -> None:
+        """Keep the counters of the end of this loop, for a newcomer."""
+        self._mine = replace(self._mine, left=counters)
+        self._note()
+
     def _look_at_the_end(self) -> tuple[Noted, Findings, list[float]]:
         return self._look_at_leaves(), buffers_of(self._registered.replica.models), _clocks()
 

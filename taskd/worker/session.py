@@ -146,6 +146,7 @@ class Session:
         self._repair.training_begins()
         with self._patched, contextlib.closing(feed):
             yield from self._train(feed, ordinal, start)
+        self._transaction.variables.passes(self.updates)
         self._transaction.variables.notes.loop_ends()
         if self.updates == self.ends[ordinal - 1]:
             hooks.mark_step(self.updates - 1, Phase.BETWEEN)
@@ -175,6 +176,7 @@ class Session:
         while len(ends) < ordinal:
             owes = transaction.effects.owes(self.updates)
             if self.updates >= end and not owes:
+                transaction.variables.arrives(end)
                 arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
                 if arrived and transaction.variables.loop_ends(end, transaction.heal):
                     ends.append(end)

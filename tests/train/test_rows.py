@@ -1,0 +1,62 @@
+"""Lists and dicts of numbers that steps gather: a step that is done again gathers once, and a newcomer has them all."""
+
+from __future__ import annotations
+
+from collections import UserDict, UserList
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from taskd.state.settling import Settled
+from taskd.state.variables import Variables
+
+
+class Clipper:
+    """Gathers numbers in a list, and computes from them."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def limit(self, value: float) -> float:
+        """Return the mean of all values."""
+        self.seen.append(value)
+        return sum(self.seen) / len(self.seen)
+
+
+def test_rows_of_a_step_that_is_done_again_are_gathered_once() -> None:
+    variables, clipper, logs, flags = Variables(), Clipper(), {"loss": [0.5]}, {"warm": False}
+    layer = nn.Linear(1, 1)
+    found = UserList[Any]()  # no repair looks into it
+    for number in (0, 1, 1, 2):
+        variables.handed_out(number, 1)
+        limit = clipper.limit(number) + sum(logs["loss"]) + flags["warm"]
+        layer.weight.grad = torch.full_like(layer.weight, limit)
+        found.append((*clipper.seen, *logs["loss"]))
+        logs["loss"] = [*logs["loss"], float(number)]
+        flags["warm"] = True
+    assert found == [(0, 0.5), (0, 1, 0.5, 0), (0, 1, 0.5, 0), (0, 1, 2, 0.5, 0, 1)]
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_a_newcomer_gets_the_rows_of_its_record(lacks: bool) -> None:
+    def train(variables: Variables, clipper: Clipper, numbers: range) -> list[bytes]:
+        layer, record = nn.Linear(1, 1), list[bytes]()
+        for number in numbers:
+            variables.handed_out(number, 1)
+            record = variables.pack()
+            if number == 8:
+                answers[0] = variables.hear(number, [other.tell(number), variables.tell(number)], 1)
+            layer.weight.grad = torch.full_like(layer.weight, clipper.limit(number))
+        return record
+
+    answers, other, variables, new = UserDict[int, Settled](), Variables(), Variables(), Clipper()
+    record = train(Variables(), Clipper(), range(5, 8 if lacks else 9))
+    train(other, Clipper(), range(5, 9))
+    variables.inherited.adopt(record)
+    train(variables, new, range(8, 10))
+    if lacks:  # its predecessor left step 7 behind its update, and nobody knows what it had gathered there
+        assert answers[0].refused == {"clipper.seen"}
+    else:
+        assert answers[0].refused == set() and new.seen == [5, 6, 7, 8, 9]
