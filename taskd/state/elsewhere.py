@@ -58,27 +58,34 @@ def asked(call: ast.Call) -> Method | None:
 
 def numbered(loop: ast.stmt) -> str:
     """Return the variable that enumerate() counts in the loop's header; empty: there is none."""
-    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or "enumerate" not in _calls_in(loop):
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or "enumerate" not in _calls_at(loop):
         return ""
     first = loop.target.elts[0]
     return first.id if isinstance(first, ast.Name) else ""
 
 
 def goes_along(loop: ast.stmt) -> tuple[set[str], bool]:
-    """Return the variables that the loop's header sets beside the steps, which are used in a `with`, and whether only
-    enumerate() gives their values."""
-    if not isinstance(loop, ast.For) or not (calls := _calls_in(loop)) & _COUNTING:
+    """Return the variables that the loop's header sets beside the steps, and whether only enumerate() gives their
+    values. The steps are what a `with` is entered with."""
+    if not isinstance(loop, ast.For) or not (calls := _calls_at(loop)) & _COUNTING:
         return set(), True
     entered = {item.context_expr for part in ast.walk(loop) if isinstance(part, ast.With) for item in part.items}
     steps = {one.id for one in entered if isinstance(one, ast.Name)}
     names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)} - steps
-    beside = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Call) and _name(node) == "zip"]
+    beside = [node for node in _around_steps(loop.iter) if isinstance(node, ast.Call) and _name(node) == "zip"]
     others = [part for node in beside for part in node.args if _name(part) != "repeat"]
     return names, "count" not in calls and len(others) <= len(beside)
 
 
-def _calls_in(loop: ast.For) -> set[str]:
-    return {_name(node) for node in ast.walk(loop.iter)} - {""}
+def _calls_at(loop: ast.For) -> set[str]:
+    return {_name(node) for node in _around_steps(loop.iter)} - {""}
+
+
+def _around_steps(node: ast.AST) -> Iterator[ast.AST]:
+    """Return the parts of a loop's header, but not those of `session.steps(list(zip(inputs, targets)))`."""
+    yield node
+    for part in () if _name(node) == "steps" else ast.iter_child_nodes(node):
+        yield from _around_steps(part)
 
 
 def _name(node: ast.AST) -> str:

@@ -172,6 +172,23 @@ def test_a_loop_of_the_module_has_its_variables() -> None:
     assert found_in("", source.replace("{body}", ""), "<module>")[0] == Counters([], [], ["count"])
 
 
+@pytest.mark.parametrize(
+    ("header", "numbers", "settable"),
+    [
+        ("step in session.steps(list(zip(n, other)))", False, True),
+        ("step in session.steps([*enumerate(n)])", False, True),
+        ("i, step in enumerate(session.steps([*zip(n, other)]))", True, True),
+        ("i, step in zip(count(), session.steps(n))", True, False),
+        ("i, step in enumerate(logged(session.steps(n)))", True, True),
+    ],
+)
+def test_what_the_header_gives_beside_the_steps(header: str, numbers: bool, settable: bool) -> None:
+    source = MODULE.replace("step in loader:", f"{header}:")
+    body = "i = 0\none(step, i)" if not numbers else "with step as batch:\n    one(batch, i)"
+    found = found_in(body, source)
+    assert (found.numbers, found.settable) == (numbers, settable)
+
+
 @pytest.mark.parametrize("source", ["", "def other(): pass\n", "this is no Python", "def train(:\n"])
 def test_code_without_a_source_has_no_counters(source: str) -> None:
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)

@@ -40,6 +40,18 @@ class Log:
                 print(f"{header} {step.number}: {time.time() - begun:.2f} s", flush=True)
 
 
+def one(step):
+    with step as (x, _):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), x)
+        scene.here(step, "forward")
+        loss.backward()
+        scene.here(step, "reduced")
+        optimizer.step()
+        scene.here(step, "updated")
+    scene.here(step, "behind")
+
+
 log = Log()
 for epoch in session.epochs(3):
     sampler.set_epoch(epoch)
@@ -78,6 +90,13 @@ for epoch in session.epochs(3):
                 optimizer.step()
                 scene.here(step, "updated")
             scene.here(step, "behind")
+    elif kind == "listed":
+        inputs, targets = data.tensors
+        for step in session.steps(
+            list(zip(inputs[scene.rank :: 2].split(4), targets[scene.rank :: 2].split(4), strict=True))
+        ):
+            one(step)
+        i = 0
     elif kind == "accumulate":
         for i, step in enumerate(session.steps(loader)):
             with step as (x, _):

@@ -20,7 +20,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["rate", "static", "zipped", "logged"])
+@pytest.mark.parametrize("kind", ["rate", "static", "zipped", "logged", "listed"])
 @pytest.mark.parametrize(("place", "at"), PLACES)
 def test_it_heals(check: Check, kind: str, place: str, at: int) -> None:
     job = check(kind, place, at)
