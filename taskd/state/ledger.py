@@ -73,8 +73,7 @@ class Ledger:
             self.began = parts["began"]
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
-            loop, *noted, left = parts["note"]
-            self.note = Note(loop, *({**one} for one in noted), left)
+            self.note = Note.of(parts["note"])
             self._results = [*parts["results"]]
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f"the ledger of this rank's life before cannot be read: {error!r}") from error

@@ -57,6 +57,12 @@ class Note:
         """Return the fields, in the form in which they are kept."""
         return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers, self.left]
 
+    @classmethod
+    def of(cls, parts: list[Any]) -> Note:
+        """Return the note that these parts are of. Raises TypeError or ValueError."""
+        loop, found, sets, finds, moved, buffers, left = parts
+        return cls(loop, {**found}, {**sets}, {**finds}, {**moved}, {**buffers}, left)
+
     def short(self) -> Note:
         """Return the note in the form that is told to the others: long values become digests."""
         sets, finds = shortened(self.sets, _TOLD_BYTES), shortened(self.finds, _TOLD_BYTES)
