@@ -267,8 +267,8 @@ class Expressions:
                 self.read(part, into)
         for source in sources:
             if names <= EMPTIES and place is not None:
-                self.track.changes(source)
-                self.track.sets(source)
+                gets_nothing = not any(one.args or one.keywords for one in calls)
+                self.track.empties(source) if gets_nothing else self.track.overwrites(source)
             else:
                 self.track.reads(source, (source,))
                 self.track.changes(source, alters=not names <= _ADDS)

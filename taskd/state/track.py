@@ -98,6 +98,17 @@ class Track:
         if place.is_exact:
             self.ready.add(place)
 
+    def overwrites(self, place: Place) -> None:
+        """Something else is written over all that was there."""
+        self.changes(place)
+        self.sets(place)
+
+    def empties(self, place: Place) -> None:
+        """All that was there is gone, and nothing comes in its place."""
+        self.overwrites(place)
+        for inside in (False, True):
+            self._edges.pop(_Edge(place, place, True, inside), None)
+
     def changes(self, place: Place, alters: bool = False) -> None:
         """A part of the place changes, or its object changes in place."""
         found = {place, *self.meant(place)}

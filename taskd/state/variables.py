@@ -64,6 +64,8 @@ class Look:
     """Digests of values that the loop hands on and that are not numbers."""
     rows: dict[str, bytes] = field(default_factory=dict)
     """Lists of numbers and the like that steps gather."""
+    moved: Set[str] = frozenset()
+    """The names of rows that steps have changed so far."""
     packed: bytes | None = None
 
     def is_beside(self, other: Look) -> bool:
@@ -74,8 +76,15 @@ class Look:
         """Return what the record keeps of this look."""
         if self.packed is None:
             values = list(map(_fitting, self.values))
-            self.packed = msgpack.packb([self.number, self.loop, self.place, values, self.handed, self.rows])
+            parts = [self.number, self.loop, self.place, values, self.handed, self.rows, sorted(self.moved)]
+            self.packed = msgpack.packb(parts)
         return self.packed
+
+    def follows(self, before: Look) -> Look:
+        """Note which rows have changed since the look before. Return this look."""
+        changed = self.rows.keys() - same_in(before.rows, self.rows)
+        self.moved = before.moved | changed if self.place == before.place else frozenset()
+        return self
 
     def forget_rows(self) -> None:
         """Forget the rows, because a later look has them."""
@@ -135,6 +144,8 @@ class Variables:
             self._put(script, _changes(look.values, seen.values), seen.rows)
         else:
             look.lacks = not (whole or self._settled == number)
+            if seen is not None:
+                look.follows(seen)
             if seen is not None and seen.number == number:  # the same step, in another loop
                 self.looks.pop()
             self.looks.append(look)
@@ -215,6 +226,7 @@ class Variables:
         if last.is_beside(look) and (here or not late):
             self._put(script, last.values, last.rows)
             look = self._look(script, look.number, look.loop)
+        look.follows(last)
         self.looks.clear()
         self.looks.extend(one for one in self.inherited.looks if one.number < look.number)
         self.looks.append(look)
@@ -259,11 +271,10 @@ class Variables:
             loop = self._loops.of(script)
             settled.judge({*map(name_of, loop.computes)}, {*map(name_of, (*loop.carried, *loop.perhaps))})
             settled.spare(loop.shown)
-            before = self.looks[-2].rows if seen.lacks and len(self.looks) > 1 else {}
-            settled.refused |= same_in(before, seen.rows)
+            settled.refused |= _unknown_rows([*self.looks]) if seen.lacks else set()
             self._put(script, settled.take)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
-                self.looks[-1] = self._look(script, number, seen.loop)
+                self.looks[-1] = self._look(script, number, seen.loop).follows(seen)
                 self.newcomer, self._settled = False, number
         return settled
 
@@ -310,11 +321,20 @@ class Inherited:
 
 def _unpacked(data: bytes) -> Look:
     try:
-        number, loop, place, values, handed, rows = msgpack.unpackb(data)
+        number, loop, place, values, handed, rows, moved = msgpack.unpackb(data)
         numbers = [dict(values[at]) for at in range(PLACES)]
-        return Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows))
+        return Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows), moved=frozenset(moved))
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
+
+
+def _unknown_rows(looks: list[Look]) -> set[str]:
+    """Return the names of rows that may lack what the step before the last look has gathered. A row that no step has
+    changed so far is not gathered at all, as if an option of the script were off."""
+    seen = looks[-1]
+    beside = [one for one in looks if one.place == seen.place]
+    same = same_in(beside[-2].rows, seen.rows) if len(beside) > 1 else set()
+    return same & seen.moved if len(beside) > 2 else same
 
 
 class _Known:

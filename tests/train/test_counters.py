@@ -173,6 +173,21 @@ def test_a_loop_of_the_module_has_its_variables() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "carries"),
+    [
+        ("step.hook(lambda: other.append(1))\nother.clear()\nstep.train(len(other))", False),
+        ("other.append(1)\nother.clear()\nstep.train(len(other))", False),
+        ("other.append(1)\nstep.train(len(other))\nother.clear()", True),
+        ("other.append(1)\nif step:\n    other.clear()\nstep.train(len(other))", True),
+        ("other.append(1)\nn = sum(other)\nother.clear()\nstep.train(n)", True),
+        ("other.copy_(0.9 * other + step)\nstep.train(other)", True),
+    ],
+)
+def test_what_is_emptied_before_it_is_used_is_not_handed_on(body: str, carries: bool) -> None:
+    assert [place.text for place in found_in(body).carried] == (["other"] if carries else [])
+
+
+@pytest.mark.parametrize(
     ("header", "numbers", "settable"),
     [
         ("step in session.steps(list(zip(n, other)))", False, True),

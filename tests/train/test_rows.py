@@ -60,3 +60,18 @@ def test_a_newcomer_gets_the_rows_of_its_record(lacks: bool) -> None:
         assert answers[0].refused == {"clipper.seen"}
     else:
         assert answers[0].refused == set() and new.seen == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(("every", "refused"), [(1, True), (2, True), (4, False)])
+def test_a_row_that_no_step_has_changed_so_far_lacks_nothing(every: int, refused: bool) -> None:
+    variables, other, seen = Variables(), Variables(), list[int]()
+    layer = nn.Linear(1, 1)
+    for one in (other, variables):
+        for number in range(4):
+            one.handed_out(number, 1, whole=number < 3)
+            answers = one.hear(number, [other.tell(number), one.tell(number)], 1) if number == 3 else None
+            layer.weight.grad = torch.full_like(layer.weight, sum(seen) * 0.1)
+            if number != 2 and number % every == every - 1:  # step 2 was left before this
+                seen.append(number)
+    assert answers is not None
+    assert answers.refused == ({"seen"} if refused else set())

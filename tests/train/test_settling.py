@@ -185,7 +185,7 @@ def test_a_newcomer_takes_the_count_and_keeps_what_is_its_own(number: int) -> No
     one, before, other = Script(Variables()), Script(Variables()), Script(Variables())
     one.run(range(number))
     before.run(range(number), own=2.0)
-    other.variables.adopt(before.variables.pack())
+    other.variables.inherited.adopt(before.variables.pack())
     told = [one.next(number), other.next(number)]
     assert one.variables.lacks(number) is False and other.variables.lacks(number) is True
     assert [one.hear(number, told, 0), other.hear(number, told, 1).refused] == [Settled(behind={"own"}), set()]
@@ -200,7 +200,7 @@ def test_a_newcomer_in_the_next_loop_begins_with_what_its_script_has_set() -> No
     one, before, other = Script(Variables()), Script(Variables()), Script(Variables())
     one.run(range(4))
     before.run(range(4), own=2.0)
-    other.variables.adopt(before.variables.pack())
+    other.variables.inherited.adopt(before.variables.pack())
     one.own = other.own = 0.0
     told = [one.next(4, loop=2), other.next(4, loop=2)]
     other.hear(4, told, 1)

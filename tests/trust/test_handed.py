@@ -36,11 +36,21 @@ def test_what_a_newcomer_rehearses_is_right(check: Check, kind: str, place: str,
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 2)])
-@pytest.mark.parametrize(("kind", "name"), [("late", "centre"), ("losses", "losses")])
-def test_what_a_newcomer_has_otherwise_starts_over(check: Check, kind: str, name: str, place: str, at: int) -> None:
-    job = check(kind, place, at)
-    assert f"the loop leaves {name} to its next steps, and the step that is done again finds" in job.text, job.text
+def test_what_a_newcomer_has_otherwise_starts_over(check: Check, place: str, at: int) -> None:
+    job = check("late", place, at)
+    assert "the loop leaves centre to its next steps, and the step that is done again finds" in job.text, job.text
     assert job.text.count("begin 0") >= 2, job.text  # the rank that refuses may be the survivor
+
+
+def test_numbers_that_steps_gather_are_given(check: Check) -> None:
+    job = check("losses", "forward", 4)
+    assert job.text.count("begin 0") == 1, job.text
+
+
+def test_numbers_that_a_lost_step_has_gathered_are_unknown(check: Check) -> None:
+    job = check("losses", "updated", 2)
+    assert "nobody knows what the script's losses would be after step 2" in job.text, job.text
+    assert job.text.count("begin 0") >= 2, job.text
 
 
 @pytest.mark.parametrize(("place", "at"), [("forward", 3), ("updated", 3)])
