@@ -357,3 +357,28 @@ connects."""
 DEADLINE_RETURN_NS = 120 * SECOND
 """When every rank is gone and the launcher is not ours, it may take this long to bring them back. Then the job is
 over."""
+
+# ---- the check of nodes -------------------------------------------------------------------------------------------
+CHECK_ROUNDS = 4
+"""Rounds of tests, at most. What is open after them is undecided."""
+CHECK_ALL_PAIRS = 8
+"""Up to this number of nodes everyone tests everyone in the first round, so that links are named, too."""
+CHECK_TURNS = 2
+"""Turns of a round. There are up to CHECK_MORE_TURNS if few nodes are cleared, since these are in demand."""
+CHECK_MORE_TURNS = 4
+CHECK_PARTNERS = 3
+"""A node that can be heard is found guilty by this many partners, or by all there are."""
+CHECK_GOOD = 2
+"""A node is healthy once it has passed with this many partners, or with all there are."""
+CHECK_SELF_NS = 5 * SECOND
+CHECK_PAIR_NS = 2 * SECOND
+"""How long a node's test of itself, and a test of two nodes, may take. A test takes some 0.1 s where all is well."""
+CHECK_SLOW_PERCENT = 150
+"""A time this many percent of the usual one is slow, if it is CHECK_SLOW_SPREADS standard deviations longer, too."""
+CHECK_SLOW_SPREADS = 6
+CHECK_AT_ODDS = 2
+"""Two times of one thing that differ by more than this factor contradict each other."""
+CHECK_SILENT_SECONDS = 3_600.0
+"""The time of a node that has failed, in the lines that users know."""
+CHECK_FRESH_NS = 3_600 * SECOND
+"""A check of this age still says something about the hardware."""

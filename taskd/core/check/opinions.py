@@ -1,0 +1,242 @@
+"""Whose fault it is: which nodes are guilty in which aspect, which are open, and which links are in doubt.
+
+The rule for every aspect is the same. A good test clears both of its nodes in that aspect: no lasting fault lets it pass.
+A node is guilty if all of its tests since its last good one are bad, with enough partners that others have cleared. A
+bad test of two nodes that others have cleared accuses the link between them. Failure modes, and what follows:
+
+- *Both nodes of a bad test are sick*: neither counts as a witness against the other, since nobody has cleared them.
+- *Trouble of a moment*: a node that can be heard has to be bad in two rounds. One good test undoes what was before it.
+- *A node goes silent after it has passed*: only what came after its last good test counts.
+- *There are no partners that others have cleared* (two nodes; all but one sick): a node is guilty only if its own word, or
+  its host's, agrees with a partner's. Otherwise it stays open.
+- *The manager sits beside the only other witness*: the two see through the same network, so they are one witness.
+- *More than half of the nodes seem slow*: none is guilty of it. Who is usual, is a question of the majority.
+
+Invariants: a node with a good test in an aspect after the bad ones is not guilty in it. Who is guilty has two witnesses.
+Not here: products and versions (own_words.py), and the sentences (report.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from taskd.core import limits
+from taskd.core.check.facts import Contact, Way
+from taskd.core.check.pairs import Pair
+from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views
+
+_TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
+_LASTING = (*_TIMES, Kind.WORD)
+_OUTWEIGHS = 3
+"""So many bad times, or words, outweigh a good one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guilt:
+    """A node that is guilty in an aspect."""
+
+    seen: tuple[Seen, ...]
+    own: str  # who besides the partners says so: `itself`, `its host`, `the manager`; empty: nobody
+
+    @property
+    def partners(self) -> list[int]:
+        """The witnesses."""
+        return sorted({one.partner for one in self.seen})
+
+
+class Opinions:
+    """What follows from all observations so far."""
+
+    def __init__(
+        self, nodes: Collection[int], views: Views, contacts: Mapping[int, Contact], beside: int | None = None
+    ) -> None:
+        """`beside`: the node on whose host the manager runs. None: it has a host of its own."""
+        self.nodes = nodes
+        self.views = views
+        self.contacts = contacts
+        self.guilty: dict[Aspect, dict[int, Guilt]] = {}
+        self.liars: set[int] = set()
+        self.links: dict[tuple[Pair, Aspect], list[bool]] = {}
+        self._beside = beside
+        self._good = {
+            aspect: {node: {one.partner for one in seen if one.good} for node, seen in by.items()}
+            for aspect, by in views.by.items()
+        }
+        self._sole: dict[Aspect, dict[int, int]] = {}
+        for aspect, by in self._good.items():
+            counts = self._sole.setdefault(aspect, {})
+            for good in by.values():
+                if len(good) == 1:
+                    only = next(iter(good))
+                    counts[only] = counts.get(only, 0) + 1
+        self._some = {aspect: {node for node, good in by.items() if good} for aspect, by in self._good.items()}
+        for _ in range(2):  # who is found guilty in the first pass is no witness in the second
+            for aspect in sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail)):
+                self._judge(aspect)
+            words = [found for aspect, found in self.guilty.items() if aspect.kind is Kind.WORD]
+            self.liars = {node for found in words for node in found}
+        self._find_links()
+
+    # ---- guilt ------------------------------------------------------------------------------------------------
+
+    def is_guilty(self, node: int, aspect: Aspect) -> bool:
+        """Whether the node is guilty in this aspect."""
+        return node in self.guilty.get(aspect, {})
+
+    def late(self, node: int) -> bool:
+        """Whether the node is slow at all it does. Then its rails look slow, too."""
+        return self.is_guilty(node, COMPUTE) or self.is_guilty(node, MEMORY)
+
+    def _judge(self, aspect: Aspect) -> None:
+        found = {}
+        for node in self.views.by[aspect]:
+            guilt = self._guilt(node, aspect)
+            if guilt is not None:
+                found[node] = guilt
+        if aspect.kind in _TIMES and 2 * len(found) > len(self.nodes):
+            found = {}
+        self.guilty[aspect] = found
+
+    def _guilt(self, node: int, aspect: Aspect) -> Guilt | None:
+        bad = [one for one in self._recent(node, aspect) if not self._condemned(one.partner, aspect)]
+        if not bad:
+            return None
+        apart = self.available(node, aspect)
+        told = [one for one in bad if one.test.side(one.partner) is not None]
+        cleared = [one for one in told if self._cleared(one.partner, aspect, node)]
+        own = self._own(node, aspect, cleared or told)
+        if own and apart == 0:
+            cleared = told
+        elif not own and apart < limits.CHECK_GOOD:
+            return None
+        partners = {one.partner for one in cleared}
+        wanted = min(limits.CHECK_GOOD if own else limits.CHECK_PARTNERS, max(apart, 1))
+        rounds = {one.test.round for one in cleared}
+        if len(partners) < wanted or (len(rounds) < 2 and not (own and aspect == REACH and apart)):
+            return None
+        if own == "the manager" and partners == {self._beside}:
+            return None
+        return Guilt(tuple(cleared), own)
+
+    def _own(self, node: int, aspect: Aspect, bad: Collection[Seen]) -> str:
+        """Who besides its partners says that the node is at fault."""
+        if aspect == REACH:
+            contact = self.contacts.get(node, Contact.SILENT)
+            if contact is Contact.ENDED:
+                return "its host"
+            unheard = all(one.test.side(node) is None for one in bad)
+            if contact is Contact.SILENT and unheard:
+                return "the manager"
+            return "its agent" if unheard else ""
+        if aspect.kind is Kind.RAIL:
+            own = self.views.own.get(node, ())
+            return "itself" if own and dict(own[-1].rails).get(aspect.rail, Way.OK) is not Way.OK else ""
+        if aspect in (COMPUTE, MEMORY):
+            return "itself" if self.views.claims_slow(node, aspect, [one.test for one in bad]) else ""
+        return ""
+
+    # ---- witnesses --------------------------------------------------------------------------------------------
+
+    def good(self, node: int, aspect: Aspect) -> set[int]:
+        """The partners with which the node was good."""
+        return self._good.get(aspect, {}).get(node, set())
+
+    def nowhere(self, aspect: Aspect) -> bool:
+        """Whether no test was good in this aspect."""
+        return not self._some.get(aspect)
+
+    def available(self, node: int, aspect: Aspect) -> int:
+        """How many other nodes can be witnesses: somebody else has cleared them."""
+        some = self._some.get(aspect, set())
+        condemned = sum(1 for one in self._all_guilty(aspect) if one in some and one != node)
+        return len(some) - self._sole.get(aspect, {}).get(node, 0) - (node in some) - condemned
+
+    def _cleared(self, partner: int, aspect: Aspect, node: int) -> bool:
+        """Whether somebody other than this node has cleared the partner."""
+        return bool(self.good(partner, aspect) - {node})
+
+    def _condemned(self, node: int, aspect: Aspect) -> bool:
+        return node in self.liars or self.is_guilty(node, REACH) or self.is_guilty(node, aspect)
+
+    def _all_guilty(self, aspect: Aspect) -> set[int]:
+        return {*self.liars, *self.guilty.get(REACH, {}), *self.guilty.get(aspect, {})}
+
+    def _recent(self, node: int, aspect: Aspect) -> list[Seen]:
+        """The bad observations since the last good one. Times and words are all counted instead: one in a while is bad
+        luck, for a healthy node and for a sick one."""
+        seen = self.views.of(node, aspect)
+        if aspect.kind in _LASTING:
+            bad = [one for one in seen if not one.good]
+            return bad if len(bad) >= _OUTWEIGHS * (len(seen) - len(bad)) else []
+        last = max((at for at, one in enumerate(seen) if one.good), default=-1)
+        return seen[last + 1 :]
+
+    # ---- what is open -----------------------------------------------------------------------------------------
+
+    def unexplained(self, node: int, aspect: Aspect) -> list[Seen]:
+        """The bad observations since the last good one that neither the partner nor the link explains."""
+        return [one for one in self._recent(node, aspect) if not self._explained(one, node, aspect)]
+
+    def _explained(self, one: Seen, node: int, aspect: Aspect) -> bool:
+        if self._condemned(one.partner, aspect):
+            return True
+        if aspect.kind is Kind.PACE and (self.late(one.partner) or self.late(node)):
+            return True
+        if aspect == REACH and one.test.lines and one.test.whole:
+            return all(self._line_explained(one, node, Aspect(Kind.RAIL, rail)) for rail in one.test.lines)
+        if aspect.kind in (Kind.RAIL, Kind.PACE):
+            return self._line_explained(one, node, aspect)
+        return False
+
+    def _line_explained(self, one: Seen, node: int, aspect: Aspect) -> bool:
+        sick = self.is_guilty(node, aspect) or self.is_guilty(one.partner, aspect)
+        return sick or self.settled(one.test.nodes, aspect)
+
+    def open(self, node: int, aspect: Aspect) -> bool:
+        """Whether it is not known yet if the node is at fault."""
+        if self._condemned(node, aspect) or (aspect.kind is Kind.PACE and self.late(node)):
+            return False
+        if aspect == REACH and self.contacts.get(node, Contact.SILENT) is not Contact.HEARD:
+            return True
+        if not self.views.of(node, aspect) and aspect != REACH:
+            return False
+        if aspect.kind is Kind.RAIL and self.nowhere(aspect) and len(self.nodes) >= 4:
+            return False
+        return self.few(node, aspect) or bool(self.unexplained(node, aspect))
+
+    def few(self, node: int, aspect: Aspect) -> bool:
+        """Whether the node has passed with too few partners to be healthy."""
+        wanted = max(1, min(limits.CHECK_GOOD, self.available(node, aspect)))
+        return len(self.good(node, aspect)) < wanted
+
+    # ---- links ------------------------------------------------------------------------------------------------
+
+    def _find_links(self) -> None:
+        """Collect the tests of two nodes that are well otherwise, and whether each was good: for links with a bad one."""
+        for aspect, by in self.views.by.items():
+            if aspect.kind not in (Kind.RAIL, Kind.PACE):
+                continue
+            for node, seen in by.items():
+                for one in seen:
+                    if not one.good and node == one.test.nodes[0] and self._well(one, node, aspect):
+                        self.links.setdefault((one.test.nodes, aspect), [])
+            for (nodes, about), goods in self.links.items():
+                if about == aspect:
+                    goods += [one.good for one in by[nodes[0]] if one.test.nodes == nodes]
+
+    def _well(self, one: Seen, node: int, aspect: Aspect) -> bool:
+        both = (node, one.partner)
+        if any(self._condemned(end, aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
+            return False
+        return all(self.good(end, aspect) - set(both) for end in both)
+
+    def settled(self, nodes: Pair, aspect: Aspect) -> bool:
+        """Whether the link between these nodes is at fault: its last two tests were bad. Of times it takes three."""
+        goods = self.links.get((nodes, aspect), [])
+        wanted = 3 if aspect.kind is Kind.PACE else 2
+        return len(goods) >= wanted and not any(goods[-wanted:])
+
+    def doubtful(self) -> list[Pair]:
+        """The links that were bad once and have to be tried again."""
+        return sorted({nodes for (nodes, about), goods in self.links.items() if not goods[-1] and not self.settled(nodes, about)})

@@ -1,0 +1,80 @@
+"""What follows from the nodes' own words: wrong products, versions of torch, rails that are missing.
+
+Here a node accuses itself, so no partner has to be cleared first. Failure modes, and what follows:
+
+- *A product was wrong once, and never again*: one witness is not enough. The node is undecided, and stays.
+- *A wrong product is not admitted*: the node and its partner contradict each other, which opinions.py weighs.
+- *As many nodes have one version of torch as another*: nobody knows which one is meant. All of them are undecided.
+- *The ranks of a node cannot exchange data with each other*: only the node itself can see that, so it has to say so twice.
+
+Invariant: a right product never excuses a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from taskd.core import limits
+from taskd.core.check.facts import SelfTest, Way
+from taskd.core.check.readings import Test, right
+
+
+class OwnWords:
+    """What the nodes of one check say of themselves."""
+
+    def __init__(self, nodes: Collection[int], tests: Sequence[Test], own: Mapping[int, Sequence[SelfTest]]) -> None:
+        self._own = own
+        self._wrong: dict[int, list[str]] = {node: [] for node in nodes}
+        for node, said in own.items():
+            self._wrong[node] += ["itself" for one in said if not one.work.right]
+        for test in tests:
+            for node in test.nodes:
+                if right(test, node) is False:
+                    self._wrong[node].append(f"node {test.partner(node)}")
+        versions = Counter(said[-1].torch for said in own.values() if said)
+        self._versions = versions.most_common(2)
+        rails = Counter(rail for said in own.values() if said for rail in set(said[-1].names))
+        told = sum(1 for said in own.values() if said)
+        self._usual_rails = sorted(rail for rail, count in rails.items() if 2 * count > told)
+
+    def wrong(self, node: int) -> list[str]:
+        """Who says that a product of this node was wrong, each once, in their order."""
+        return list(dict.fromkeys(self._wrong[node]))
+
+    def computes_wrongly(self, node: int) -> bool:
+        """Whether it is proved that the node computes wrongly: there are two such words."""
+        said = self._wrong[node]
+        return len(set(said)) >= 2 or said.count("itself") >= 2
+
+    def torn(self, node: int) -> int:
+        """How often the node has said that its own ranks cannot exchange data."""
+        return sum(1 for one in self._own.get(node, ()) if one.local is not Way.OK)
+
+    def version(self, node: int) -> str:
+        """The node's version of torch, if most nodes have another one, or none has a majority. Empty: it is as usual."""
+        said = self._own.get(node)
+        if not said or len(self._versions) < 2 or (self.most and said[-1].torch == self.most):
+            return ""
+        return said[-1].torch
+
+    @property
+    def most(self) -> str:
+        """The version of torch that more than half of the nodes have. Empty: there is none."""
+        count = sum(1 for said in self._own.values() if said)
+        version, most = self._versions[0] if self._versions else ("", 0)
+        return version if 2 * most > count else ""
+
+    def missing(self, node: int) -> list[str]:
+        """The rails that most nodes have and this one has not."""
+        said = self._own.get(node)
+        return [rail for rail in self._usual_rails if said and rail not in said[-1].names]
+
+    def open(self, node: int) -> bool:
+        """Whether the node should test itself once more."""
+        said = self._own.get(node)
+        if not said or len(said) > limits.CHECK_GOOD:
+            return False
+        broken = any(way is not Way.OK for _, way in said[-1].rails)
+        doubted = bool(self._wrong[node]) and not self.computes_wrongly(node)
+        return broken or doubted or self.torn(node) == 1
