@@ -38,6 +38,7 @@ class Guilt:
 
     seen: tuple[Seen, ...]
     own: str  # who besides the partners says so: `itself`, `its host`, `the manager`; empty: nobody
+    since: int  # the turn of the whole check from which on it is guilty
 
     @property
     def partners(self) -> list[int]:
@@ -99,7 +100,8 @@ class Opinions:
         self.guilty[aspect] = found
 
     def _guilt(self, node: int, aspect: Aspect) -> Guilt | None:
-        bad = [one for one in self._recent(node, aspect) if not self._condemned(one.partner, aspect)]
+        recent = self._recent(node, aspect)
+        bad = [one for one in recent if not self._worthless(one, aspect)]
         if not bad:
             return None
         apart = self.available(node, aspect)
@@ -117,7 +119,7 @@ class Opinions:
             return None
         if own == "the manager" and partners == {self._beside}:
             return None
-        return Guilt(tuple(cleared), own)
+        return Guilt(tuple(cleared), own, 0 if aspect.kind in _LASTING else recent[0].test.order)
 
     def _own(self, node: int, aspect: Aspect, bad: Collection[Seen]) -> str:
         """Who besides its partners says that the node is at fault."""
@@ -159,6 +161,11 @@ class Opinions:
     def _condemned(self, node: int, aspect: Aspect) -> bool:
         return node in self.liars or self.is_guilty(node, REACH) or self.is_guilty(node, aspect)
 
+    def _worthless(self, one: Seen, aspect: Aspect) -> bool:
+        """Whether the partner was at fault itself when this was seen. What it saw before that counts."""
+        found = [self.guilty.get(about, {}).get(one.partner) for about in (REACH, aspect)]
+        return one.partner in self.liars or any(guilt and one.test.order >= guilt.since for guilt in found)
+
     def _all_guilty(self, aspect: Aspect) -> set[int]:
         return {*self.liars, *self.guilty.get(REACH, {}), *self.guilty.get(aspect, {})}
 
@@ -179,7 +186,7 @@ class Opinions:
         return [one for one in self._recent(node, aspect) if not self._explained(one, node, aspect)]
 
     def _explained(self, one: Seen, node: int, aspect: Aspect) -> bool:
-        if self._condemned(one.partner, aspect):
+        if self._worthless(one, aspect):
             return True
         if aspect.kind is Kind.PACE and (self.late(one.partner) or self.late(node)):
             return True
@@ -205,10 +212,24 @@ class Opinions:
             return False
         return self.few(node, aspect) or bool(self.unexplained(node, aspect))
 
+    def mostly_good(self, node: int, aspect: Aspect) -> bool:
+        """Whether a node that is open has one bad test only, which it has answered, after enough good ones: the check
+        has ended before the test could be repeated."""
+        bad = self.unexplained(node, aspect)
+        heard = self.contacts.get(node, Contact.SILENT) is Contact.HEARD
+        return heard and not self.few(node, aspect) and len(bad) == 1 and bad[0].test.side(node) is not None
+
     def few(self, node: int, aspect: Aspect) -> bool:
         """Whether the node has passed with too few partners to be healthy."""
-        wanted = max(1, min(limits.CHECK_GOOD, self.available(node, aspect)))
-        return len(self.good(node, aspect)) < wanted
+        good = self.good(node, aspect)
+        if len(good) >= limits.CHECK_GOOD:
+            return False
+        spent = [
+            partner
+            for partner, count in self.views.met.get(node, {}).items()
+            if count >= 2 and partner not in good and self._cleared(partner, aspect, node)
+        ]
+        return len(good) < max(1, min(limits.CHECK_GOOD, self.available(node, aspect) - len(spent)))
 
     # ---- links ------------------------------------------------------------------------------------------------
 
@@ -227,7 +248,7 @@ class Opinions:
 
     def _well(self, one: Seen, node: int, aspect: Aspect) -> bool:
         both = (node, one.partner)
-        if any(self._condemned(end, aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
+        if any(self._worthless(Seen(one.test, end, False), aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
             return False
         return all(self.good(end, aspect) - set(both) for end in both)
 

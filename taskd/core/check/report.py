@@ -154,8 +154,8 @@ def _unproved(suspects: Suspects, node: int) -> tuple[Finding, str, tuple[str, .
     if words.torn(node):
         return Finding.UNDECIDED, "its own ranks could not exchange data with each other, once", ()
     for aspect in suspects.open_in(node):
-        bad = opinions.unexplained(node, aspect)
-        return Finding.UNDECIDED, _open_words(bad, aspect, good), ()
+        if not opinions.mostly_good(node, aspect):
+            return Finding.UNDECIDED, _open_words(opinions.unexplained(node, aspect), aspect, good), ()
     if len(suspects.nodes) == 1:
         return Finding.HEALTHY, "it says so itself; there is no other node", ("itself",)
     witnesses = (*_of(good[:_MOST]), *(["itself"] if len(good) < 2 else []))

@@ -68,8 +68,12 @@ class Views:
         self._slow_ones: set[tuple[int, int]] = set()
         self.scales = self._scales()
         self._slow_ones = {(test.order, node) for test in tests for node in test.nodes if self._late(test, node)}
+        self.met: dict[int, dict[int, int]] = {}
+        """How often each node was tested with each other one."""
         for test in tests:
             for node in test.nodes:
+                met = self.met.setdefault(node, {})
+                met[test.partner(node)] = met.get(test.partner(node), 0) + 1
                 for aspect, good in self._observe(test, node):
                     self.by.setdefault(aspect, {}).setdefault(node, []).append(Seen(test, test.partner(node), good))
 
@@ -143,8 +147,11 @@ class Views:
                 slow = self.scales[aspect].slow(time_ns)
                 if slow or subject(aspect) not in odds:  # what a liar says may accuse, but it does not clear
                     yield aspect, not slow
-        for about in (*map(_rail_subject, test.lines), PRODUCT, COMPUTE.kind.value, MEMORY.kind.value):
+        for about in (*map(_rail_subject, test.lines), PRODUCT):
             yield Aspect(Kind.WORD, about), about not in odds
+        if not any((test.order, end) in self._slow_ones for end in test.nodes) or set(odds) & {"compute", "memory"}:
+            for aspect in (COMPUTE, MEMORY):
+                yield Aspect(Kind.WORD, subject(aspect)), subject(aspect) not in odds
 
     def odds(self, test: Test) -> dict[str, str]:
         """What the two nodes of a test contradict each other about, and how."""
