@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from taskd.core import limits
 from taskd.core.check.facts import Contact, Way
 from taskd.core.check.pairs import Pair
-from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views
+from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views, subject
 
 _TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
 _LASTING = (*_TIMES, Kind.WORD)
@@ -58,6 +58,7 @@ class Opinions:
         self.contacts = contacts
         self.guilty: dict[Aspect, dict[int, Guilt]] = {}
         self.liars: set[int] = set()
+        self._sick: set[int] = set()  # guilty in anything
         self.links: dict[tuple[Pair, Aspect], list[bool]] = {}
         self._beside = beside
         self._good = {
@@ -76,6 +77,7 @@ class Opinions:
             for aspect in sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail)):
                 self._judge(aspect)
             words = [found for aspect, found in self.guilty.items() if aspect.kind is Kind.WORD]
+            self._sick = {node for found in self.guilty.values() for node in found}
             self.liars = {node for found in words for node in found}
         self._find_links()
 
@@ -104,22 +106,29 @@ class Opinions:
         bad = [one for one in recent if not self._worthless(one, aspect)]
         if not bad:
             return None
-        apart = self.available(node, aspect)
         told = [one for one in bad if one.test.side(one.partner) is not None]
         cleared = [one for one in told if self._cleared(one.partner, aspect, node)]
         own = self._own(node, aspect, cleared or told)
-        if own and apart == 0:
+        apart = self.reachable(node, aspect)
+        if own and self.available(node, aspect) == 0:
             cleared = told
         elif not own and apart < limits.CHECK_GOOD:
             return None
         partners = {one.partner for one in cleared}
         wanted = min(limits.CHECK_GOOD if own else limits.CHECK_PARTNERS, max(apart, 1))
-        rounds = {one.test.round for one in cleared}
-        if len(partners) < wanted or (len(rounds) < 2 and not (own and aspect == REACH and apart)):
+        if len(partners) < wanted or (own == "the manager" and partners == {self._beside}):
             return None
-        if own == "the manager" and partners == {self._beside}:
+        if not (own and aspect == REACH and apart) and not _confirmed(cleared, aspect):
+            return None
+        if aspect.kind in _TIMES and self._disputed(node, aspect):
             return None
         return Guilt(tuple(cleared), own, 0 if aspect.kind in _LASTING else recent[0].test.order)
+
+    def _disputed(self, node: int, aspect: Aspect) -> bool:
+        """Whether nodes that are no liars contradict this one about its times. Then nobody knows what is usual."""
+        seen = self.views.of(node, Aspect(Kind.WORD, subject(aspect)))
+        bad = [one for one in seen if not one.good and one.partner not in self.liars]
+        return node not in self.liars and bool(bad) and 2 * len(bad) >= len(seen)
 
     def _own(self, node: int, aspect: Aspect, bad: Collection[Seen]) -> str:
         """Who besides its partners says that the node is at fault."""
@@ -154,6 +163,17 @@ class Opinions:
         condemned = sum(1 for one in self._all_guilty(aspect) if one in some and one != node)
         return len(some) - self._sole.get(aspect, {}).get(node, 0) - (node in some) - condemned
 
+    def reachable(self, node: int, aspect: Aspect) -> int:
+        """How many of these can still see something of the node in this aspect."""
+        some, seen = self._some.get(aspect, set()), {one.partner for one in self.views.of(node, aspect)}
+        condemned = self._all_guilty(aspect)
+        met = self.views.met.get(node, {})
+        lost = {partner for partner, count in met.items() if count >= 2 and partner not in seen}
+        lost |= {one for one, contact in self.contacts.items() if contact is not Contact.HEARD} | self._sick
+        lost -= seen & self._sick  # it has seen something before it was found out
+        able = (one for one in lost & some if one != node and one not in condemned)
+        return self.available(node, aspect) - sum(1 for one in able if self._cleared(one, aspect, node))
+
     def _cleared(self, partner: int, aspect: Aspect, node: int) -> bool:
         """Whether somebody other than this node has cleared the partner."""
         return bool(self.good(partner, aspect) - {node})
@@ -170,14 +190,19 @@ class Opinions:
         return {*self.liars, *self.guilty.get(REACH, {}), *self.guilty.get(aspect, {})}
 
     def _recent(self, node: int, aspect: Aspect) -> list[Seen]:
-        """The bad observations since the last good one. Times and words are all counted instead: one in a while is bad
-        luck, for a healthy node and for a sick one."""
+        """The bad observations since the last good one. Times and words are weighed by partner instead: one that is bad
+        in a while is bad luck, for a healthy node and for a sick one."""
         seen = self.views.of(node, aspect)
-        if aspect.kind in _LASTING:
-            bad = [one for one in seen if not one.good]
-            return bad if len(bad) >= _OUTWEIGHS * (len(seen) - len(bad)) else []
-        last = max((at for at, one in enumerate(seen) if one.good), default=-1)
-        return seen[last + 1 :]
+        if aspect.kind not in _LASTING:
+            last = max((at for at, one in enumerate(seen) if one.good), default=-1)
+            return seen[last + 1 :]
+        score: dict[int, int] = {}
+        for one in seen:
+            score[one.partner] = score.get(one.partner, 0) + (-1 if one.good else 1)
+        against = {partner for partner, points in score.items() if points > 0}
+        if len(against) < _OUTWEIGHS * (len(score) - len(against)):
+            return []
+        return [one for one in seen if not one.good and one.partner in against]
 
     # ---- what is open -----------------------------------------------------------------------------------------
 
@@ -227,9 +252,9 @@ class Opinions:
         spent = [
             partner
             for partner, count in self.views.met.get(node, {}).items()
-            if count >= 2 and partner not in good and self._cleared(partner, aspect, node)
+            if count >= 2 and partner not in good and partner not in self._sick and self._cleared(partner, aspect, node)
         ]
-        return len(good) < max(1, min(limits.CHECK_GOOD, self.available(node, aspect) - len(spent)))
+        return len(good) < max(1, min(limits.CHECK_GOOD, self.reachable(node, aspect) - len(spent)))
 
     # ---- links ------------------------------------------------------------------------------------------------
 
@@ -248,7 +273,7 @@ class Opinions:
 
     def _well(self, one: Seen, node: int, aspect: Aspect) -> bool:
         both = (node, one.partner)
-        if any(self._worthless(Seen(one.test, end, False), aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
+        if not one.test.whole or any(self._worthless(Seen(one.test, end, False), aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
             return False
         return all(self.good(end, aspect) - set(both) for end in both)
 
@@ -261,3 +286,10 @@ class Opinions:
     def doubtful(self) -> list[Pair]:
         """The links that were bad once and have to be tried again."""
         return sorted({nodes for (nodes, about), goods in self.links.items() if not goods[-1] and not self.settled(nodes, about)})
+
+
+def _confirmed(seen: Collection[Seen], aspect: Aspect) -> bool:
+    """Whether enough of what was seen was seen twice. Where there are few partners, each has to repeat a time."""
+    partners = [one.partner for one in seen]
+    few = aspect.kind in _LASTING and len(set(partners)) < limits.CHECK_PARTNERS
+    return len({one.test.round for one in seen}) >= 2 and (not few or len(partners) >= 2 * len(set(partners)))

@@ -11,6 +11,7 @@ Invariant: no finding but healthy and undecided stands without its witnesses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from taskd.core import limits
 from taskd.core.check.findings import Finding, Harm, LinkVerdict, NodeVerdict, RailVerdict, Report
@@ -54,7 +55,7 @@ def _node(suspects: Suspects, node: int) -> NodeVerdict:
     if words.torn(node) >= 2:
         finding, witnesses = Finding.DOWN, ("itself",)
         reason = "its own ranks cannot exchange data with each other, by its own word, twice"
-    elif reach is not None and (lie is None or 2 * sum(1 for one in reach.seen if _at_odds(suspects, one)) < len(reach.seen)):
+    elif reach is not None and lie is None:
         finding, reason, witnesses = _unreached(reach, node)
     elif words.computes_wrongly(node):
         finding, witnesses = Finding.WRONG, tuple(words.wrong(node))
@@ -85,6 +86,12 @@ def _lie(suspects: Suspects, node: int) -> Guilt | None:
         for aspect, guilty in suspects.opinions.guilty.items()
         if aspect.kind is Kind.WORD and (guilt := guilty.get(node)) is not None
     ]
+    reach = suspects.opinions.guilty.get(REACH, {}).get(node)
+    if reach is not None:
+        odd = tuple(one for one in reach.seen if _at_odds(suspects, one))
+        if 2 * len(odd) < len(reach.seen) or len({one.partner for one in odd}) < limits.CHECK_GOOD:
+            return None
+        found.append(replace(reach, seen=odd))
     return found[0] if found else None
 
 

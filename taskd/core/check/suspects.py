@@ -37,14 +37,18 @@ class Suspects:
     def partners(self, node: int, taken: Collection[Pair], met: Mapping[Pair, int]) -> list[int]:
         """Whom to test a node with, the best partner first: one that can still clear it, that is clean itself, and that
         it has not met. `taken`: the pairs that are out of question; `met`: how often others have met."""
-        few = [aspect for aspect in self._open[node] if self.opinions.few(node, aspect)]
-        good = [self.opinions.good(node, aspect) for aspect in few]
+        met_badly, met_well = list[set[int]](), list[set[int]]()
+        for aspect in self._open[node]:
+            met_badly.append({one.partner for one in self.opinions.unexplained(node, aspect)})
+            if self.opinions.few(node, aspect):
+                met_well.append(self.opinions.good(node, aspect))
+        spent = [*met_badly, *met_well]
         clean = set(self.clean)
         others = [one for one in self.nodes if one in clean or (one in self._hopeful and one != node)]
         free = [one for one in others if pair(node, one) not in taken]
         return sorted(
             free,
-            key=lambda one: (sum(one in some for some in good), one not in clean, met.get(pair(node, one), 0)),
+            key=lambda one: (sum(one in some for some in spent), one not in clean, met.get(pair(node, one), 0)),
         )
 
     def open_in(self, node: int) -> list[Aspect]:
