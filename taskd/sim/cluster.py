@@ -83,7 +83,7 @@ class Cluster:
         found: dict[tuple[int, ...], Fault] = {}
         for node, kind in zip(sick, drawn, strict=True):
             rail = self.random.choice(self.rails_left)
-            factor = self.random.uniform(1.1, 1.45) if kind == "behind" else self.random.uniform(2.0, 10.0)
+            factor = self.random.uniform(*{"behind": (1.1, 1.45), "boasts": (3.0, 10.0)}.get(kind, (2.0, 10.0)))
             begins = self.random.choice((0, 0, 1, 2, 3, 4)) + (kind == "leaves") if kind in BEGINS_LATER else 0
             nodes: tuple[int, ...] = (node,)
             if kind in RAIL_FAULTS:

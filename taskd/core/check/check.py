@@ -147,9 +147,8 @@ class Check:
         """Whether nobody waits for this node in this round any more."""
         if opinions.is_guilty(node, REACH):
             return True
-        bad = [one for one in opinions.unexplained(node, REACH) if one.test.round == self._round]
-        silent = sum(1 for one in bad if one.test.side(node) is None)
-        return len(bad) >= limits.CHECK_PARTNERS or silent >= limits.CHECK_GOOD
+        bad, silent = opinions.waited_for(node, self._round)
+        return bad >= limits.CHECK_PARTNERS or silent >= limits.CHECK_GOOD
 
 
 def _ordered(outcome: Outcome) -> Outcome:

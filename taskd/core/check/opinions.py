@@ -61,6 +61,7 @@ class Opinions:
         self._sick: set[int] = set()  # guilty in anything
         self.links: dict[tuple[Pair, Aspect], list[bool]] = {}
         self._beside = beside
+        self._unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
         self._good = {
             aspect: {node: {one.partner for one in seen if one.good} for node, seen in by.items()}
             for aspect, by in views.by.items()
@@ -160,19 +161,23 @@ class Opinions:
     def available(self, node: int, aspect: Aspect) -> int:
         """How many other nodes can be witnesses: somebody else has cleared them."""
         some = self._some.get(aspect, set())
-        condemned = sum(1 for one in self._all_guilty(aspect) if one in some and one != node)
+        condemned = self._count(self._all_guilty(aspect), node, aspect)
         return len(some) - self._sole.get(aspect, {}).get(node, 0) - (node in some) - condemned
 
     def reachable(self, node: int, aspect: Aspect) -> int:
-        """How many of these can still see something of the node in this aspect."""
-        some, seen = self._some.get(aspect, set()), {one.partner for one in self.views.of(node, aspect)}
-        condemned = self._all_guilty(aspect)
-        met = self.views.met.get(node, {})
-        lost = {partner for partner, count in met.items() if count >= 2 and partner not in seen}
-        lost |= {one for one, contact in self.contacts.items() if contact is not Contact.HEARD} | self._sick
-        lost -= seen & self._sick  # it has seen something before it was found out
-        able = (one for one in lost & some if one != node and one not in condemned)
-        return self.available(node, aspect) - sum(1 for one in able if self._cleared(one, aspect, node))
+        """How many of these have seen something of the node in this aspect, or still can."""
+        seen = {one.partner for one in self.views.of(node, aspect) if one.test.side(one.partner) is not None}
+        seen |= self.views.vouchers.get(node, set())
+        return self.available(node, aspect) - self._count(self._spent(node) - seen - self._all_guilty(aspect), node, aspect)
+
+    def _spent(self, node: int) -> set[int]:
+        """The nodes with which this one is tested no more: they were asked twice, are not heard, or are sick."""
+        twice = {partner for partner, count in self.views.met.get(node, {}).items() if count >= 2}
+        return twice | self._unheard | self._sick
+
+    def _count(self, some: Collection[int], node: int, aspect: Aspect) -> int:
+        """How many of these nodes somebody other than this node has cleared."""
+        return sum(1 for one in some if one != node and self._cleared(one, aspect, node))
 
     def _cleared(self, partner: int, aspect: Aspect, node: int) -> bool:
         """Whether somebody other than this node has cleared the partner."""
@@ -195,12 +200,14 @@ class Opinions:
         seen = self.views.of(node, aspect)
         if aspect.kind not in _LASTING:
             last = max((at for at, one in enumerate(seen) if one.good), default=-1)
-            return seen[last + 1 :]
+            return [one for one in seen[last + 1 :] if one.test.order > self.views.vouched.get(node, -1)]
         score: dict[int, int] = {}
         for one in seen:
+            if one.partner in self.liars:
+                continue
             score[one.partner] = score.get(one.partner, 0) + (-1 if one.good else 1)
         against = {partner for partner, points in score.items() if points > 0}
-        if len(against) < _OUTWEIGHS * (len(score) - len(against)):
+        if len(against) < _OUTWEIGHS * sum(1 for points in score.values() if points < 0):
             return []
         return [one for one in seen if not one.good and one.partner in against]
 
@@ -227,6 +234,8 @@ class Opinions:
 
     def open(self, node: int, aspect: Aspect) -> bool:
         """Whether it is not known yet if the node is at fault."""
+        if node in self.liars and aspect.kind in _TIMES and not self.is_guilty(node, aspect):
+            return bool(self._recent(node, aspect))
         if self._condemned(node, aspect) or (aspect.kind is Kind.PACE and self.late(node)):
             return False
         if aspect == REACH and self.contacts.get(node, Contact.SILENT) is not Contact.HEARD:
@@ -249,12 +258,15 @@ class Opinions:
         good = self.good(node, aspect)
         if len(good) >= limits.CHECK_GOOD:
             return False
-        spent = [
-            partner
-            for partner, count in self.views.met.get(node, {}).items()
-            if count >= 2 and partner not in good and partner not in self._sick and self._cleared(partner, aspect, node)
-        ]
-        return len(good) < max(1, min(limits.CHECK_GOOD, self.reachable(node, aspect) - len(spent)))
+        spent = self._spent(node) - good - self._all_guilty(aspect)
+        left = self.available(node, aspect) - self._count(spent, node, aspect)
+        return len(good) < max(1, min(limits.CHECK_GOOD, left))
+
+    def waited_for(self, node: int, round_number: int) -> tuple[int, int]:
+        """How often good partners have waited for this node in a round, in vain: in all, and without its answer."""
+        bad = [one for one in self.unexplained(node, REACH) if one.test.round == round_number]
+        bad = [one for one in bad if self._cleared(one.partner, REACH, node)]
+        return len(bad), sum(1 for one in bad if one.test.side(node) is None)
 
     # ---- links ------------------------------------------------------------------------------------------------
 

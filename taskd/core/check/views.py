@@ -70,8 +70,14 @@ class Views:
         self._slow_ones = {(test.order, node) for test in tests for node in test.nodes if self._late(test, node)}
         self.met: dict[int, dict[int, int]] = {}
         """How often each node was tested with each other one."""
+        self.vouched: dict[int, int] = {}
+        """The last turn in which a partner says that all was well with a node, whose own report was lost."""
+        self.vouchers: dict[int, set[int]] = {}
         for test in tests:
             for node in test.nodes:
+                if test.side(node) is None and _well(test):
+                    self.vouched[node] = test.order
+                    self.vouchers.setdefault(node, set()).add(test.partner(node))
                 met = self.met.setdefault(node, {})
                 met[test.partner(node)] = met.get(test.partner(node), 0) + 1
                 for aspect, good in self._observe(test, node):
@@ -121,14 +127,15 @@ class Views:
                     yield aspect, time_ns
 
     def _late(self, test: Test, node: int) -> bool:
-        """Whether this node was slow in this test, by its partner's word or its own."""
+        """Whether this node was slow in this test: by its own word, or by that of a partner that is not slow itself."""
         own, seen = test.side(node), test.side(test.partner(node))
-        works = [own.own if own else None, seen.peer if seen else None]
-        return any(
-            work is not None and aspect in self.scales and self.scales[aspect].slow(_time(work, aspect))
-            for work in works
-            for aspect in (COMPUTE, MEMORY)
-        )
+        if own is not None and self._slow(own.own):
+            return True
+        return seen is not None and seen.peer is not None and self._slow(seen.peer) and not self._slow(seen.own)
+
+    def _slow(self, work: Work) -> bool:
+        scales = [(aspect, self.scales[aspect]) for aspect in (COMPUTE, MEMORY) if aspect in self.scales]
+        return any(usual.slow(_time(work, aspect)) for aspect, usual in scales)
 
     def _observe(self, test: Test, node: int) -> Iterator[tuple[Aspect, bool]]:
         """The aspects in which this test shows something of this node."""
@@ -147,9 +154,14 @@ class Views:
                 slow = self.scales[aspect].slow(time_ns)
                 if slow or subject(aspect) not in odds:  # what a liar says may accuse, but it does not clear
                     yield aspect, not slow
-        for about in (*map(_rail_subject, test.lines), PRODUCT):
-            yield Aspect(Kind.WORD, about), about not in odds
-        if not all((test.order, end) in self._slow_ones for end in test.nodes):
+        for rail, line in test.lines.items():
+            if line.ok or line.odds:
+                yield Aspect(Kind.WORD, _rail_subject(rail)), not line.odds
+        works = [(test.side(end), test.side(test.partner(end)), end) for end in test.nodes]
+        seen = [(own, side.peer, end) for own, side, end in works if own is not None and side is not None and side.peer]
+        if seen:
+            yield Aspect(Kind.WORD, PRODUCT), PRODUCT not in odds
+        if any((test.order, test.partner(end)) not in self._slow_ones for _, _, end in seen):
             for aspect in (COMPUTE, MEMORY):
                 yield Aspect(Kind.WORD, subject(aspect)), subject(aspect) not in odds
 
