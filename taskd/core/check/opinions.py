@@ -28,6 +28,7 @@ from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, V
 
 _TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
 _LASTING = (*_TIMES, Kind.WORD)
+_PASSES = 5
 _OUTWEIGHS = 3
 """So many bad times, or words, outweigh a good one."""
 
@@ -58,7 +59,8 @@ class Opinions:
         self.contacts = contacts
         self.guilty: dict[Aspect, dict[int, Guilt]] = {}
         self.liars: set[int] = set()
-        self._sick: set[int] = set()  # guilty in anything
+        self.sick: set[int] = set()
+        """The nodes that are guilty in anything, or seemed so before liars were known."""
         self.links: dict[tuple[Pair, Aspect], list[bool]] = {}
         self._beside = beside
         self._unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
@@ -74,12 +76,18 @@ class Opinions:
                     only = next(iter(good))
                     counts[only] = counts.get(only, 0) + 1
         self._some = {aspect: {node for node, good in by.items() if good} for aspect, by in self._good.items()}
-        for _ in range(2):  # who is found guilty in the first pass is no witness in the second
-            for aspect in sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail)):
+        order = sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail))
+        before = None
+        for _ in range(_PASSES):  # who is found guilty in one pass is no witness in the next one
+            for aspect in order:
                 self._judge(aspect)
             words = [found for aspect, found in self.guilty.items() if aspect.kind is Kind.WORD]
-            self._sick = {node for found in self.guilty.values() for node in found}
+            self.sick |= {node for found in self.guilty.values() for node in found}
             self.liars = {node for found in words for node in found}
+            found = {aspect: set(guilty) for aspect, guilty in self.guilty.items()}
+            if found == before:
+                break
+            before = found
         self._find_links()
 
     # ---- guilt ------------------------------------------------------------------------------------------------
@@ -116,6 +124,9 @@ class Opinions:
         elif not own and apart < limits.CHECK_GOOD:
             return None
         partners = {one.partner for one in cleared}
+        if aspect.kind in _LASTING and apart > limits.CHECK_GOOD:
+            torn = [partner for partner, points in self._score(node, aspect).items() if points == 0]
+            apart = max(apart - len(torn), limits.CHECK_GOOD)
         wanted = min(limits.CHECK_GOOD if own else limits.CHECK_PARTNERS, max(apart, 1))
         if len(partners) < wanted or (own == "the manager" and partners == {self._beside}):
             return None
@@ -123,7 +134,7 @@ class Opinions:
             return None
         if aspect.kind in _TIMES and self._disputed(node, aspect):
             return None
-        return Guilt(tuple(cleared), own, 0 if aspect.kind in _LASTING else recent[0].test.order)
+        return Guilt(tuple(cleared), own, 0 if aspect.kind in _LASTING else cleared[0].test.order)
 
     def _disputed(self, node: int, aspect: Aspect) -> bool:
         """Whether nodes that are no liars contradict this one about its times. Then nobody knows what is usual."""
@@ -173,7 +184,7 @@ class Opinions:
     def _spent(self, node: int) -> set[int]:
         """The nodes with which this one is tested no more: they were asked twice, are not heard, or are sick."""
         twice = {partner for partner, count in self.views.met.get(node, {}).items() if count >= 2}
-        return twice | self._unheard | self._sick
+        return twice | self._unheard | self.sick
 
     def _count(self, some: Collection[int], node: int, aspect: Aspect) -> int:
         """How many of these nodes somebody other than this node has cleared."""
@@ -201,15 +212,19 @@ class Opinions:
         if aspect.kind not in _LASTING:
             last = max((at for at, one in enumerate(seen) if one.good), default=-1)
             return [one for one in seen[last + 1 :] if one.test.order > self.views.vouched.get(node, -1)]
-        score: dict[int, int] = {}
-        for one in seen:
-            if one.partner in self.liars:
-                continue
-            score[one.partner] = score.get(one.partner, 0) + (-1 if one.good else 1)
+        score = self._score(node, aspect)
         against = {partner for partner, points in score.items() if points > 0}
         if len(against) < _OUTWEIGHS * sum(1 for points in score.values() if points < 0):
             return []
         return [one for one in seen if not one.good and one.partner in against]
+
+    def _score(self, node: int, aspect: Aspect) -> dict[int, int]:
+        """What speaks against the node, by partner that is no liar: above 0, it was bad more often than good."""
+        score: dict[int, int] = {}
+        for one in self.views.of(node, aspect):
+            if one.partner not in self.liars:
+                score[one.partner] = score.get(one.partner, 0) + (-1 if one.good else 1)
+        return score
 
     # ---- what is open -----------------------------------------------------------------------------------------
 
@@ -251,7 +266,9 @@ class Opinions:
         has ended before the test could be repeated."""
         bad = self.unexplained(node, aspect)
         heard = self.contacts.get(node, Contact.SILENT) is Contact.HEARD
-        return heard and not self.few(node, aspect) and len(bad) == 1 and bad[0].test.side(node) is not None
+        return heard and not self.few(node, aspect) and len(bad) == 1 and (
+            bad[0].test.side(node) is not None or bad[0].test.side(bad[0].partner) is None
+        )
 
     def few(self, node: int, aspect: Aspect) -> bool:
         """Whether the node has passed with too few partners to be healthy."""

@@ -29,7 +29,7 @@ class Suspects:
         """The nodes that have to be tested again, those with the fewest good tests first."""
         self.clean = [node for node in nodes if not self._open[node] and not self.accused(node) and self._passed(node)]
         """The nodes of which only good is known: they are partners for the others."""
-        passed = {node for node in self.open if self._passed(node) and not self.accused(node)}
+        passed = {node for node in nodes if self._passed(node) and node not in opinions.sick}
         self._hopeful = passed if self.clean else {node for node in nodes if not opinions.is_guilty(node, REACH)}
         self.doubted = [node for node in nodes if words.open(node) and not opinions.is_guilty(node, REACH)]
         """The nodes that should test themselves again."""

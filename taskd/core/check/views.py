@@ -157,12 +157,13 @@ class Views:
         for rail, line in test.lines.items():
             if line.ok or line.odds:
                 yield Aspect(Kind.WORD, _rail_subject(rail)), not line.odds
-        works = [(test.side(end), test.side(test.partner(end)), end) for end in test.nodes]
-        seen = [(own, side.peer, end) for own, side, end in works if own is not None and side is not None and side.peer]
-        if seen:
+        own, seen = test.side(node), test.side(test.partner(node))
+        assert own is not None and seen is not None
+        if seen.peer is not None:
             yield Aspect(Kind.WORD, PRODUCT), PRODUCT not in odds
-        if any((test.order, test.partner(end)) not in self._slow_ones for _, _, end in seen):
-            for aspect in (COMPUTE, MEMORY):
+        timely = seen.peer is not None and (test.order, test.partner(node)) not in self._slow_ones
+        for aspect in (COMPUTE, MEMORY):
+            if timely or subject(aspect) in odds:
                 yield Aspect(Kind.WORD, subject(aspect)), subject(aspect) not in odds
 
     def odds(self, test: Test) -> dict[str, str]:
