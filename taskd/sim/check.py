@@ -50,7 +50,7 @@ class Played:
         count = len(self.cluster.nodes)
         clocks = sum(1 for fault in self.cluster.by_node.values() if fault.kind == "clock")
         half = 2 * len(self.cluster.by_node) <= count and 2 * clocks < count  # wrong clocks may agree with each other
-        return len(well) * (len(well) - 1) // 2 > cut and count > 2 and half
+        return len(well) * (len(well) - 1) // 2 > cut and half and (count > 3 or (count == 3 and not self.cluster.dead_rails))
 
 
 def play(count: int, faults: int, seed: int, kinds: Sequence[str] = tuple(FAULTS)) -> Played:
@@ -84,7 +84,7 @@ def _compare(played: Played) -> None:
         fault = cluster.by_node.get(verdict.node)
         if fault is not None and fault.kind in BEGINS_LATER:
             after = [turn for turn in cluster.tested[verdict.node] if turn >= fault.begins]
-            if not after or fault.begins >= report.turns - limits.CHECK_MORE_TURNS:
+            if len(after) < 2 or fault.begins >= report.turns - limits.CHECK_MORE_TURNS:
                 if verdict.finding not in (Finding.DOWN, Finding.UNDECIDED, Finding.HEALTHY):
                     played.wrong.append((fault.kind, f"node {verdict.node}, which left last, is called {verdict}"))
                 continue

@@ -23,13 +23,13 @@ from collections.abc import Iterable, Mapping
 from taskd.core import limits
 from taskd.core.check.facts import Answers, Contact, Outcome, SelfTest, Turn
 from taskd.core.check.findings import Report
-from taskd.core.check.opinions import Opinions
+from taskd.core.check.opinions import Opinions, weigh
 from taskd.core.check.own_words import OwnWords
 from taskd.core.check.pairs import Pair, facing, matching, pair, turns
 from taskd.core.check.readings import Test, read
 from taskd.core.check.report import report
 from taskd.core.check.suspects import Suspects
-from taskd.core.check.views import REACH, Views
+from taskd.core.check.views import REACH
 
 
 class Check:
@@ -99,7 +99,7 @@ class Check:
 
     def _next(self) -> None:
         """Decide what is done next."""
-        opinions = Opinions(self.nodes, Views(self._tests, self._own), self._contacts, self._beside)
+        opinions = weigh(self.nodes, self._tests, self._own, self._contacts, self._beside)
         words = OwnWords(self.nodes, self._tests, self._own)
         suspects = Suspects(self.nodes, opinions, words)
         while True:

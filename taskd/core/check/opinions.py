@@ -18,12 +18,13 @@ Not here: products and versions (own_words.py), and the sentences (report.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from taskd.core import limits
-from taskd.core.check.facts import Contact, Way
+from taskd.core.check.facts import Contact, SelfTest, Way
 from taskd.core.check.pairs import Pair
+from taskd.core.check.readings import Test
 from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views, subject
 
 _TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
@@ -61,7 +62,7 @@ class Opinions:
         self.liars: set[int] = set()
         self.sick: set[int] = set()
         """The nodes that are guilty in anything, or seemed so before liars were known."""
-        self.links: dict[tuple[Pair, Aspect], list[bool]] = {}
+        self.links: dict[tuple[Pair, Aspect], list[Seen]] = {}
         self._beside = beside
         self._unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
         self._good = {
@@ -288,33 +289,47 @@ class Opinions:
     # ---- links ------------------------------------------------------------------------------------------------
 
     def _find_links(self) -> None:
-        """Collect the tests of two nodes that are well otherwise, and whether each was good: for links with a bad one."""
+        """Collect the tests of two nodes that are well otherwise, for links that were bad once."""
         for aspect, by in self.views.by.items():
-            if aspect.kind not in (Kind.RAIL, Kind.PACE):
-                continue
-            for node, seen in by.items():
-                for one in seen:
-                    if not one.good and node == one.test.nodes[0] and self._well(one, node, aspect):
-                        self.links.setdefault((one.test.nodes, aspect), [])
-            for (nodes, about), goods in self.links.items():
-                if about == aspect:
-                    goods += [one.good for one in by[nodes[0]] if one.test.nodes == nodes]
+            if aspect.kind in (Kind.RAIL, Kind.PACE):
+                for node, seen in by.items():
+                    bad = [one for one in seen if not one.good and node == one.test.nodes[0]]
+                    for nodes in {one.test.nodes for one in bad if self._well(one, aspect)}:
+                        self.links[(nodes, aspect)] = [one for one in seen if one.test.nodes == nodes]
 
-    def _well(self, one: Seen, node: int, aspect: Aspect) -> bool:
-        both = (node, one.partner)
-        if not one.test.whole or any(self._worthless(Seen(one.test, end, False), aspect) or (aspect.kind is Kind.PACE and self.late(end)) for end in both):
+    def _well(self, one: Seen, aspect: Aspect) -> bool:
+        """Whether both nodes of a test are well in this aspect, so that the link is in doubt if the test was bad."""
+        both = one.test.nodes
+        if self._unheard & set(both) or any(self._worthless(Seen(one.test, end, False), aspect) for end in both):
+            return False
+        if aspect.kind is Kind.PACE and any(self.late(end) for end in both):
             return False
         return all(self.good(end, aspect) - set(both) for end in both)
 
     def settled(self, nodes: Pair, aspect: Aspect) -> bool:
-        """Whether the link between these nodes is at fault: its last two tests were bad. Of times it takes three."""
-        goods = self.links.get((nodes, aspect), [])
-        wanted = 3 if aspect.kind is Kind.PACE else 2
-        return len(goods) >= wanted and not any(goods[-wanted:])
+        """Whether the link between these nodes is at fault: its last two tests were bad, and both nodes say so. Of times
+        it takes three."""
+        last = self.links.get((nodes, aspect), [])[-(3 if aspect.kind is Kind.PACE else 2) :]
+        return len(last) > (aspect.kind is Kind.PACE) + 1 and not any(one.good or not one.test.whole for one in last)
 
     def doubtful(self) -> list[Pair]:
-        """The links that were bad once and have to be tried again."""
-        return sorted({nodes for (nodes, about), goods in self.links.items() if not goods[-1] and not self.settled(nodes, about)})
+        """The links whose last test was bad, and that have to be tried again."""
+        bad = (key for key, seen in self.links.items() if not seen[-1].good and not self.settled(*key))
+        return sorted({nodes for nodes, _ in bad})
+
+
+def weigh(
+    nodes: Collection[int],
+    tests: Sequence[Test],
+    own: Mapping[int, Sequence[SelfTest]],
+    contacts: Mapping[int, Contact],
+    beside: int | None,
+) -> Opinions:
+    """Return what follows from all tests. What is usual is told without the times of liars, once these are known."""
+    first = Opinions(nodes, Views(tests, own), contacts, beside)
+    if not first.liars:
+        return first
+    return Opinions(nodes, Views(tests, own, first.liars), contacts, beside)
 
 
 def _confirmed(seen: Collection[Seen], aspect: Aspect) -> bool:

@@ -226,10 +226,10 @@ def _rails(suspects: Suspects, nodes: Sequence[NodeVerdict]) -> Iterator[RailVer
 def _links(suspects: Suspects) -> Iterator[LinkVerdict]:
     opinions = suspects.opinions
     found: dict[tuple[Pair, Harm], list[str]] = {}
-    for (nodes, aspect), goods in opinions.links.items():
+    for (nodes, aspect), seen in opinions.links.items():
         if opinions.settled(nodes, aspect):
             found.setdefault((nodes, _harm(suspects, nodes, aspect)), []).append(aspect.rail)
-        elif not goods[-1] and aspect.kind is Kind.RAIL:
+        elif not seen[-1].good and aspect.kind is Kind.RAIL:
             found.setdefault((nodes, Harm.UNDECIDED), []).append(aspect.rail)
     if len(suspects.nodes) <= limits.CHECK_ALL_PAIRS:
         for node in suspects.open:

@@ -60,13 +60,16 @@ class Seen:
 class Views:
     """All observations of a check so far."""
 
-    def __init__(self, tests: Sequence[Test], own: Mapping[int, Sequence[SelfTest]]) -> None:
+    def __init__(
+        self, tests: Sequence[Test], own: Mapping[int, Sequence[SelfTest]], liars: Collection[int] = frozenset()
+    ) -> None:
+        """`liars`: nodes whose times say nothing about what is usual."""
         self.tests = tests
         self.own = own
         self.by: dict[Aspect, dict[int, list[Seen]]] = {REACH: {}, COMPUTE: {}, MEMORY: {}}
         self.scales: dict[Aspect, Scale] = {}
         self._slow_ones: set[tuple[int, int]] = set()
-        self.scales = self._scales()
+        self.scales = self._scales(liars)
         self._slow_ones = {(test.order, node) for test in tests for node in test.nodes if self._late(test, node)}
         self.met: dict[int, dict[int, int]] = {}
         """How often each node was tested with each other one."""
@@ -101,11 +104,13 @@ class Views:
         side = seen.test.side(seen.partner)
         return _time(side.peer, aspect) if side is not None and side.peer is not None else 0
 
-    def _scales(self) -> dict[Aspect, Scale]:
+    def _scales(self, liars: Collection[int]) -> dict[Aspect, Scale]:
         """What is usual in each aspect that is a time: from the best time of each node, as others saw it. A time that
         the two contradict each other about is left out: it would be the scale for all."""
         best: dict[Aspect, dict[int, int]] = {}
         for test in self.tests:
+            if any(node in liars for node in test.nodes):
+                continue
             odds = self.odds(test)
             for node in test.nodes:
                 for aspect, time_ns in self._times(test, node):
