@@ -366,8 +366,10 @@ CHECK_ALL_PAIRS = 8
 CHECK_TURNS = 2
 """Turns of a round. There are up to CHECK_MORE_TURNS if few nodes are cleared, since these are in demand."""
 CHECK_MORE_TURNS = 4
-CHECK_PARTNERS = 3
-"""A node that can be heard is found guilty by this many partners, or by all there are."""
+CHECK_PARTNERS = 4
+"""A node that can be heard is found guilty by this many partners. In small jobs it takes all there are."""
+CHECK_NOWHERE = 3
+"""A rail that works between no two nodes is at fault itself if so many pairs, of more nodes than that, say so."""
 CHECK_GOOD = 2
 """A node is healthy once it has passed with this many partners, or with all there are."""
 CHECK_SELF_NS = 5 * SECOND

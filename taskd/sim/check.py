@@ -45,12 +45,12 @@ class Played:
     @property
     def decidable(self) -> bool:
         """Whether two healthy nodes can meet, so that the rest can be told from them."""
-        well = [node for node in self.cluster.nodes if node not in self.cluster.by_node]
-        cut = sum(1 for fault in self.cluster.by_link.values() if fault.kind == "link")
-        count = len(self.cluster.nodes)
-        clocks = sum(1 for fault in self.cluster.by_node.values() if fault.kind == "clock")
-        half = 2 * len(self.cluster.by_node) <= count and 2 * clocks < count  # wrong clocks may agree with each other
-        return len(well) * (len(well) - 1) // 2 > cut and half and (count > 3 or (count == 3 and not self.cluster.dead_rails))
+        cluster, count = self.cluster, len(self.cluster.nodes)
+        well = [node for node in cluster.nodes if node not in cluster.by_node]
+        clocks = sum(1 for fault in cluster.by_node.values() if fault.kind == "clock")
+        half = 2 * len(cluster.by_node) <= count and 2 * clocks < count  # wrong clocks may agree with each other
+        enough = len(well) > (2 if cluster.dead_rails else 1) and count > (3 if cluster.dead_rails else 2)
+        return half and enough and not any(cluster.alone(node) for node in well)
 
 
 def play(count: int, faults: int, seed: int, kinds: Sequence[str] = tuple(FAULTS)) -> Played:
@@ -84,7 +84,7 @@ def _compare(played: Played) -> None:
         fault = cluster.by_node.get(verdict.node)
         if fault is not None and fault.kind in BEGINS_LATER:
             after = [turn for turn in cluster.tested[verdict.node] if turn >= fault.begins]
-            if len(after) < 2 or fault.begins >= report.turns - limits.CHECK_MORE_TURNS:
+            if len(after) < 2 or after[0] >= report.turns - limits.CHECK_MORE_TURNS:
                 if verdict.finding not in (Finding.DOWN, Finding.UNDECIDED, Finding.HEALTHY):
                     played.wrong.append((fault.kind, f"node {verdict.node}, which left last, is called {verdict}"))
                 continue
@@ -96,7 +96,7 @@ def _compare(played: Played) -> None:
         said = set(verdict.components)
         if verdict.finding not in right or (parts is not None and said != parts):
             played.wrong.append((kind, f"node {verdict.node} has {kind or 'no fault'}: {verdict}"))
-        if verdict.leaves(True) and (fault is None or fault.kind == "mute"):
+        if verdict.leaves(True) and not cluster.alone(verdict.node) and (fault is None or fault.kind == "mute"):
             played.expelled.append(verdict.node)
         if verdict.leaves(True) and len(verdict.witnesses) < 2 and "itself" not in verdict.witnesses:
             played.broken.append(f"one witness only: {verdict}")

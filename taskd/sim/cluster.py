@@ -45,6 +45,8 @@ class Cluster:
         self.random = random.Random(f"{count} {faults} {seed} {','.join(kinds)}")
         self.nodes = sorted(self.random.sample(range(4 * count), count))
         self.rails = RAILS[: self.random.choice((1, 2, 2, 2, 3))]
+        if not any(map(self._possible, kinds)):
+            self.rails = RAILS[:2]
         self.dead_rails = set[str]()
         self.faults = self._draw(faults, [kind for kind in kinds if self._possible(kind)])
         self.by_node = {fault.nodes[0]: fault for fault in self.faults if len(fault.nodes) == 1}
@@ -95,6 +97,11 @@ class Cluster:
                 nodes = tuple(sorted(self.random.sample(sorted(well), 2)))
             found.setdefault(nodes, Fault(kind, nodes, rail, factor, begins))
         return list(found.values())
+
+    def alone(self, node: int) -> bool:
+        """Whether all links of this node to nodes without a fault are at fault: nobody can tell that from a sick node."""
+        others = [one for one in self.nodes if one != node and one not in self.by_node]
+        return all((min(node, one), max(node, one)) in self.by_link for one in others)
 
     def kind(self, node: int) -> str:
         """The kind of a node's fault. Empty: it has none."""

@@ -141,7 +141,12 @@ class Check:
                 continue
             wanted.append((node, suspects.partners(node, here, self._met)))
         pairs = matching(wanted)
-        return pairs + matching([(low, [high]) for low, high in links], {node for both in pairs for node in both})
+        busy = {node for both in pairs for node in both}
+        pairs += matching([(low, [high]) for low, high in links], busy)
+        if pairs:
+            busy = {node for both in pairs for node in both}
+            pairs += opinions.groups.bridges([node for node in suspects.clean if node not in busy])
+        return pairs
 
     def _given_up(self, node: int, opinions: Opinions) -> bool:
         """Whether nobody waits for this node in this round any more."""

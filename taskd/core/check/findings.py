@@ -48,7 +48,7 @@ class NodeVerdict:
     def leaves(self, exclude_straggler: bool) -> bool:
         """Whether the node does not train."""
         proved = self.finding in (Finding.DOWN, Finding.WRONG, Finding.UNLIKE)
-        return proved or (exclude_straggler and bool(self.components))
+        return proved or (exclude_straggler and self.finding is Finding.STRAGGLER)
 
 
 @dataclass(frozen=True, slots=True)

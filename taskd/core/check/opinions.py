@@ -23,12 +23,16 @@ from dataclasses import dataclass
 
 from taskd.core import limits
 from taskd.core.check.facts import Contact, SelfTest, Way
+from taskd.core.check.groups import Groups
 from taskd.core.check.pairs import Pair
 from taskd.core.check.readings import Test
 from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views, subject
 
 _TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
+_OF_LINKS = (Kind.REACH, Kind.RAIL, Kind.PACE)
 _LASTING = (*_TIMES, Kind.WORD)
+_FOR_SURE = ("its host", "the manager", "itself")
+"""Words beside that of one partner who has seen it twice."""
 _PASSES = 5
 _OUTWEIGHS = 3
 """So many bad times, or words, outweigh a good one."""
@@ -64,6 +68,7 @@ class Opinions:
         """The nodes that are guilty in anything, or seemed so before liars were known."""
         self.links: dict[tuple[Pair, Aspect], list[Seen]] = {}
         self._beside = beside
+        self._lapsed: dict[tuple[int, Aspect], set[int]] = {}  # with whom each node fails now and then
         self._unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
         self._good = {
             aspect: {node: {one.partner for one in seen if one.good} for node, seen in by.items()}
@@ -77,10 +82,12 @@ class Opinions:
                     only = next(iter(good))
                     counts[only] = counts.get(only, 0) + 1
         self._some = {aspect: {node for node, good in by.items() if good} for aspect, by in self._good.items()}
+        self.groups = Groups(nodes, views)
         order = sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail))
         before = None
         for _ in range(_PASSES):  # who is found guilty in one pass is no witness in the next one
             for aspect in order:
+                self._lapsed.clear()
                 self._judge(aspect)
             words = [found for aspect, found in self.guilty.items() if aspect.kind is Kind.WORD]
             self.sick |= {node for found in self.guilty.values() for node in found}
@@ -117,9 +124,14 @@ class Opinions:
         if not bad:
             return None
         told = [one for one in bad if one.test.side(one.partner) is not None]
-        cleared = [one for one in told if self._cleared(one.partner, aspect, node)]
+        late = set[int]()
+        if aspect.kind is Kind.PACE:
+            late = {one.partner for one in told}
+            told = [one for one in told if not self.views.slow_in(one.test, one.partner)]
+            late -= {one.partner for one in told}
+        cleared = [one for one in told if self._credible(one.partner, aspect, node)]
         own = self._own(node, aspect, cleared or told)
-        apart = self.reachable(node, aspect)
+        apart = self.reachable(node, aspect) - self._count(late, node, aspect)
         if own and self.available(node, aspect) == 0:
             cleared = told
         elif not own and apart < limits.CHECK_GOOD:
@@ -128,8 +140,15 @@ class Opinions:
         if aspect.kind in _LASTING and apart > limits.CHECK_GOOD:
             torn = [partner for partner, points in self._score(node, aspect).items() if points == 0]
             apart = max(apart - len(torn), limits.CHECK_GOOD)
-        wanted = min(limits.CHECK_GOOD if own else limits.CHECK_PARTNERS, max(apart, 1))
+        most = limits.CHECK_PARTNERS
+        if len(self.nodes) <= limits.CHECK_ALL_PAIRS:
+            most = max(most, -(-2 * apart // 3))
+        wanted = min(limits.CHECK_GOOD if own else most, max(apart, 1))
+        if own in _FOR_SURE and len(cleared) >= limits.CHECK_GOOD:
+            wanted = 1
         if len(partners) < wanted or (own == "the manager" and partners == {self._beside}):
+            return None
+        if aspect.kind in _OF_LINKS and not own and self.groups.untried(partners, self.able - {node}):
             return None
         if not (own and aspect == REACH and apart) and not _confirmed(cleared, aspect):
             return None
@@ -167,8 +186,11 @@ class Opinions:
         return self._good.get(aspect, {}).get(node, set())
 
     def nowhere(self, aspect: Aspect) -> bool:
-        """Whether no test was good in this aspect."""
-        return not self._some.get(aspect)
+        """Whether no two nodes are good in this aspect, among enough nodes that reach each other otherwise."""
+        if self._some.get(aspect):
+            return False
+        seen = [one for by in self.views.by.get(aspect, {}).values() for one in by]
+        return len({one.test.nodes for one in seen if one.test.passed}) >= limits.CHECK_NOWHERE
 
     def available(self, node: int, aspect: Aspect) -> int:
         """How many other nodes can be witnesses: somebody else has cleared them."""
@@ -191,6 +213,30 @@ class Opinions:
         """How many of these nodes somebody other than this node has cleared."""
         return sum(1 for one in some if one != node and self._cleared(one, aspect, node))
 
+    def _credible(self, partner: int, aspect: Aspect, node: int) -> bool:
+        """Whether the partner is a witness against this node: others have cleared it, and it does not fail with several
+        others now and then."""
+        if not self._cleared(partner, aspect, node):
+            return False
+        key = (partner, aspect)
+        if key not in self._lapsed:
+            self._lapsed[key] = {one.partner for one in self._lapses(partner, aspect)}
+        others = self._lapsed[key] - {node}
+        if aspect.kind in _LASTING:
+            return len(others) <= len(self.good(partner, aspect) - {node})
+        return len(others) < min(2, max(len(self.nodes) - 2, 1))
+
+    def _lapses(self, node: int, aspect: Aspect) -> list[Seen]:
+        """The bad observations that neither a sick partner nor a link accounts for."""
+        found = []
+        for one in self.views.of(node, aspect):
+            if not one.good and one.test.side(one.partner) is not None and one.test.side(node) is not None:
+                partner = self.views.of(one.partner, aspect)
+                later = aspect.kind in _LASTING or any(two.good and two.test.order > one.test.order for two in partner)
+                if later and not self._explained(one, node, aspect):
+                    found.append(one)
+        return found
+
     def _cleared(self, partner: int, aspect: Aspect, node: int) -> bool:
         """Whether somebody other than this node has cleared the partner."""
         return bool(self.good(partner, aspect) - {node})
@@ -202,6 +248,11 @@ class Opinions:
         """Whether the partner was at fault itself when this was seen. What it saw before that counts."""
         found = [self.guilty.get(about, {}).get(one.partner) for about in (REACH, aspect)]
         return one.partner in self.liars or any(guilt and one.test.order >= guilt.since for guilt in found)
+
+    @property
+    def able(self) -> set[int]:
+        """The nodes that can be tested: they are heard, and nothing is known against them."""
+        return set(self.nodes) - self._unheard - self.sick
 
     def _all_guilty(self, aspect: Aspect) -> set[int]:
         return {*self.liars, *self.guilty.get(REACH, {}), *self.guilty.get(aspect, {})}
@@ -258,7 +309,7 @@ class Opinions:
             return True
         if not self.views.of(node, aspect) and aspect != REACH:
             return False
-        if aspect.kind is Kind.RAIL and self.nowhere(aspect) and len(self.nodes) >= 4:
+        if aspect.kind is Kind.RAIL and self.nowhere(aspect) and len(self.nodes) > limits.CHECK_NOWHERE:
             return False
         return self.few(node, aspect) or bool(self.unexplained(node, aspect))
 

@@ -100,8 +100,6 @@ def _unreached(guilt: Guilt, node: int) -> tuple[Finding, str, tuple[str, ...]]:
     partners = node_words(guilt.partners)
     witnesses = (*_of(guilt.partners), *([guilt.own] if guilt.own else []))
     tests = [one.test for one in guilt.seen]
-    if all(test.whole and not test.lines for test in tests):
-        return Finding.UNLIKE, f"it has no rail in common with {partners}", witnesses
     if any(line.corrupt for test in tests for line in test.lines.values()):
         return Finding.WRONG, f"what it exchanges with {partners} arrives damaged, on all rails", witnesses
     said = {
@@ -160,6 +158,11 @@ def _unproved(suspects: Suspects, node: int) -> tuple[Finding, str, tuple[str, .
         return Finding.UNDECIDED, f"a product of it was wrong once, as {_named(wrong)} says, and nobody confirms it", ()
     if words.torn(node):
         return Finding.UNDECIDED, "its own ranks could not exchange data with each other, once", ()
+    alone = [test for test in opinions.views.tests if node in test.nodes and test.whole]
+    strangers = {test.partner(node) for test in alone}
+    if len(strangers) >= limits.CHECK_GOOD and not any(test.lines for test in alone):
+        reason = f"it has no rail in common with {node_words(strangers)}"
+        return Finding.UNLIKE, reason, ("itself", *_of(sorted(strangers)))
     for aspect in suspects.open_in(node):
         if not opinions.mostly_good(node, aspect):
             return Finding.UNDECIDED, _open_words(opinions.unexplained(node, aspect), aspect, good), ()
@@ -205,13 +208,11 @@ def _sick_rails(suspects: Suspects, node: int) -> Iterator[tuple[str, Harm, Guil
 def _rails(suspects: Suspects, nodes: Sequence[NodeVerdict]) -> Iterator[RailVerdict]:
     opinions = suspects.opinions
     for aspect in sorted(opinions.views.by, key=lambda one: one.rail):
-        if aspect.kind is Kind.RAIL and opinions.nowhere(aspect) and len(suspects.nodes) >= 4 and opinions.views.by[aspect]:
+        if aspect.kind is Kind.RAIL and opinions.nowhere(aspect) and len(suspects.nodes) > limits.CHECK_NOWHERE:
             seen = [one for by in opinions.views.by[aspect].values() for one in by]
-            if any(one.test.passed for one in seen):
-                corrupt = any(one.test.lines[aspect.rail].corrupt for one in seen)
-                harm = Harm.CORRUPT if corrupt else Harm.DEAD
-                reason = f"rail {aspect.rail} {_does(harm)} between any two nodes"
-                yield RailVerdict(aspect.rail, None, harm, reason, _of(sorted(opinions.views.by[aspect])[:_MOST]))
+            harm = Harm.CORRUPT if any(one.test.lines[aspect.rail].corrupt for one in seen) else Harm.DEAD
+            reason = f"rail {aspect.rail} {_does(harm)} between any two nodes"
+            yield RailVerdict(aspect.rail, None, harm, reason, _of(sorted(opinions.views.by[aspect])[:_MOST]))
     for one in nodes:
         if one.finding is Finding.DOWN or opinions.is_guilty(one.node, REACH):
             continue

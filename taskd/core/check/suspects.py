@@ -42,13 +42,15 @@ class Suspects:
             met_badly.append({one.partner for one in self.opinions.unexplained(node, aspect)})
             if self.opinions.few(node, aspect):
                 met_well.append(self.opinions.good(node, aspect))
+        tried = {partner for bad in met_badly for partner in bad}
+        untried = self.opinions.groups.untried(tried, self.opinions.able) if tried else set[int]()
         spent = [*met_badly, *met_well]
         clean = set(self.clean)
         others = [one for one in self.nodes if one in clean or (one in self._hopeful and one != node)]
         free = [one for one in others if pair(node, one) not in taken]
         return sorted(
             free,
-            key=lambda one: (sum(one in some for some in spent), one not in clean, met.get(pair(node, one), 0)),
+            key=lambda one: (bool(untried) and one not in untried, sum(one in some for some in spent), one not in clean, met.get(pair(node, one), 0)),
         )
 
     def open_in(self, node: int) -> list[Aspect]:

@@ -150,7 +150,8 @@ class Views:
                 for rail in test.lines:
                     yield Aspect(Kind.RAIL, rail), False
             return
-        yield REACH, test.passed
+        if test.lines:
+            yield REACH, test.passed
         for rail, line in test.lines.items():
             yield Aspect(Kind.RAIL, rail), line.ok
         odds = self.odds(test)
@@ -170,6 +171,10 @@ class Views:
         for aspect in (COMPUTE, MEMORY):
             if timely or subject(aspect) in odds:
                 yield Aspect(Kind.WORD, subject(aspect)), subject(aspect) not in odds
+
+    def slow_in(self, test: Test, node: int) -> bool:
+        """Whether this node was slow itself in this test, so that it saw its partner late."""
+        return (test.order, node) in self._slow_ones
 
     def odds(self, test: Test) -> dict[str, str]:
         """What the two nodes of a test contradict each other about, and how."""
