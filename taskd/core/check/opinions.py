@@ -232,7 +232,8 @@ class Opinions:
         for one in self.views.of(node, aspect):
             if not one.good and one.test.side(one.partner) is not None and one.test.side(node) is not None:
                 partner = self.views.of(one.partner, aspect)
-                later = aspect.kind in _LASTING or any(two.good and two.test.order > one.test.order for two in partner)
+                since = -1 if aspect.kind in _LASTING else one.test.order
+                later = any(two.good and two.test.order > since for two in partner)
                 if later and not self._explained(one, node, aspect):
                     found.append(one)
         return found
