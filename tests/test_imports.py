@@ -47,6 +47,7 @@ MAY_IMPORT = {
 }
 # Subject of taskd/core -> the other subjects that it may import. Files in core itself are below or above all of them.
 CORE_SUBJECTS = {
+    "check": {"policy"},
     "pause": set[str](),
     "policy": set[str](),
     "repair": {"policy"},

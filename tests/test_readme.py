@@ -33,6 +33,7 @@ PAGES = (
     "docs/operators.md",
     "docs/policy.md",
     "docs/hangs.md",
+    "docs/check.md",
     "docs/retry.md",
     "docs/troubleshooting.md",
 )

@@ -139,7 +139,9 @@ def _compare_links(played: Played) -> None:
     if len(cluster.nodes) <= limits.CHECK_ALL_PAIRS:
         for nodes, fault in cluster.by_link.items():
             if nodes not in named and fault.rail not in cluster.dead_rails:
-                played.wrong.append((fault.kind, f"the {fault.kind} between nodes {nodes} on {fault.rail} is not named"))
+                played.wrong.append(
+                    (fault.kind, f"the {fault.kind} between nodes {nodes} on {fault.rail} is not named")
+                )
 
 
 @dataclass(slots=True)

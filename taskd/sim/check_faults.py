@@ -1,9 +1,8 @@
 """The kinds of faults of a simulated check, and what a check has to say of each: the truth, apart from the core.
 
-A fault belongs to a node, to a link or to a rail of all nodes. A kind is exact if one verdict is right. A few kinds come
-and go, or are too slight to be called a fault: there several verdicts are right, and only a node that leaves is wrong.
-Nothing is played here: check.py does that.
-"""
+A fault belongs to a node, to a link or to a rail of all nodes. A kind is exact if one verdict is right. A few kinds
+come and go, or are too slight to be called a fault: there several verdicts are right, and only a node that leaves is
+wrong. Nothing is played here: check.py does that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A simulated set of nodes for a check: what each node would measure and report, with its faults, its lies and bad luck.
+"""A simulated set of nodes for a check: what each node would measure and report, with its faults, its lies and bad
+luck.
 
 Everything follows from one seed. Beside its faults a healthy set has noise: times vary by some percent, a time is many
 times too long now and then, a transfer fails once, a report gets lost. A check must not accuse anybody for that.
@@ -45,10 +46,10 @@ class Cluster:
         self.random = random.Random(f"{count} {faults} {seed} {','.join(kinds)}")
         self.nodes = sorted(self.random.sample(range(4 * count), count))
         self.rails = RAILS[: self.random.choice((1, 2, 2, 2, 3))]
-        if not any(map(self._possible, kinds)):
+        if not any(_possible(kind, len(self.rails), count) for kind in kinds):
             self.rails = RAILS[:2]
         self.dead_rails = set[str]()
-        self.faults = self._draw(faults, [kind for kind in kinds if self._possible(kind)])
+        self.faults = self._draw(faults, [kind for kind in kinds if _possible(kind, len(self.rails), count)])
         self.by_node = {fault.nodes[0]: fault for fault in self.faults if len(fault.nodes) == 1}
         self.by_link = {fault.nodes: fault for fault in self.faults if len(fault.nodes) == 2}
         healthy = [node for node in self.nodes if node not in self.by_node]
@@ -59,11 +60,6 @@ class Cluster:
         self._now = 0.0
 
     # ---- faults -----------------------------------------------------------------------------------------------
-
-    def _possible(self, kind: str) -> bool:
-        if kind in NEEDS_RAILS and len(self.rails) < 2:
-            return False
-        return kind not in LINK_FAULTS or len(self.nodes) > 1
 
     @property
     def rails_left(self) -> list[str]:
@@ -99,9 +95,9 @@ class Cluster:
         return list(found.values())
 
     def alone(self, node: int) -> bool:
-        """Whether all links of this node to nodes without a fault are at fault: nobody can tell that from a sick node."""
+        """Whether all links of this node to nodes without a fault are at fault: it looks like a sick node."""
         others = [one for one in self.nodes if one != node and one not in self.by_node]
-        return all((min(node, one), max(node, one)) in self.by_link for one in others)
+        return bool(others) and all((min(node, one), max(node, one)) in self.by_link for one in others)
 
     def kind(self, node: int) -> str:
         """The kind of a node's fault. Empty: it has none."""
@@ -232,23 +228,26 @@ class Cluster:
             there, back = (Way.LATE, Way.LATE) if fails else (self._way(low, high, rail), self._way(high, low, rail))
             times = [self._vary(self._rail_ns((low, high), rail)) for _ in range(2)]
             works |= (there, back) == (Way.OK, Way.OK)
-            for node, out, into, out_ns, into_ns in ((low, there, back, *times), (high, back, there, *times[::-1])):
-                sent = out if out is not Way.OK or into is Way.OK or into is Way.CORRUPT else Way.LATE
-                legs[node].append(
-                    Leg(rail, sent, into, self._clock(node, self._read(out_ns)), self._clock(node, self._read(into_ns)))
-                )
+            legs[low].append(self._leg(low, rail, (there, back), times))
+            legs[high].append(self._leg(high, rail, (back, there), times[::-1]))
         real = {node: self._work(node) for node in (low, high)}
         sides = [
             self._side(node, tuple(legs[node]), real[node], (peer, real[peer]) if works else None)
             for node, peer in ((low, high), (high, low))
         ]
-        lost = [side if self.kind(node) != "mute" and self.random.random() > LOST else None for node, side in
-                zip((low, high), sides, strict=True)]
+        lost = [
+            side if self.kind(node) != "mute" and self.random.random() > LOST else None
+            for node, side in zip((low, high), sides, strict=True)
+        ]
         return Outcome((low, high), (lost[0], lost[1])), 0.2 if works else limit_s
 
-    def _read(self, time_ns: int) -> int:
-        """One end's reading of a time that both ends measure."""
-        return self._vary(time_ns)
+    def _leg(self, node: int, rail: str, ways: tuple[Way, Way], times: Sequence[int]) -> Leg:
+        """What one node sees of a rail. If nothing comes back to it, it gets no acknowledgement of what it has sent."""
+        sent, received = ways
+        if sent is Way.OK and received not in (Way.OK, Way.CORRUPT):
+            sent = Way.LATE
+        out_ns, into_ns = (self._clock(node, self._vary(time_ns)) for time_ns in times)
+        return Leg(rail, sent, received, out_ns, into_ns)
 
     def _has(self, node: int, rail: str) -> bool:
         return self.kind(node) != "missing" or self.by_node[node].rail != rail
@@ -267,3 +266,6 @@ class Cluster:
         return Side(legs, self._claim(node, work), seen, elapsed_ns)
 
 
+def _possible(kind: str, rails: int, nodes: int) -> bool:
+    """Whether so many nodes with so many rails can have such a fault."""
+    return (kind not in NEEDS_RAILS or rails > 1) and (kind not in LINK_FAULTS or nodes > 1)

@@ -1,8 +1,8 @@
 """The check of nodes as a machine: it asks for one turn of tests after another, and ends with a verdict for each node.
 
-A turn is a set of tests at the same time. A round is some turns: the first round lets everyone meet everyone (small jobs)
-or two others (large jobs). In the later rounds each node under suspicion meets nodes that are cleared, until its verdict
-has two witnesses, and links that were bad once are tried again. Where all is well there is one round. Failure modes, and
+A turn is a set of tests at the same time. A round is some turns: in the first round everyone meets everyone (small
+jobs) or two others (large jobs). In the later rounds each suspect meets nodes that are cleared, until its verdict has
+two witnesses, and links that were bad once are tried again. Where all is well there is one round. Failure modes, and
 what follows:
 
 - *A node answers nothing*: its answers count as missing once the turn's limit is over, and the other tests go on. Once
@@ -12,9 +12,8 @@ what follows:
 - *Answers to a test that was not asked for, or of a node that is not in it*: dropped. Of two answers the first counts.
 
 Invariants: there are at most CHECK_ROUNDS rounds. A node is in one test of a turn at most. Every wait has the turn's
-limit. What was answered decides everything: the same answers give the same turns and the same report. One instance is one
-check; it does NOT measure, wait or end a node.
-"""
+limit. What was answered decides everything: the same answers give the same turns and the same report. One instance is
+one check; it does NOT measure, wait or end a node."""
 
 from __future__ import annotations
 
@@ -93,7 +92,9 @@ class Check:
                     took[node] = took.get(node, 0.0) + (max(side.elapsed_ns, 0) / limits.SECOND if side else 0.0)
                     if test.passed:
                         passed.add(node)
-        return {node: time_s if node in passed else limits.CHECK_SILENT_SECONDS for node, time_s in sorted(took.items())}
+        return {
+            node: time_s if node in passed else limits.CHECK_SILENT_SECONDS for node, time_s in sorted(took.items())
+        }
 
     # ---- the next turn ----------------------------------------------------------------------------------------
 
@@ -110,7 +111,9 @@ class Check:
                 return
             if self._round == 0 and self._number < self._scheduled:
                 self._number += 1
-            elif self._round + 1 < limits.CHECK_ROUNDS and (suspects.open or suspects.doubted or opinions.doubtful()):
+            elif self._round + 1 < limits.CHECK_ROUNDS and (
+                suspects.open or suspects.doubted or opinions.links.doubtful()
+            ):
                 self._round, self._number = self._round + 1, 0
             else:
                 break
@@ -134,7 +137,7 @@ class Check:
         if self._number >= most:
             return []
         here = {test.nodes for test in self._tests if test.round == self._round}
-        links = [nodes for nodes in opinions.doubtful() if nodes not in here]
+        links = [nodes for nodes in opinions.links.doubtful() if nodes not in here]
         wanted = []
         for node in suspects.open:
             if self._given_up(node, opinions):
@@ -150,7 +153,7 @@ class Check:
 
     def _given_up(self, node: int, opinions: Opinions) -> bool:
         """Whether nobody waits for this node in this round any more."""
-        if opinions.is_guilty(node, REACH):
+        if opinions.guilty.find(node, REACH):
             return True
         bad, silent = opinions.waited_for(node, self._round)
         return bad >= limits.CHECK_PARTNERS or silent >= limits.CHECK_GOOD

@@ -1,15 +1,16 @@
 """What nodes and the manager have seen in a check: the facts from which all verdicts follow.
 
-A shell measures them and passes them in. Each fact is one's own word, of a node about itself (SelfTest), of one end of a
-test about itself and its partner (Side), or of the manager (Contact). So that a word can be checked, both ends tell the
-same things: the sender of a transfer says how it ended and how long it took, and so does the receiver. The receiver's
-acknowledgement says whether the bytes were right, so the two agree if neither is mistaken.
+A shell measures them and passes them in. Each fact is one's own word, of a node about itself (SelfTest), of one end of
+a test about itself and its partner (Side), or of the manager (Contact). So that a word can be checked, both ends tell
+the same things: the sender of a transfer says how it ended and how long it took, and so does the receiver. The
+receiver's acknowledgement says whether the bytes were right, so the two agree if neither is mistaken.
 
 What a shell has to keep:
 
 - a time is the shortest of several tries in one test, and says nothing unless the way is OK;
 - the work is a product of whole numbers with a known result, so it is right or wrong, and alike on all hardware;
-- a node that did not answer in time has no SelfTest or no Side. Nobody answers for it, except that its agent says ENDED.
+- a node that did not answer in time has no SelfTest or no Side. Nobody answers for it, except that its agent says
+  ENDED.
 
 A fact may be false: nodes lie. Facts that contradict each other are evidence, and never raise. No judgement is here.
 """

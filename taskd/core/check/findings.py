@@ -3,9 +3,9 @@
 Every verdict has its reason as a sentence and names its witnesses. A finding about a node says what is wrong with the
 node itself. A rail or a link that others can do without leaves the node its good finding, or makes it a straggler.
 
-Which nodes leave is decided here, too, because it must not depend on who reads a verdict: a node leaves only if its fault
-is proved. One that is undecided stays, and so does a liar: its work may be right, and nobody is harmed by its times.
-"""
+Which nodes leave is decided here, too, because it must not depend on who reads a verdict: a node leaves only if its
+fault is proved. One that is undecided stays, and so does a liar: its work may be right, and nobody is harmed by its
+times."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ class Groups:
         for node in nodes:
             members.setdefault(self._find(node), set()).add(node)
         self._least = max(2, len(nodes) // _PARTS)
-        self._groups = sorted((group for group in members.values() if len(group) > 1), key=lambda one: (-len(one), min(one)))
+        self._groups = sorted(
+            (group for group in members.values() if len(group) > 1), key=lambda one: (-len(one), min(one))
+        )
 
     def untried(self, partners: Collection[int], able: Collection[int]) -> set[int]:
         """The nodes of groups that count and of which none of these partners is a member. `able`: those who can still

@@ -16,7 +16,9 @@ STRAGGLER = "The node is a straggler and exits."
 
 def round_line(number: int, elapsed: Mapping[int, float]) -> str:
     """`Round 0: The node elapsed time are {2: 20.307, 3: 3600.0}`: seconds by node."""
-    return f"Round {number}: The node elapsed time are { ({node: round(time_s, 3) for node, time_s in elapsed.items()}) }"
+    return (
+        f"Round {number}: The node elapsed time are { ({node: round(time_s, 3) for node, time_s in elapsed.items()}) }"
+    )
 
 
 def leaving_line(verdict: NodeVerdict, exclude_straggler: bool) -> str:

@@ -1,32 +1,37 @@
-"""Whose fault it is: which nodes are guilty in which aspect, which are open, and which links are in doubt.
+"""Whose fault it is: which nodes are guilty in which aspect, and which are open.
 
-The rule for every aspect is the same. A good test clears both of its nodes in that aspect: no lasting fault lets it pass.
-A node is guilty if all of its tests since its last good one are bad, with enough partners that others have cleared. A
-bad test of two nodes that others have cleared accuses the link between them. Failure modes, and what follows:
+The rule for every aspect is the same. A good test clears both of its nodes: no lasting fault lets it pass. A node is
+guilty if all of its tests since its last good one are bad, with enough witnesses. Times and words are weighed by
+partner instead, since one that is bad in a while is bad luck. Failure modes, and what follows:
 
-- *Both nodes of a bad test are sick*: neither counts as a witness against the other, since nobody has cleared them.
-- *Trouble of a moment*: a node that can be heard has to be bad in two rounds. One good test undoes what was before it.
+- *Both nodes of a bad test are sick*: neither is a witness against the other, since nobody has cleared them.
+- *Trouble of a moment*: a node that can be heard has to be bad in two rounds.
 - *A node goes silent after it has passed*: only what came after its last good test counts.
-- *There are no partners that others have cleared* (two nodes; all but one sick): a node is guilty only if its own word, or
-  its host's, agrees with a partner's. Otherwise it stays open.
+- *A partner fails with several others now and then*: it is no witness.
+- *There are no witnesses* (two nodes; all but one sick): a node is guilty only if its own word, its host's or the
+  manager's agrees with a partner's. Otherwise it stays open.
 - *The manager sits beside the only other witness*: the two see through the same network, so they are one witness.
-- *More than half of the nodes seem slow*: none is guilty of it. Who is usual, is a question of the majority.
+- *The network is split*: a node has to fail with nodes of each part (groups.py).
+- *A report of the node is lost, and its partner says that all was well*: nobody takes the node for silent.
+- *More than half of the nodes seem slow, or two contradict each other about a time and neither lies*: nobody is guilty
+  of being slow, since it is not known what is usual.
 
-Invariants: a node with a good test in an aspect after the bad ones is not guilty in it. Who is guilty has two witnesses.
-Not here: products and versions (own_words.py), and the sentences (report.py).
+Invariant: who is guilty has two witnesses. Not here: products and versions (own_words.py), links (links.py), sentences
+(report.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from taskd.core import limits
 from taskd.core.check.facts import Contact, SelfTest, Way
 from taskd.core.check.groups import Groups
-from taskd.core.check.pairs import Pair
+from taskd.core.check.guilt import Guilt, Guilty
+from taskd.core.check.links import Links
 from taskd.core.check.readings import Test
 from taskd.core.check.views import COMPUTE, MEMORY, REACH, Aspect, Kind, Seen, Views, subject
+from taskd.core.check.witnesses import Witnesses
 
 _TIMES = (Kind.PACE, Kind.COMPUTE, Kind.MEMORY)
 _OF_LINKS = (Kind.REACH, Kind.RAIL, Kind.PACE)
@@ -36,20 +41,6 @@ _FOR_SURE = ("its host", "the manager", "itself")
 _PASSES = 5
 _OUTWEIGHS = 3
 """So many bad times, or words, outweigh a good one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guilt:
-    """A node that is guilty in an aspect."""
-
-    seen: tuple[Seen, ...]
-    own: str  # who besides the partners says so: `itself`, `its host`, `the manager`; empty: nobody
-    since: int  # the turn of the whole check from which on it is guilty
-
-    @property
-    def partners(self) -> list[int]:
-        """The witnesses."""
-        return sorted({one.partner for one in self.seen})
 
 
 class Opinions:
@@ -62,51 +53,27 @@ class Opinions:
         self.nodes = nodes
         self.views = views
         self.contacts = contacts
-        self.guilty: dict[Aspect, dict[int, Guilt]] = {}
-        self.liars: set[int] = set()
-        self.sick: set[int] = set()
-        """The nodes that are guilty in anything, or seemed so before liars were known."""
-        self.links: dict[tuple[Pair, Aspect], list[Seen]] = {}
+        self.guilty = Guilty()
+        self.unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
+        self.witnesses = Witnesses(views, self.guilty, self.unheard)
+        self.links = Links()
+        self.groups = Groups(nodes, views)
         self._beside = beside
         self._lapsed: dict[tuple[int, Aspect], set[int]] = {}  # with whom each node fails now and then
-        self._unheard = {node for node in nodes if contacts.get(node, Contact.SILENT) is not Contact.HEARD}
-        self._good = {
-            aspect: {node: {one.partner for one in seen if one.good} for node, seen in by.items()}
-            for aspect, by in views.by.items()
-        }
-        self._sole: dict[Aspect, dict[int, int]] = {}
-        for aspect, by in self._good.items():
-            counts = self._sole.setdefault(aspect, {})
-            for good in by.values():
-                if len(good) == 1:
-                    only = next(iter(good))
-                    counts[only] = counts.get(only, 0) + 1
-        self._some = {aspect: {node for node, good in by.items() if good} for aspect, by in self._good.items()}
-        self.groups = Groups(nodes, views)
         order = sorted(views.by, key=lambda one: (list(Kind).index(one.kind), one.rail))
-        before = None
-        for _ in range(_PASSES):  # who is found guilty in one pass is no witness in the next one
+        before: dict[Aspect, set[int]] = {}
+        for _ in range(_PASSES):
             for aspect in order:
                 self._lapsed.clear()
                 self._judge(aspect)
-            words = [found for aspect, found in self.guilty.items() if aspect.kind is Kind.WORD]
-            self.sick |= {node for found in self.guilty.values() for node in found}
-            self.liars = {node for found in words for node in found}
-            found = {aspect: set(guilty) for aspect, guilty in self.guilty.items()}
-            if found == before:
+            self.guilty.close_pass()
+            now = {aspect: set(found) for aspect, found in self.guilty.by.items()}
+            if now == before:
                 break
-            before = found
-        self._find_links()
+            before = now
+        self.links.find(views, self.guilty, self.witnesses, self.unheard)
 
     # ---- guilt ------------------------------------------------------------------------------------------------
-
-    def is_guilty(self, node: int, aspect: Aspect) -> bool:
-        """Whether the node is guilty in this aspect."""
-        return node in self.guilty.get(aspect, {})
-
-    def late(self, node: int) -> bool:
-        """Whether the node is slow at all it does. Then its rails look slow, too."""
-        return self.is_guilty(node, COMPUTE) or self.is_guilty(node, MEMORY)
 
     def _judge(self, aspect: Aspect) -> None:
         found = {}
@@ -116,11 +83,11 @@ class Opinions:
                 found[node] = guilt
         if aspect.kind in _TIMES and 2 * len(found) > len(self.nodes):
             found = {}
-        self.guilty[aspect] = found
+        self.guilty.by[aspect] = found
 
     def _guilt(self, node: int, aspect: Aspect) -> Guilt | None:
         recent = self._recent(node, aspect)
-        bad = [one for one in recent if not self._worthless(one, aspect)]
+        bad = [one for one in recent if not self.guilty.worthless(one.partner, one, aspect)]
         if not bad:
             return None
         told = [one for one in bad if one.test.side(one.partner) is not None]
@@ -131,8 +98,10 @@ class Opinions:
             late -= {one.partner for one in told}
         cleared = [one for one in told if self._credible(one.partner, aspect, node)]
         own = self._own(node, aspect, cleared or told)
-        apart = self.reachable(node, aspect) - self._count(late, node, aspect)
-        if own and self.available(node, aspect) == 0:
+        apart = self.witnesses.reachable(node, aspect) - self.witnesses.count(late, aspect, node)
+        if own and self.witnesses.available(node, aspect) == 0:
+            if node in self.views.vouchers:
+                return None  # somebody has reached it
             cleared = told
         elif not own and apart < limits.CHECK_GOOD:
             return None
@@ -159,8 +128,8 @@ class Opinions:
     def _disputed(self, node: int, aspect: Aspect) -> bool:
         """Whether nodes that are no liars contradict this one about its times. Then nobody knows what is usual."""
         seen = self.views.of(node, Aspect(Kind.WORD, subject(aspect)))
-        bad = [one for one in seen if not one.good and one.partner not in self.liars]
-        return node not in self.liars and bool(bad) and 2 * len(bad) >= len(seen)
+        bad = [one for one in seen if not one.good and one.partner not in self.guilty.liars]
+        return node not in self.guilty.liars and bool(bad) and 2 * len(bad) >= len(seen)
 
     def _own(self, node: int, aspect: Aspect, bad: Collection[Seen]) -> str:
         """Who besides its partners says that the node is at fault."""
@@ -179,51 +148,17 @@ class Opinions:
             return "itself" if self.views.claims_slow(node, aspect, [one.test for one in bad]) else ""
         return ""
 
-    # ---- witnesses --------------------------------------------------------------------------------------------
-
-    def good(self, node: int, aspect: Aspect) -> set[int]:
-        """The partners with which the node was good."""
-        return self._good.get(aspect, {}).get(node, set())
-
-    def nowhere(self, aspect: Aspect) -> bool:
-        """Whether no two nodes are good in this aspect, among enough nodes that reach each other otherwise."""
-        if self._some.get(aspect):
-            return False
-        seen = [one for by in self.views.by.get(aspect, {}).values() for one in by]
-        return len({one.test.nodes for one in seen if one.test.passed}) >= limits.CHECK_NOWHERE
-
-    def available(self, node: int, aspect: Aspect) -> int:
-        """How many other nodes can be witnesses: somebody else has cleared them."""
-        some = self._some.get(aspect, set())
-        condemned = self._count(self._all_guilty(aspect), node, aspect)
-        return len(some) - self._sole.get(aspect, {}).get(node, 0) - (node in some) - condemned
-
-    def reachable(self, node: int, aspect: Aspect) -> int:
-        """How many of these have seen something of the node in this aspect, or still can."""
-        seen = {one.partner for one in self.views.of(node, aspect) if one.test.side(one.partner) is not None}
-        seen |= self.views.vouchers.get(node, set())
-        return self.available(node, aspect) - self._count(self._spent(node) - seen - self._all_guilty(aspect), node, aspect)
-
-    def _spent(self, node: int) -> set[int]:
-        """The nodes with which this one is tested no more: they were asked twice, are not heard, or are sick."""
-        twice = {partner for partner, count in self.views.met.get(node, {}).items() if count >= 2}
-        return twice | self._unheard | self.sick
-
-    def _count(self, some: Collection[int], node: int, aspect: Aspect) -> int:
-        """How many of these nodes somebody other than this node has cleared."""
-        return sum(1 for one in some if one != node and self._cleared(one, aspect, node))
-
     def _credible(self, partner: int, aspect: Aspect, node: int) -> bool:
         """Whether the partner is a witness against this node: others have cleared it, and it does not fail with several
         others now and then."""
-        if not self._cleared(partner, aspect, node):
+        if not self.witnesses.clear(partner, aspect, node):
             return False
         key = (partner, aspect)
         if key not in self._lapsed:
             self._lapsed[key] = {one.partner for one in self._lapses(partner, aspect)}
         others = self._lapsed[key] - {node}
         if aspect.kind in _LASTING:
-            return len(others) <= len(self.good(partner, aspect) - {node})
+            return len(others) <= len(self.witnesses.good(partner, aspect) - {node})
         return len(others) < min(2, max(len(self.nodes) - 2, 1))
 
     def _lapses(self, node: int, aspect: Aspect) -> list[Seen]:
@@ -238,29 +173,13 @@ class Opinions:
                     found.append(one)
         return found
 
-    def _cleared(self, partner: int, aspect: Aspect, node: int) -> bool:
-        """Whether somebody other than this node has cleared the partner."""
-        return bool(self.good(partner, aspect) - {node})
-
-    def _condemned(self, node: int, aspect: Aspect) -> bool:
-        return node in self.liars or self.is_guilty(node, REACH) or self.is_guilty(node, aspect)
-
-    def _worthless(self, one: Seen, aspect: Aspect) -> bool:
-        """Whether the partner was at fault itself when this was seen. What it saw before that counts."""
-        found = [self.guilty.get(about, {}).get(one.partner) for about in (REACH, aspect)]
-        return one.partner in self.liars or any(guilt and one.test.order >= guilt.since for guilt in found)
-
     @property
     def able(self) -> set[int]:
         """The nodes that can be tested: they are heard, and nothing is known against them."""
-        return set(self.nodes) - self._unheard - self.sick
-
-    def _all_guilty(self, aspect: Aspect) -> set[int]:
-        return {*self.liars, *self.guilty.get(REACH, {}), *self.guilty.get(aspect, {})}
+        return set(self.nodes) - self.unheard - self.guilty.sick
 
     def _recent(self, node: int, aspect: Aspect) -> list[Seen]:
-        """The bad observations since the last good one. Times and words are weighed by partner instead: one that is bad
-        in a while is bad luck, for a healthy node and for a sick one."""
+        """The bad observations since the last good one, or of the partners that outweigh the others."""
         seen = self.views.of(node, aspect)
         if aspect.kind not in _LASTING:
             last = max((at for at, one in enumerate(seen) if one.good), default=-1)
@@ -275,7 +194,7 @@ class Opinions:
         """What speaks against the node, by partner that is no liar: above 0, it was bad more often than good."""
         score: dict[int, int] = {}
         for one in self.views.of(node, aspect):
-            if one.partner not in self.liars:
+            if one.partner not in self.guilty.liars:
                 score[one.partner] = score.get(one.partner, 0) + (-1 if one.good else 1)
         return score
 
@@ -286,9 +205,9 @@ class Opinions:
         return [one for one in self._recent(node, aspect) if not self._explained(one, node, aspect)]
 
     def _explained(self, one: Seen, node: int, aspect: Aspect) -> bool:
-        if self._worthless(one, aspect):
+        if self.guilty.worthless(one.partner, one, aspect):
             return True
-        if aspect.kind is Kind.PACE and (self.late(one.partner) or self.late(node)):
+        if aspect.kind is Kind.PACE and (self.guilty.late(one.partner) or self.guilty.late(node)):
             return True
         if aspect == REACH and one.test.lines and one.test.whole:
             return all(self._line_explained(one, node, Aspect(Kind.RAIL, rail)) for rail in one.test.lines)
@@ -297,77 +216,40 @@ class Opinions:
         return False
 
     def _line_explained(self, one: Seen, node: int, aspect: Aspect) -> bool:
-        sick = self.is_guilty(node, aspect) or self.is_guilty(one.partner, aspect)
-        return sick or self.settled(one.test.nodes, aspect)
+        sick = any(self.guilty.find(end, aspect) for end in (node, one.partner))
+        return sick or self.links.settled(one.test.nodes, aspect)
 
     def open(self, node: int, aspect: Aspect) -> bool:
         """Whether it is not known yet if the node is at fault."""
-        if node in self.liars and aspect.kind in _TIMES and not self.is_guilty(node, aspect):
+        if node in self.guilty.liars and aspect.kind in _TIMES and self.guilty.find(node, aspect) is None:
             return bool(self._recent(node, aspect))
-        if self._condemned(node, aspect) or (aspect.kind is Kind.PACE and self.late(node)):
+        if self.guilty.condemned(node, aspect) or (aspect.kind is Kind.PACE and self.guilty.late(node)):
             return False
         if aspect == REACH and self.contacts.get(node, Contact.SILENT) is not Contact.HEARD:
             return True
         if not self.views.of(node, aspect) and aspect != REACH:
             return False
-        if aspect.kind is Kind.RAIL and self.nowhere(aspect) and len(self.nodes) > limits.CHECK_NOWHERE:
+        if aspect.kind is Kind.RAIL and self.witnesses.nowhere(aspect) and len(self.nodes) > limits.CHECK_NOWHERE:
             return False
-        return self.few(node, aspect) or bool(self.unexplained(node, aspect))
+        return self.witnesses.few(node, aspect) or bool(self.unexplained(node, aspect))
 
     def mostly_good(self, node: int, aspect: Aspect) -> bool:
         """Whether a node that is open has one bad test only, which it has answered, after enough good ones: the check
         has ended before the test could be repeated."""
         bad = self.unexplained(node, aspect)
         heard = self.contacts.get(node, Contact.SILENT) is Contact.HEARD
-        return heard and not self.few(node, aspect) and len(bad) == 1 and (
-            bad[0].test.side(node) is not None or bad[0].test.side(bad[0].partner) is None
+        return (
+            heard
+            and not self.witnesses.few(node, aspect)
+            and len(bad) == 1
+            and (bad[0].test.side(node) is not None or bad[0].test.side(bad[0].partner) is None)
         )
-
-    def few(self, node: int, aspect: Aspect) -> bool:
-        """Whether the node has passed with too few partners to be healthy."""
-        good = self.good(node, aspect)
-        if len(good) >= limits.CHECK_GOOD:
-            return False
-        spent = self._spent(node) - good - self._all_guilty(aspect)
-        left = self.available(node, aspect) - self._count(spent, node, aspect)
-        return len(good) < max(1, min(limits.CHECK_GOOD, left))
 
     def waited_for(self, node: int, round_number: int) -> tuple[int, int]:
         """How often good partners have waited for this node in a round, in vain: in all, and without its answer."""
         bad = [one for one in self.unexplained(node, REACH) if one.test.round == round_number]
-        bad = [one for one in bad if self._cleared(one.partner, REACH, node)]
+        bad = [one for one in bad if self.witnesses.clear(one.partner, REACH, node)]
         return len(bad), sum(1 for one in bad if one.test.side(node) is None)
-
-    # ---- links ------------------------------------------------------------------------------------------------
-
-    def _find_links(self) -> None:
-        """Collect the tests of two nodes that are well otherwise, for links that were bad once."""
-        for aspect, by in self.views.by.items():
-            if aspect.kind in (Kind.RAIL, Kind.PACE):
-                for node, seen in by.items():
-                    bad = [one for one in seen if not one.good and node == one.test.nodes[0]]
-                    for nodes in {one.test.nodes for one in bad if self._well(one, aspect)}:
-                        self.links[(nodes, aspect)] = [one for one in seen if one.test.nodes == nodes]
-
-    def _well(self, one: Seen, aspect: Aspect) -> bool:
-        """Whether both nodes of a test are well in this aspect, so that the link is in doubt if the test was bad."""
-        both = one.test.nodes
-        if self._unheard & set(both) or any(self._worthless(Seen(one.test, end, False), aspect) for end in both):
-            return False
-        if aspect.kind is Kind.PACE and any(self.late(end) for end in both):
-            return False
-        return all(self.good(end, aspect) - set(both) for end in both)
-
-    def settled(self, nodes: Pair, aspect: Aspect) -> bool:
-        """Whether the link between these nodes is at fault: its last two tests were bad, and both nodes say so. Of times
-        it takes three."""
-        last = self.links.get((nodes, aspect), [])[-(3 if aspect.kind is Kind.PACE else 2) :]
-        return len(last) > (aspect.kind is Kind.PACE) + 1 and not any(one.good or not one.test.whole for one in last)
-
-    def doubtful(self) -> list[Pair]:
-        """The links whose last test was bad, and that have to be tried again."""
-        bad = (key for key, seen in self.links.items() if not seen[-1].good and not self.settled(*key))
-        return sorted({nodes for nodes, _ in bad})
 
 
 def weigh(
@@ -379,9 +261,9 @@ def weigh(
 ) -> Opinions:
     """Return what follows from all tests. What is usual is told without the times of liars, once these are known."""
     first = Opinions(nodes, Views(tests, own), contacts, beside)
-    if not first.liars:
+    if not first.guilty.liars:
         return first
-    return Opinions(nodes, Views(tests, own, first.liars), contacts, beside)
+    return Opinions(nodes, Views(tests, own, first.guilty.liars), contacts, beside)
 
 
 def _confirmed(seen: Collection[Seen], aspect: Aspect) -> bool:

@@ -5,7 +5,8 @@ Here a node accuses itself, so no partner has to be cleared first. Failure modes
 - *A product was wrong once, and never again*: one witness is not enough. The node is undecided, and stays.
 - *A wrong product is not admitted*: the node and its partner contradict each other, which opinions.py weighs.
 - *As many nodes have one version of torch as another*: nobody knows which one is meant. All of them are undecided.
-- *The ranks of a node cannot exchange data with each other*: only the node itself can see that, so it has to say so twice.
+- *The ranks of a node cannot exchange data with each other*: only the node itself can see that, so it has to say so
+  twice.
 
 Invariant: a right product never excuses a wrong one.
 """
@@ -52,7 +53,7 @@ class OwnWords:
         return sum(1 for one in self._own.get(node, ()) if one.local is not Way.OK)
 
     def version(self, node: int) -> str:
-        """The node's version of torch, if most nodes have another one, or none has a majority. Empty: it is as usual."""
+        """The node's version of torch, if most nodes have another one or none has a majority. Empty: it is usual."""
         said = self._own.get(node)
         if not said or len(self._versions) < 2 or (self.most and said[-1].torch == self.most):
             return ""

@@ -8,9 +8,8 @@ A transfer is two words, the sender's and the receiver's. It worked if both say 
 - both say it worked, and their times differ by more than CHECK_AT_ODDS.
 
 The same holds for the work: the partner's verdict on a product against that of the node, and the time until the answer
-against the time that the node says it took. A node is judged by what its partners see of it, never by its own word alone.
-One test proves nothing: opinions.py weighs many.
-"""
+against the time that the node says it took. A node is judged by what its partners see of it, never by its own word
+alone. One test proves nothing: opinions.py weighs many."""
 
 from __future__ import annotations
 
@@ -70,8 +69,10 @@ class Test:
         return line.seen_ns[self.nodes.index(node)] if line is not None and line.ok else 0
 
 
-def read(outcome: Outcome, rails: tuple[Collection[str] | None, Collection[str] | None], place: tuple[int, int]) -> Test:
-    """Read one test. `rails`: those that each node has by its own word, if there is one. `place`: its round and turn."""
+def read(
+    outcome: Outcome, rails: tuple[Collection[str] | None, Collection[str] | None], place: tuple[int, int]
+) -> Test:
+    """Read one test. `rails`: those that each node has by its own word, if any. `place`: its round and turn."""
     first, second = outcome.sides
     legs = [{leg.rail: leg for leg in side.legs[: limits.MAX_RAILS]} if side else {} for side in outcome.sides]
     named = [set(own) if own is not None else set(told) for own, told in zip(rails, legs, strict=True)]
@@ -118,7 +119,7 @@ def apart(one_ns: int, other_ns: int) -> bool:
 
 
 def right(test: Test, node: int) -> bool | None:
-    """Whether this node's product was right, by its own word and its partner's. None: they differ, or one is missing."""
+    """Whether this node's product was right, by its own word and its partner's. None: they differ or one is missing."""
     own, seen = test.side(node), test.side(test.partner(node))
     if own is None or seen is None or seen.peer is None or own.own.right is not seen.peer.right:
         return None

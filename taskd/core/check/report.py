@@ -1,9 +1,9 @@
 """The verdicts of a check, and their reasons as sentences: what people and the launcher read of it.
 
-The worst that is proved of a node is its finding: down, wrong results, unlike the others, lies, straggler, in this order.
-A node of which nothing is proved, and something is open, is undecided. A time that was slow once and is not confirmed is
-not held against a node that has passed with enough others. Nothing is decided here about who is at fault (opinions.py,
-own_words.py); this is its text.
+The worst that is proved of a node is its finding: down, wrong results, unlike the others, lies, straggler, in this
+order. A node of which nothing is proved, and something is open, is undecided. A time that was slow once and is not
+confirmed is not held against a node that has passed with enough others. Nothing is decided here about who is at fault
+(opinions.py, own_words.py); this is its text.
 
 Invariant: no finding but healthy and undecided stands without its witnesses.
 """
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from taskd.core import limits
 from taskd.core.check.findings import Finding, Harm, LinkVerdict, NodeVerdict, RailVerdict, Report
-from taskd.core.check.opinions import Guilt
+from taskd.core.check.guilt import Guilt
 from taskd.core.check.pairs import Pair
 from taskd.core.check.readings import denied
 from taskd.core.check.suspects import Suspects
@@ -50,7 +50,7 @@ def _node(suspects: Suspects, node: int) -> NodeVerdict:
     slow = list(_slow(suspects, node))
     components = tuple(part for part, _, _ in slow)
     finding, reason, witnesses = Finding.HEALTHY, "", tuple[str, ...]()
-    reach = opinions.guilty.get(REACH, {}).get(node)
+    reach = opinions.guilty.find(node, REACH)
     lie = _lie(suspects, node)
     if words.torn(node) >= 2:
         finding, witnesses = Finding.DOWN, ("itself",)
@@ -83,10 +83,10 @@ def _lie(suspects: Suspects, node: int) -> Guilt | None:
     """What the node is proved to have lied about."""
     found = [
         guilt
-        for aspect, guilty in suspects.opinions.guilty.items()
+        for aspect, guilty in suspects.opinions.guilty.by.items()
         if aspect.kind is Kind.WORD and (guilt := guilty.get(node)) is not None
     ]
-    reach = suspects.opinions.guilty.get(REACH, {}).get(node)
+    reach = suspects.opinions.guilty.find(node, REACH)
     if reach is not None:
         odd = tuple(one for one in reach.seen if _at_odds(suspects, one))
         if 2 * len(odd) < len(reach.seen) or len({one.partner for one in odd}) < limits.CHECK_GOOD:
@@ -122,10 +122,10 @@ def _version(suspects: Suspects, node: int) -> tuple[Finding, str]:
 def _slow(suspects: Suspects, node: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """In what the node is slow or lacks something: the component, why, and who says so."""
     opinions = suspects.opinions
-    if opinions.is_guilty(node, REACH):
+    if opinions.guilty.find(node, REACH):
         return
     for aspect in (COMPUTE, MEMORY):
-        guilt = opinions.guilty.get(aspect, {}).get(node)
+        guilt = opinions.guilty.find(node, aspect)
         if guilt is not None:
             yield aspect.kind.value, f"{aspect.kind.value} {_times(suspects, guilt, node, aspect)}", _all(guilt)
     for rail, harm, guilt in _sick_rails(suspects, node):
@@ -153,7 +153,7 @@ def _times(suspects: Suspects, guilt: Guilt, node: int, aspect: Aspect) -> str:
 def _unproved(suspects: Suspects, node: int) -> tuple[Finding, str, tuple[str, ...]]:
     """The finding about a node that is not proved to be at fault: healthy or undecided."""
     opinions, words = suspects.opinions, suspects.words
-    good = sorted(opinions.good(node, REACH))
+    good = sorted(opinions.witnesses.good(node, REACH))
     if wrong := words.wrong(node):
         return Finding.UNDECIDED, f"a product of it was wrong once, as {_named(wrong)} says, and nobody confirms it", ()
     if words.torn(node):
@@ -195,26 +195,30 @@ def _open_words(bad: Sequence[Seen], aspect: Aspect, good: Sequence[int]) -> str
 
 def _sick_rails(suspects: Suspects, node: int) -> Iterator[tuple[str, Harm, Guilt]]:
     opinions = suspects.opinions
-    liar = node in opinions.liars
+    liar = node in opinions.guilty.liars
     for aspect in suspects.guilty_in(node):
-        guilt = opinions.guilty[aspect][node]
+        guilt = opinions.guilty.by[aspect][node]
         if aspect.kind is Kind.RAIL and not liar:
             corrupt = any(one.test.lines[aspect.rail].corrupt for one in guilt.seen)
             yield aspect.rail, Harm.CORRUPT if corrupt else Harm.DEAD, guilt
-        elif aspect.kind is Kind.PACE and not opinions.late(node):
+        elif aspect.kind is Kind.PACE and not opinions.guilty.late(node):
             yield aspect.rail, Harm.SLOW, guilt
 
 
 def _rails(suspects: Suspects, nodes: Sequence[NodeVerdict]) -> Iterator[RailVerdict]:
     opinions = suspects.opinions
     for aspect in sorted(opinions.views.by, key=lambda one: one.rail):
-        if aspect.kind is Kind.RAIL and opinions.nowhere(aspect) and len(suspects.nodes) > limits.CHECK_NOWHERE:
+        if (
+            aspect.kind is Kind.RAIL
+            and opinions.witnesses.nowhere(aspect)
+            and len(suspects.nodes) > limits.CHECK_NOWHERE
+        ):
             seen = [one for by in opinions.views.by[aspect].values() for one in by]
             harm = Harm.CORRUPT if any(one.test.lines[aspect.rail].corrupt for one in seen) else Harm.DEAD
             reason = f"rail {aspect.rail} {_does(harm)} between any two nodes"
             yield RailVerdict(aspect.rail, None, harm, reason, _of(sorted(opinions.views.by[aspect])[:_MOST]))
     for one in nodes:
-        if one.finding is Finding.DOWN or opinions.is_guilty(one.node, REACH):
+        if one.finding is Finding.DOWN or opinions.guilty.find(one.node, REACH):
             continue
         for rail, harm, guilt in _sick_rails(suspects, one.node):
             reason = f"rail {rail} of node {one.node} {_does(harm)} {_with(guilt)}"
@@ -227,8 +231,8 @@ def _rails(suspects: Suspects, nodes: Sequence[NodeVerdict]) -> Iterator[RailVer
 def _links(suspects: Suspects) -> Iterator[LinkVerdict]:
     opinions = suspects.opinions
     found: dict[tuple[Pair, Harm], list[str]] = {}
-    for (nodes, aspect), seen in opinions.links.items():
-        if opinions.settled(nodes, aspect):
+    for (nodes, aspect), seen in opinions.links.by.items():
+        if opinions.links.settled(nodes, aspect):
             found.setdefault((nodes, _harm(suspects, nodes, aspect)), []).append(aspect.rail)
         elif not seen[-1].good and aspect.kind is Kind.RAIL:
             found.setdefault((nodes, Harm.UNDECIDED), []).append(aspect.rail)
@@ -283,5 +287,3 @@ def _of(nodes: Iterable[int]) -> tuple[str, ...]:
 
 def _named(who: Sequence[str]) -> str:
     return "it" if tuple(who) == ("itself",) else join(list(who))
-
-

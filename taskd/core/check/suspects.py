@@ -24,14 +24,15 @@ class Suspects:
         self._aspects = list(opinions.views.by)
         self._open = {node: self._open_in(node) for node in nodes}
         self.open = sorted(
-            (node for node in nodes if self._open[node]), key=lambda one: (len(opinions.good(one, REACH)), one)
+            (node for node in nodes if self._open[node]),
+            key=lambda one: (len(opinions.witnesses.good(one, REACH)), one),
         )
         """The nodes that have to be tested again, those with the fewest good tests first."""
         self.clean = [node for node in nodes if not self._open[node] and not self.accused(node) and self._passed(node)]
         """The nodes of which only good is known: they are partners for the others."""
-        passed = {node for node in nodes if self._passed(node) and node not in opinions.sick}
-        self._hopeful = passed if self.clean else {node for node in nodes if not opinions.is_guilty(node, REACH)}
-        self.doubted = [node for node in nodes if words.open(node) and not opinions.is_guilty(node, REACH)]
+        passed = {node for node in nodes if self._passed(node) and node not in opinions.guilty.sick}
+        self._hopeful = passed if self.clean else {node for node in nodes if not opinions.guilty.find(node, REACH)}
+        self.doubted = [node for node in nodes if words.open(node) and not opinions.guilty.find(node, REACH)]
         """The nodes that should test themselves again."""
 
     def partners(self, node: int, taken: Collection[Pair], met: Mapping[Pair, int]) -> list[int]:
@@ -40,8 +41,8 @@ class Suspects:
         met_badly, met_well = list[set[int]](), list[set[int]]()
         for aspect in self._open[node]:
             met_badly.append({one.partner for one in self.opinions.unexplained(node, aspect)})
-            if self.opinions.few(node, aspect):
-                met_well.append(self.opinions.good(node, aspect))
+            if self.opinions.witnesses.few(node, aspect):
+                met_well.append(self.opinions.witnesses.good(node, aspect))
         tried = {partner for bad in met_badly for partner in bad}
         untried = self.opinions.groups.untried(tried, self.opinions.able) if tried else set[int]()
         spent = [*met_badly, *met_well]
@@ -50,7 +51,12 @@ class Suspects:
         free = [one for one in others if pair(node, one) not in taken]
         return sorted(
             free,
-            key=lambda one: (bool(untried) and one not in untried, sum(one in some for some in spent), one not in clean, met.get(pair(node, one), 0)),
+            key=lambda one: (
+                bool(untried) and one not in untried,
+                sum(one in some for some in spent),
+                one not in clean,
+                met.get(pair(node, one), 0),
+            ),
         )
 
     def open_in(self, node: int) -> list[Aspect]:
@@ -59,17 +65,17 @@ class Suspects:
 
     def guilty_in(self, node: int) -> list[Aspect]:
         """The aspects in which the node is guilty."""
-        return [aspect for aspect in self._aspects if self.opinions.is_guilty(node, aspect)]
+        return [aspect for aspect in self._aspects if self.opinions.guilty.find(node, aspect)]
 
     def accused(self, node: int) -> bool:
         """Whether anything is known against the node."""
         return bool(self.guilty_in(node)) or bool(self.words.wrong(node)) or self.words.torn(node) > 0
 
     def _passed(self, node: int) -> bool:
-        return bool(self.opinions.good(node, REACH))
+        return bool(self.opinions.witnesses.good(node, REACH))
 
     def _open_in(self, node: int) -> list[Aspect]:
-        if len(self.nodes) < 2 or self.opinions.is_guilty(node, REACH):
+        if len(self.nodes) < 2 or self.opinions.guilty.find(node, REACH):
             return []
         found = [aspect for aspect in self._aspects if self.opinions.open(node, aspect)]
         if self.words.computes_wrongly(node):

@@ -51,8 +51,8 @@ def cause_of(fault: Fault) -> Cause:
 
 
 def due(cause: Cause, nodes: Collection[int], concerned: Iterable[int] = (), age_ns: int | None = None) -> Due:
-    """Say who is to be checked. `nodes`: all that train. `concerned`: those that are new or had the fault. `age_ns`: of the
-    last check of the others. None: there was none."""
+    """Say who is to be checked. `nodes`: all that train. `concerned`: those that are new or had the fault. `age_ns`: of
+    the last check of the others. None: there was none."""
     everyone = tuple(sorted(nodes))
     fresh = age_ns is not None and age_ns <= limits.CHECK_FRESH_NS
     if cause is Cause.START:
@@ -68,5 +68,7 @@ def due(cause: Cause, nodes: Collection[int], concerned: Iterable[int] = (), age
     if not fresh or len(others) < 2:
         return Due(everyone, f"{cause.value}, and too little is known of the other nodes: all nodes are checked")
     partners = others[:2]
-    reason = f"{cause.value}: {node_words(some)} {'is' if len(some) == 1 else 'are'} checked with {node_words(partners)}"
+    reason = (
+        f"{cause.value}: {node_words(some)} {'is' if len(some) == 1 else 'are'} checked with {node_words(partners)}"
+    )
     return Due(tuple(sorted([*some, *partners])), reason)
