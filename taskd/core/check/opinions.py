@@ -100,8 +100,8 @@ class Opinions:
         own = self._own(node, aspect, cleared or told)
         apart = self.witnesses.reachable(node, aspect) - self.witnesses.count(late, aspect, node)
         if own and self.witnesses.available(node, aspect) == 0:
-            if node in self.views.vouchers:
-                return None  # somebody has reached it
+            if node in self.views.vouchers or own == "its agent":
+                return None  # somebody has reached it, or only the partner says that nobody can
             cleared = told
         elif not own and apart < limits.CHECK_GOOD:
             return None
